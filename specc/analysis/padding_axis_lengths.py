@@ -299,7 +299,7 @@ def _iterate_result_axes(
     for operand_index, operand in enumerate(node.operands):
         offset = offsets.get(operand.shape[axis])
         result = None if offset is None else _find_result_axis(node, operand_index, offset)
-        # No position that may be padded is dropped.
+        # Skip a result axis from which positions that may be padded have been dropped.
         if result:
             margins = result[1], result[0] - result[1] - padded_length
             if all(is_never_negative(margin, min_lengths) for margin in margins):

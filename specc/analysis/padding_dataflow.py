@@ -63,7 +63,7 @@ def make_padding_dataflow(
     always_true_masks: frozenset[Value] = frozenset(),
     assumes_finite: bool = False,
 ) -> "PaddingDataflow":
-    """Return the analysis of the axis of `padding_mask`, with "left", "right" or "any" padding."""
+    """Create the analysis of a padding mask's axis, for "left", "right" or "any" padding."""
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
     return PaddingDataflow(
         padding_mask=padding_mask,
@@ -93,7 +93,7 @@ class PaddingDataflow:
     is_in_loop: bool = False
 
     def infer_graph_facts(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
-        """Return the padding properties of every value of `graph`."""
+        """Return the padding properties of every value in `graph`."""
         axes = frozenset({self.padding_mask.rank - 1})
         mask_facts = replace(NO_PADDING_FACTS, zero_pad_axes=axes, finite_pad_axes=axes)
         return self.infer_values(graph, {self.padding_mask: mask_facts})

@@ -180,7 +180,7 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
         "0.0",
     ),
 }
-"""The value at padded positions that does not change the result of an op."""
+"""For each op, the value at padded positions that does not change the op's result."""
 
 
 def suggest_padding_fix(violation: PaddingViolation) -> str:

@@ -191,7 +191,7 @@ def _has_sorted_operand(result: PaddedResult, axis: int | None) -> bool:
 
 
 def is_gather_in_sort_order(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
-    """Return True if a gather with padding last reads a value that is constant at padding."""
+    """Return True if padding is last and a gather reads a value that is constant at padding."""
     match node:
         case Node(ops.Gather(axis), (_, Value(node=Node(ops.Sort()), index=1))):
             return axis in operand_facts[0].constants and axis in operand_facts[1].sorted_axes

@@ -95,7 +95,7 @@ BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Lexica
 def call_block(
     context: ElaborationContext, target: BlockFunction, call: UnevaluatedCall
 ) -> Results:
-    """Call a block with the weight scope of `call.inner_env`. Return the results of the block."""
+    """Call a block in the weight scope of `call.inner_env`, and return its results."""
     block, module, expr = target.block, target.module, call.expr
     is_other_file = module.root is not call.caller.module.root and not module.is_standard
     env = _make_block_env(context, target, call)

@@ -67,7 +67,7 @@ def extract_body_graph(
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
-    # find the nodes of the body again, because hoisted position ids do not depend on the loop
+    # find the body's nodes again, because the hoisted position ids no longer belong to the body
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     required_nodes, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
     # captures are sorted in graph order, so that equal specs produce equal bodies

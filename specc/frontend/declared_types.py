@@ -72,7 +72,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 
 @dataclass(frozen=True, slots=True)
 class ValueDescription:
-    """The description, location and called block of a value, for messages."""
+    """A value's description, location and called block, as messages show them."""
 
     description: str
     span: Span | None
@@ -175,8 +175,8 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""The built-in functions, the description, and the help for E0203 of each function type. A block
-may have any function type.
+"""For each function type, its built-in functions, its description and its help text for E0203. A
+block may have any function type.
 """
 
 

@@ -71,7 +71,7 @@ class SpecLoader(Protocol):
     def load_used_module(
         self, path: str, user: "SpecNamespace", span: Span | None
     ) -> "SpecNamespace":
-        """Return the module of the file `path` that a statement of the module `user` names."""
+        """Return the module of the file `path`, which a statement in the module `user` names."""
         ...
 
 

@@ -297,7 +297,7 @@ def _iterate_unread_keys(
 
 
 def _has_prefix(known_key: str, path: str) -> bool:
-    """Return True if `known_key` begins with `path`. `*` in `known_key` matches any key."""
+    """Return True if `known_key` begins with `path`. A `*` in `known_key` matches any key."""
     pairs = zip_longest(path.split("."), known_key.split("."), fillvalue="*")
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
 

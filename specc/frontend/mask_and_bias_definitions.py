@@ -1,5 +1,5 @@
-"""Expand mask, bias and score definitions to tensors over query and key positions. Definitions can
-index tensors with the index variables `h` (head indices), `i` and `j` (position ids).
+"""Expand mask, bias and score definitions into tensors over query and key positions. Definitions
+can index tensors with the index variables `h` (head indices), `i` and `j` (position ids).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -305,7 +305,7 @@ def expand_mask(
     scope: str,
     score_rank: int = PAIR_RANK,
 ) -> MaskValue:
-    """Expand a mask to a boolean tensor, or to True or False if all or no keys are visible.
+    """Expand a mask into a boolean tensor, or into True or False if all or no keys are visible.
 
     `score_rank` is the number of axes of the attention scores, without inserted axes.
     """
@@ -374,8 +374,8 @@ def expand_bias(
     scope: str,
     score_rank: int = PAIR_RANK,
 ) -> Tensor | None:
-    """Expand a bias to a float tensor, or return None for `none`. `score_rank` has the same meaning
-    as in `expand_mask`.
+    """Expand a bias into a float tensor, or return None for `none`. `score_rank` has the same
+    meaning as in `expand_mask`.
     """
     if bias is None:
         return None

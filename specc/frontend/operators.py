@@ -55,7 +55,7 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     ">": ("gt", operator.gt),
     ">=": ("ge", operator.ge),
 }
-"""The IR op, and the Python function for compile-time numbers, of each comparison operator."""
+"""The IR op of each comparison operator, and its Python function for compile-time numbers."""
 
 
 def apply_arithmetic(
@@ -336,8 +336,8 @@ def apply_comparison(nodes: NodeBuilder, op: str, left: SpecValue, right: SpecVa
 
 
 def _evaluate_membership(nodes: NodeBuilder, left: SpecValue, right: SpecValue) -> SpecValue:
-    """Return True if a list contains a value (the items may be of different kinds), or if a string
-    contains a string. Raise E0206 for other operands.
+    """Return True if a list contains a value, or if a string contains a substring. The list's items
+    may be of different kinds. Raise E0206 for other operands.
     """
     if isinstance(left, str) and isinstance(right, str):
         return left in right

@@ -72,7 +72,7 @@ def _get_scaling_numbers(rope: Rope) -> dict[str, float]:
 
 
 def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
-    """Return (frequencies, attention factor). The frequencies are empty if they are the default
+    """Return (frequencies, attention factor). No frequencies are returned if they are the default
     `theta^(-2n/dim)`, or if parameters are still symbolic.
 
     `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only long

@@ -1,4 +1,4 @@
-"""Evaluate the `generate`, `stream` and `reading` sections to values for the manifest."""
+"""Evaluate the `generate`, `stream` and `reading` sections into values for the manifest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

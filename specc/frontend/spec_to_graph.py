@@ -1,4 +1,4 @@
-"""Elaborate a spec to a `ModelDefinition`, with its config, graphs and generation settings."""
+"""Elaborate a spec into a `ModelDefinition`, with its config, graphs and generation settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -97,7 +97,7 @@ def create_context(program: Program, *, reader: ConfigReader | None = None) -> E
 
 
 def elaborate_model(program: Program, reader: ConfigReader, graph: str = "") -> ModelDefinition:
-    """Elaborate a program to a model. Raise SpeccError with all errors. In symbolic elaboration,
+    """Elaborate a program into a model. Raise SpeccError with all errors. In symbolic elaboration,
     raise UnresolvedValueError if the structure of the graph depends on symbols.
     """
     try:
@@ -177,7 +177,7 @@ def evaluate_and_check_config(
 def _evaluate_config_values(
     context: ElaborationContext, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
-    """Evaluate the configs and requirements of the used specs, and then the config of the spec."""
+    """Evaluate the configs and requirements of the used specs, and then the spec's own config."""
     configs: dict[str, SpecValue] = {}
     errors = ErrorCollectorContext()
     for used_spec in program.used_specs:

@@ -231,7 +231,7 @@ class WeightSharing:
 
 
 def _find_divergence(first: CallStack, second: CallStack) -> int | None:
-    """Return the index at which two call paths diverge, or None if both expand one definition."""
+    """Return the index at which two call paths diverge, or None if they expand one definition."""
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
         if first_step is not second_step:
             is_same_definition = first_step.source is second_step.source and not isinstance(

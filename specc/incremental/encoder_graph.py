@@ -85,7 +85,7 @@ def has_start_position(graph: Graph, flow: TimeDataflow, output_name: str) -> bo
 
 
 def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield (value, time axis) for each read of only the last position by a `live` node."""
+    """Yield (value, time axis) for each `live` node that reads only the value's last position."""
     for node, results in graph.nodes:
         if node in live:
             for dependence in find_dependences(node, results):

@@ -53,8 +53,8 @@ class PositionDemandContext:
     """The context of a demand analysis: the graph, its time dataflow, the values that are cached
     between steps, and the values that cost nothing to recompute.
 
-    Unless `evicts_positions`, sliding-window attention caches all positions, which some runtimes
-    expect.
+    Unless `evicts_positions` is True, sliding-window attention caches all positions, which some
+    runtimes expect.
     """
 
     graph: Graph

@@ -345,9 +345,9 @@ def derive_step_graph(
 
     `time_axis_input` is the generated input. The number of positions of `time_axis_input` per step
     is a multiple of `chunk_length`. `outputs` maps each output to the positions that a step
-    returns: all new positions or only the last position. Unless `evicts_positions`, sliding-window
-    attention keeps positions outside the window. For the output `first_token_logits`, the encoder
-    graph returns the last position before the first token, if any.
+    returns: all new positions or only the last position. Unless `evicts_positions` is True,
+    sliding-window attention keeps positions outside the window. For `first_token_logits`, the
+    encoder graph returns the last position before the first token, if any.
     """
     symbol = find_time_symbol(graph, time_axis_input, chunk_length)
     assert symbol is not None, f"{time_axis_input} has no axis to grow along"

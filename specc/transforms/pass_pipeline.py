@@ -53,12 +53,12 @@ class PassState:
     `defaults` computes omitted inputs of `graph`, and the pass `inline` adds it to the graph.
     `generation` or `streaming` names the input with the time axis. The pass `chunk` expresses this
     axis's size in chunks of `chunk_length` positions. `logits_positions` selects the positions of
-    the logits that a step returns. Unless `evicts_positions`, sliding-window attention keeps
-    positions outside the window. If `starts_without_prompt` is True, the encoder returns the logits
-    for an empty prompt. `outputs` are the outputs that a step can return, as found by `prove`.
-    `quantization_plan` contains the formats of quantized weights (default: int8), and `half_dtype`
-    is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`, and
-    `derived` is the result of the pass `encode`.
+    the logits that a step returns. Unless `evicts_positions` is True, sliding-window attention
+    keeps positions outside the window. If `starts_without_prompt` is True, the encoder returns the
+    logits for an empty prompt. `outputs` are the outputs that a step can return, as found by
+    `prove`. `quantization_plan` contains the formats of quantized weights (default: int8), and
+    `half_dtype` is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass
+    `step`, and `derived` is the result of the pass `encode`.
     """
 
     graph: Graph

@@ -184,7 +184,7 @@ def _is_normalizer(normalize: Normalizer, normalizer_name: str) -> bool:
 
 
 def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
-    """Raise E0606 for noise that `normalize=sampled` lacks or another normalizer does not use."""
+    """Raise E0606 if `normalize=sampled` has no noise, or if another normalizer has noise."""
     if noise is None:
         title = "`normalize=sampled` needs `noise`; without it every run selects the same keys"
         helps = [

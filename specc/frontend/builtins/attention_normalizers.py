@@ -66,8 +66,8 @@ def normalize_scores(
     normalize: Normalizer,
     pair_indices: IndexVariables,
 ) -> Tensor:
-    """Normalize scores [batch, (heads,) q, k] to attention weights over the visible keys of each
-    query.
+    """Normalize scores [batch, (heads,) q, k] into attention weights over each query's visible
+    keys.
 
     A key with the score -inf is masked out.
     """

@@ -143,7 +143,7 @@ class CallSite:
         return NodeBuilder(self.context, self.span)
 
     def get_argument_nodes(self, argument: str) -> NodeBuilder:
-        """Return a node builder that locates errors at the argument `argument`."""
+        """Return a node builder that reports errors at the argument `argument`."""
         return NodeBuilder(self.context, self.argument_spans.get(argument))
 
     @property
@@ -157,7 +157,7 @@ class CallSite:
         return self.env.scope
 
     def add_node(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
-        """Add a node with `op` and return its results. Errors are located at this call."""
+        """Add a node with `op` and return its results. Errors are reported at this call."""
         nodes = NodeBuilder(self.context, self.span, self.scope)
         return nodes.add_node(op, operands, self.call.function.path)
 

@@ -229,7 +229,7 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
 
 
 def _make_length_name(site: CallSite, x: Tensor) -> str:
-    """Return the name of a new symbolic dimension, the number of routed tokens."""
+    """Return the name of a new symbolic dimension for the number of routed tokens."""
     name, lengths = ROUTED_LENGTH, site.context.symbols.dynamic_names
     used_names: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
     while name in used_names or any(name in d.symbols() for d in x.shape):
@@ -300,7 +300,7 @@ def _elaborate_expert(
 
 
 def _add_expert_note(diagnostic: Diagnostic, token_type: str) -> Diagnostic:
-    """Add a note on the input of the expert to a shape mismatch inside the expert."""
+    """Add a note on the expert's input to a shape mismatch inside the expert."""
     if diagnostic.code != "E0302":
         return diagnostic
     note = (
