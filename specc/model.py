@@ -107,7 +107,7 @@ class Model(InferenceModel):
                 "a standalone generator returns only generated token ids",
                 helps=["use `generate`"],
             )
-        # imported here, because generation does not need the decoders of task predictions
+        # import here, because generation does not need the decoders of task predictions
         from specc.runtime.task_runner import has_task_inputs, run_task
 
         if not batches and has_task_inputs(self.full_forward_model, inputs):

@@ -25,7 +25,7 @@ from specc.io.safe_read import (
 from specc.ir.array import Array
 
 NULL_TYPE = "null"
-"""The element type of a column that has only null values so far."""
+"""The element type of a column in which all values so far are null."""
 
 
 @dataclass(frozen=True, slots=True)

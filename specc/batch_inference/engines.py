@@ -110,7 +110,7 @@ def _send_report(output: TextIO, **report: object) -> None:
 
 
 MAX_CRASHES = 3
-"""Maximum number of consecutive worker crashes without a row in progress before the job fails."""
+"""Number of consecutive worker crashes without a row in progress after which the job fails."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,8 +139,7 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
     keys that are missing in JSON Lines files.
     """
     column_types: dict[str, ColumnType] = {}
-    # a column that is missing in all previous files is not a conflict if each of these files may
-    # lack columns
+    # if each previous file may lack columns, a column that is new in this file is not a conflict
     earlier_may_lack = True
     for path in files:
         reader = open_data_file(path)

@@ -249,7 +249,7 @@ def make_batches(
             has_little_padding = (
                 count <= MAX_ROWS_WITHOUT_CHECK or positions <= MAX_PADDING_RATIO * valid_positions
             )
-            # a batch fits in memory if a full batch with more rows fits
+            # this batch fits in memory if a full batch with more rows fits
             fits = (
                 count <= limits.max_rows
                 and positions <= limits.max_tokens

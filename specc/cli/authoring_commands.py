@@ -194,7 +194,7 @@ def execute_lsp(args: Namespace) -> int:
             "the language server needs the package pygls",
             helps=["pip install -e '.[lsp]'"],
         )
-    # imported here, because the import takes a third of a second and other commands do not need it
+    # import here, because the import takes a third of a second and other commands do not need it
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():

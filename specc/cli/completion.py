@@ -264,7 +264,7 @@ def add_completion_arguments(parser: ArgumentParser) -> None:
 
 def execute_completion(args: Namespace) -> int:
     """Print a completion script that is generated from the options of all commands."""
-    # imported here, because `build_command_parsers` imports this module
+    # import here, because `build_command_parsers` imports this module
     from specc.cli.main import build_command_parsers
 
     print(

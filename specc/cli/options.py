@@ -169,7 +169,7 @@ def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
 
 def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> "LoadedSpec":
     """Open the spec of a command line. `weights` is the path of the checkpoint."""
-    # imported here, because commands on compiled models do not need the compiler
+    # import here, because commands on compiled models do not need the compiler
     from specc.driver.spec_loader import open_spec
 
     print_shadowing_note(arguments.spec)
@@ -185,7 +185,7 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> "Loaded
 
 def print_shadowing_note(spec: str) -> None:
     """Print a note if a file or directory has the same name as the built-in spec."""
-    # imported here, because commands on compiled models do not need the spec library
+    # import here, because commands on compiled models do not need the spec library
     from specc.library.spec_file_lookup import format_shadowing_note
 
     if note := format_shadowing_note(spec):
@@ -196,7 +196,7 @@ def is_compiled_model(path: str) -> bool:
     """Return True if a MODEL or SPEC argument is a compiled model or a package of graphs."""
     if path.endswith(".onnx") or not is_package_directory(path):
         return path.endswith(".onnx")
-    # imported here, because only a directory argument requires the spec library
+    # import here, because only a directory argument requires the spec library
     from specc.library.spec_file_lookup import is_builtin_spec
 
     return not is_builtin_spec(path)
@@ -213,7 +213,7 @@ def raise_fixed_config(path: str) -> NoReturn:
 
 def read_compiled_manifest(path: str, graph: str) -> "Manifest":
     """Return the manifest of a compiled model, or of one graph of a package."""
-    # imported here, because commands on specs do not need the runtime
+    # import here, because commands on specs do not need the runtime
     from specc.runtime.loaded_model import read_manifest
     from specc.runtime.model_package import open_package
 

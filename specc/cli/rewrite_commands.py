@@ -176,7 +176,7 @@ def execute_convert(args: Namespace) -> int:
 
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     """Convert GloVe vectors to the tensor `embedding.weight`, and the words to a .vocab file."""
-    # imported here, because formatting a spec does not need NumPy
+    # import here, because formatting a spec does not need NumPy
     from specc.weights.formats.glove import DEFAULT_TENSOR, read_glove
     from specc.weights.formats.safetensors import write_safetensors
 
@@ -285,7 +285,7 @@ KEEP_FROM_OPTION = {
         "takes precedence",
     )
 }
-"""The option `--keep-from` of `specc expand`, for drafts of new model types."""
+"""The option `--keep-from` of `specc expand`, which helps to draft specs for new model types."""
 
 
 def add_expand_arguments(parser: ArgumentParser) -> None:

@@ -155,8 +155,8 @@ def add_show_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_show(args: Namespace) -> int:
-    """Print the tree of scopes, the IR (`--ir`), or the overview of a package without `--graph`.
-    With `--html` or `--svg`, write diagrams to files instead of printing the tree.
+    """Print the tree of scopes, the IR (`--ir`), or an overview of a package if `--graph` is not
+    set. With `--html` or `--svg`, write diagrams to files instead of printing the tree.
     """
     if (args.config or args.set) and is_compiled_model(args.spec):
         raise_fixed_config(args.spec)

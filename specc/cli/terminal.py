@@ -56,7 +56,7 @@ def read_spec_from_stdin() -> Source:
 
 
 MACHINE_FORMATS = ("json", "sarif")
-"""Machine-readable formats, with which stdout contains only results and diagnostics."""
+"""Machine-readable formats, for which stdout contains only results and diagnostics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
     if get_output_settings().is_quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
     if diagnostics:
-        # imported here, because commands on compiled models do not need the parser
+        # import here, because commands on compiled models do not need the parser
         from specc.syntax.parse import convert_help_snippets_to_yaml
 
         diagnostics = convert_help_snippets_to_yaml(merge_duplicate_diagnostics(diagnostics))

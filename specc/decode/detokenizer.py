@@ -11,8 +11,9 @@ Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 WINDOW, CONTEXT = 48, 16
-"""Maximum number of tokens that are decoded together with a new token, and the number of old tokens
-that remain as context when older tokens are dropped."""
+"""Maximum number of tokens that are decoded together with a new token, and the number of tokens
+that remain as context if the maximum is exceeded.
+"""
 
 
 class Detokenizer:

@@ -135,7 +135,7 @@ def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
 def _make_option(
     strategies: tuple[str, ...], name: str, values: SettingConstraint, *foreign_names: str
 ) -> GenerationOption:
-    """Return a setting of some strategies whose name in Python and in specs is `name`."""
+    """Return a setting that `strategies` support, named `name` both in Python and in specs."""
     return GenerationOption(
         name=name, spec_name=name, strategies=strategies, values=values, foreign_names=foreign_names
     )

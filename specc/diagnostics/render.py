@@ -96,7 +96,7 @@ def render_excerpt(
     is_first: bool,
 ) -> list[str]:
     """Render the labeled lines of one file. `margin` is the indentation of unnumbered lines."""
-    # `-->` points to the error, `:::` to related locations in other files
+    # `-->` points to the error, and `:::` to related locations in other files
     source = labels[0].span.source
     arrow = "-->" if is_first else ":::"
     location = escape_control_characters(str(labels[0].span))
@@ -210,8 +210,8 @@ def render_underlines(
     _, _, last_label = underlines[-1]
     suffix = " " + render_label_text(last_label, primary, colorize) if last_label.text else ""
     lines = [render_underline_row(underlines, primary, colorize) + suffix]
-    # the message of the rightmost label is on the line of the underlines; other messages are below,
-    # from right to left, connected to their underlines by bars
+    # write the rightmost label's message on the line of the underlines, and the other messages
+    # below, from right to left, connected to their underlines by bars
     for n in range(len(underlines) - 2, -1, -1):
         start_column, _, label = underlines[n]
         if label.text:

@@ -46,7 +46,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     assert pixels.size, "an image has pixels"
     header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
     lines = pixels.reshape(rows, columns * channels)
-    # PNG filter 2 subtracts the previous line modulo 256, because labels and maps repeat vertically
+    # labels and maps repeat vertically, so use PNG filter 2 (difference from the previous line)
     differences = lines - np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
     filtered = np.hstack([np.full((rows, 1), 2, np.uint8), differences]).tobytes()
     chunks = (

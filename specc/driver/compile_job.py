@@ -102,7 +102,7 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         graph = pass_pipeline.inline_default_inputs(graph, model.defaults)
     choices = _choose_target(spec, options)
     with closing(load_parameters(spec, graph, options)) as parameter_source:
-        # quantized weights keep the layout that they have in the checkpoint
+        # only weights that are not quantized can remain in the checkpoint, in its layout
         if not choices["quantize"].weight_request:
             graph, parameter_source = keep_checkpoint_layout(graph, parameter_source)
         yield CompileJob(
@@ -236,7 +236,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     Raise E0850 to E0853 or E0963 if the requested quantization is not possible.
     """
     weight_request = job.quantize.weight_request
-    # a target with only standard operators leaves activation quantization to the runtime
+    # weights are dequantized for a target without quantized operators
     keeps_stored_codes = (
         weight_request is None
         and not job.quantize.dequantizes_checkpoint

@@ -28,7 +28,7 @@ def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool =
     config that a used spec reads, has a different model_type.
     """
     expected = [e for e in list_config_entries(program) if isinstance(e, ast.ExpectedValues)]
-    # a part of a config without a model_type is assumed to have the declared model_type
+    # assume the declared model_type if a part of a config has none
     is_type_missing = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
     checked = [e for e in expected if not is_type_missing or e.key != MODEL_TYPE_KEY]
     module = program.chain[0]

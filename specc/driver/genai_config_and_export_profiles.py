@@ -32,8 +32,9 @@ from specc.ir.model import (
 
 GENAI_FILE = "genai_config.json"
 DEFAULT_MAX_LENGTH = 131072
-"""Maximum sequence length in the config of a model without a limit. KV caches grow on demand, so a
-large value does not increase memory use."""
+"""Maximum sequence length in the config if the model has no limit. KV caches grow on demand, so a
+large value does not increase memory use.
+"""
 
 GENAI_OPTIONS = (
     *("temperature", "top_k", "top_p", "repetition_penalty"),

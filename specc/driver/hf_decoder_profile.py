@@ -139,7 +139,7 @@ def rename_symbolic_dimensions(graph: Graph, lengths: Mapping[str, Dim]) -> Grap
     """
     symbols = collect_shape_symbols(graph.inputs.values())
     new_symbols = set().union(*(d.symbols() for d in lengths.values()))
-    # An axis that a spec calls `batch_size` but that is not the batch axis is first renamed to
+    # First rename axes that the spec calls `batch_size` but that are not the batch axis to
     # `batch_size_`.
     renamed_symbols = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & new_symbols}
     substitutions = {**renamed_symbols, **{s: d for s, d in lengths.items() if d.name != s}}

@@ -201,7 +201,7 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
 
 def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
     """Return the name of the encoder's padding mask, or "" if the encoder has no mask."""
-    # a mask that is used only by the decoder is an input of every step
+    # masks that only the decoder uses are inputs of every step
     masks = [n for n in encode.inputs if encode.input_facts[n].padding_side]
     facts = derived.step.input_facts
     step_inputs = [n for n in derived.loop_invariant_inputs if n in derived.step.inputs]
@@ -253,7 +253,7 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ExportedGraphs
         "decoder_model": decoder,
         "decoder_with_past_model": decoder_with_past,
     }
-    # `decoder_with_past_model` has the caches as inputs; `decoder_model` only outputs the caches
+    # the caches are inputs of `decoder_with_past_model`, but only outputs of `decoder_model`
     return ExportedGraphs(graphs, states)
 
 

@@ -59,7 +59,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     if no KV cache can be int8.
     """
     calibration = job.quantize.calibration
-    # weights that the checkpoint already stores in quantized form are not calibrated
+    # do not calibrate weights that the checkpoint already stores in quantized form
     plan = {} if job.int4_method else job.quantization_decision.plan
     targets = find_calibration_targets(
         job.simplified_graph, plan, find_tied_parameters(job.parameter_source)
@@ -200,7 +200,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         path = _write_generator(job, directory)
         samples = list(generate_samples(path, input_signature, count))
     except SpeccError:
-        # without samples, an explicit request for samples is an error
+        # raise the error if an option or the spec explicitly requests samples
         if calibration.sample_count is not None:
             raise
         return None, f"{fallback}: the model cannot generate calibration text"

@@ -21,7 +21,7 @@ def describe_graph(
     whose inputs have no preprocessing and which cannot generate tokens by itself. `sources` is true
     for a single model file, which stores the spec sources; a package stores them in its index.
     """
-    # a spec file without a span is listed by name, without its source text
+    # list spec files whose source text is unknown by name
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.spec_sources
     return partial(
         build_manifest,

@@ -221,10 +221,10 @@ def _build_buffered_step(
 ) -> tuple[PackageGraph, tuple[str, ...]]:
     """Return the step graph, with KV buffers if supported, and the names of buffer inputs."""
     caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
-    # no buffers are used if the target has no in-place updates or its kernel supports no attention
-    # layer of the graph
+    # there are no buffers if the target cannot update them in place or if its kernel supports no
+    # attention layer of the graph
     if not caches:
-        # calibration has measured the scales on a package with KV buffers (the default)
+        # calibration measured the scales with KV buffers, which it uses by default
         if job.kv_cache_scales:
             reason = "no attention updates a KV buffer in place with these options"
             raise_no_int8_kv_cache(reason, job.quantize.kv_cache.span)
@@ -242,8 +242,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
     path = resolve_output_path(
         options.output, MODEL_OUTPUT, inputs=list_job_input_files(job), force=options.force
     )
-    # preprocessing files are written next to the model, and their names begin with the name of the
-    # model file
+    # write preprocessing files next to the model, with names that begin with the model's file name
     job = replace(
         job, preprocessing=job.preprocessing.assign_file_names(sanitize_file_stem(path.stem))
     )
@@ -358,7 +357,8 @@ def _describe_weight_storage(job: LoweringJob, written_model: WrittenModel) -> I
         )
         return
     reasons = sorted(set(written_model.plan.copy_reasons.values()))
-    # no remark if the user chose the weight storage, or if the weights are randomly initialized
+    # yield no remark if the user chose the weight storage or if the weights are randomly
+    # initialized
     has_weight_file = job.options.weights or job.spec.checkpoint
     if has_weight_file and reasons and not job.options.weights_as:
         yield f"weights were copied: {reasons[0]}"

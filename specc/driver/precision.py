@@ -68,7 +68,7 @@ contrib operator of the same name and produces an invalid model.
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
 """The quantization kind with per-tensor activation scales, i.e. one scale for all positions."""
 INTEGER_LAYERS = "int8 lstm"
-"""The name by which targets declare support for recurrent layers with int8 weights."""
+"""The name with which targets declare support for recurrent layers with int8 weights."""
 TENSOR_SCALE_WARNING = (
     f"`{TENSOR_SCALED_KIND}`: in recurrent layers and loops the quantization error of a sequence "
     "depends on the other sequences of its batch; --quantize int8 avoids that"

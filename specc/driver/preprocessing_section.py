@@ -103,7 +103,7 @@ def build_preprocessing_config(
         if record.get("absent") is _NO_VOCABULARY:
             return None
         if records is OUTPUT_RECORDS and record["kind"] in TEXT_TAGS:
-            # a tokenizer as the postprocessing of an output decodes the output to text
+            # if an output's postprocessing is a tokenizer, it decodes the output to text
             record = {"kind": "text", "vocabulary": record}
         fields = JsonFields(record, report_error=raise_entry_error, shared=context.files)
         return parse_tagged_record(fields, records)

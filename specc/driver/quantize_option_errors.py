@@ -22,7 +22,7 @@ from specc.transforms.quantization_plan import (
 
 def list_weight_names(graph: Graph) -> tuple[str, ...]:
     """Return the names of a graph's weights that can be quantized."""
-    # imported here, because most specs are checked without running passes
+    # import here, because most specs are checked without running passes
     from specc.transforms.pass_pipeline import simplify_graph
 
     return list_quantizable_names(simplify_graph(graph, fuses_loops=False))

@@ -59,7 +59,7 @@ FOREIGN_SETTING_NAMES = {
     "samples": "calibration_samples",
     "calibrate": "calibration_data",
 }
-"""Names of `quantize` settings in other tools, for suggestions."""
+"""Names that other tools use for `quantize` settings, for suggestions."""
 GROUP_SIZES = f"a power of two from {MIN_GROUP_SIZE} to {MAX_GROUP_SIZE}"
 MAX_SAMPLES = 100_000
 """Maximum number of self-generated calibration sequences."""
@@ -204,8 +204,8 @@ def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
                     "unknown entry",
                     helps=suggest_similar_name(name, QUANTIZE_SETTINGS, choices),
                 )
-            # patterns of a derived spec follow the patterns of its base spec, because the last
-            # matching pattern takes precedence
+            # append a derived spec's patterns to those of its base spec, because the last matching
+            # pattern takes precedence
             entries.pop(entry.name, None)
             entries[entry.name] = entry
     return entries

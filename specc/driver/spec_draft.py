@@ -123,7 +123,7 @@ def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
     options = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]
     if path not in values:
         return ast.RecordLiteral(tuple(options))
-    # a used spec is written as a call of the spec's name with its config values as arguments
+    # write a used spec as a call of its name with its config values as arguments
     if options:
         return ast.Call(ast.Name(values[path]), options=tuple(options))
     return parse_expression(Source("<value>", values[path]))
@@ -233,7 +233,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     reader = ConfigReader(config_file=data)
     spec = LoadedSpec(program, library, reader, base)
     graph = ""
-    with suppress(SpeccError):  # a spec of another model family does not declare the class
+    with suppress(SpeccError):  # the specs of other model families do not declare the class
         graph = find_graph_for_architecture(program, data)
     # skip the symbolic check, because all built-in specs pass the check
     model = elaborate_model(program, reader, graph)

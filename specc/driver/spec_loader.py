@@ -69,11 +69,11 @@ class LoadedSpec:
     checkpoint: str = ""
     """The checkpoint directory, if the caller passed a directory instead of a spec."""
     repository: str = ""
-    """The directory that the caller passed, whose subdirectory may be the `checkpoint`."""
+    """The directory that the caller passed, which contains or equals `checkpoint`."""
     module_weights: Mapping[str, str] = field(default_factory=dict)
     """Weight directories of additional modules, by tensor name prefix."""
     quantization: "CheckpointQuantization | None" = None
-    """The quantization of the checkpoint's weights, as its config.json describes it."""
+    """The quantization of the checkpoint's weights according to its config.json."""
     graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
     """Graphs built by `iterate_sibling_graphs`, by name, or None if a graph cannot be built."""
 
@@ -166,7 +166,7 @@ def _find_checkpoint_directory(spec: str | Source) -> str:
 
 def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
     """Return the spec with the values of a config.json and warnings about unread keys."""
-    # imported here, because weight formats import NumPy, and a spec without a config.json does not
+    # import here, because weight formats import NumPy, and a spec without a config.json does not
     # need NumPy
     from specc.huggingface.quantization_config import read_quantization_config
 

@@ -19,7 +19,7 @@ def check_model_is_compiled(model: str | Path) -> None:
     name = str(model)
     if path.suffix == ".onnx" or (path / INDEX_FILE).exists():
         return
-    # imported here, because a compiled model runs without the spec library
+    # import here, because a compiled model runs without the spec library
     from specc.library.spec_file_lookup import (
         SPEC_SUFFIXES,
         disambiguate_spec_path,

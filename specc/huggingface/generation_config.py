@@ -51,7 +51,7 @@ STRATEGIES: Mapping[tuple[bool, bool], tuple[str, tuple[str, ...]]] = {
 }
 """The decoding strategy and the keys of its options, by (uses sampling, uses several beams)."""
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys only in Whisper's generation_config.json, whose tokens select language and task."""
+"""Keys that only Whisper's generation_config.json contains. They select language and task."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default `top_k` of sampling in transformers."""
@@ -61,7 +61,7 @@ SPECIAL_KEYS = {
     "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
-"""Keys of generation configs that other functions of specc read, by topic."""
+"""Keys of generation configs that other specc functions read, by topic."""
 IGNORED_KEYS = {
     "metadata of the file": "_from_model_config transformers_version",
     "set by the prompt or another key": "prev_sot_token_id",

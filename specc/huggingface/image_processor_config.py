@@ -22,7 +22,7 @@ PROCESSOR_KEY = "image_processor"
 """The key of the image processor settings in a processor_config.json."""
 MIN_CROP_RATIO = 0.01
 CONVNEXT_WARP_SIZE = 384
-"""Minimum image size at which ConvNeXt resizes images without a crop."""
+"""Minimum size of images that ConvNeXt resizes without a crop."""
 
 _SUPPORTED_KEYS = frozenset(
     {

@@ -72,7 +72,7 @@ _FILTER_BANKS = _FeatureExtractor(
 )
 FEATURE_EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
 REQUIRED_AUDIO_SETTINGS: Settings = {"padding_value": 0, "padding_side": "right"}
-"""The only supported values of audio settings that all feature extractors share."""
+"""The only supported values of the audio settings that all feature extractors have."""
 IGNORED_KEYS = {
     "processor_class": "names a class",
     "image_processor_type": "names a class",

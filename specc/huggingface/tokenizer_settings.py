@@ -34,7 +34,7 @@ BERT_NORMALIZER = {
 }
 """Fields of a BertNormalizer by the key of tokenizer_config.json that sets the field."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""The key of a special token, by the key that adds the token at the beginning or end of a text."""
+"""The keys of special tokens, by the keys that add them at the beginning or end of texts."""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",

@@ -45,10 +45,10 @@ WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("write_progress", 
 Chunk = bytes | bytearray | memoryview
 
 _FILE_COUNTER = count()
-"""Counter for names of temporary files, shared by all threads so that names do not collide."""
+"""Counter for temporary file names, which all threads share so that names do not collide."""
 
 MAX_STEM_LENGTH = 150
-"""Maximum stem length in bytes for which names with hash and suffix are valid everywhere."""
+"""Maximum stem length in bytes. Longer names with hash and suffix are invalid on some systems."""
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:

@@ -103,7 +103,7 @@ _GENERATOR_COMMENT, _MAX_COMMENT_OFFSET = b"<!-- specc -->", 2048
 """The comment that identifies drawings and pages written by specc, and the number of bytes at the
 start of a file that are searched for it."""
 _MAX_HEADER_BYTES = 100_000_000
-"""Maximum header size of a safetensors file, a limit of the format."""
+"""Maximum header size that the safetensors format allows."""
 _MAX_FIELDS = 10_000
 """Maximum number of parsed protobuf fields. A file of another format may be misread as a long
 sequence of fields."""

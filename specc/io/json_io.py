@@ -23,8 +23,8 @@ from specc.io.safe_read import has_lone_surrogate
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
-INTEGER_BOUND = 2**64  # exclusive bound; the largest integers in files of specc are 64-bit seeds
-MAX_DEPTH = 100  # maximum nesting depth of JSON files of specc
+INTEGER_BOUND = 2**64  # exclusive bound, because specc's files contain 64-bit seeds
+MAX_DEPTH = 100  # maximum nesting depth of specc's JSON files
 
 
 class InvalidJsonError(ValueError):

@@ -327,8 +327,8 @@ class QuickFixTester:
             result.spec is None and self.analysis.spec is not None
         ):
             return False
-        # an inserted fragment may use undefined names; errors outside the fragment are not new, but
-        # were hidden by the removed diagnostic
+        # reject new errors only in the inserted text, because the removed diagnostic may have
+        # hidden others
         return not any(
             d.severity == "error"
             and (d.code, d.title) not in counts_before

@@ -40,7 +40,7 @@ def propose_insertions(
     """Yield edits that insert suggested code, the most likely first. `spans[0]` is the error
     span.
     """
-    # `… @ name` appends a name to existing code, while the content of any other ellipsis is unknown
+    # `… @ name` appends a name to existing code, but no edit can replace other ellipses
     code = code.removeprefix("… ")
     if "…" in code or "..." in code:
         return
@@ -318,7 +318,7 @@ def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterato
         if analysis.is_in_document(fix.span):
             yield replace_span(fix.span, fix.text)
     spans = _list_label_spans(analysis, diagnostic)
-    # a suggested name is more likely than a suggestion in a help message
+    # try suggested names first, because they are more likely than suggestions in help messages
     if spans:
         yield from _follow_name_suggestions(diagnostic, spans[0])
     for advice in diagnostic.helps:

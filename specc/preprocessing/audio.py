@@ -122,7 +122,7 @@ def _read_samples(data: bytes, offset: int, size: int, wav_format: _WavFormat, n
 def _decode_samples(frames: bytes, wav_format: _WavFormat) -> Floats:
     """Decode interleaved samples to float32. 8-bit samples are unsigned, so 128 is silence."""
     if wav_format.encoding == IEEE_FLOAT:
-        # values outside the range of float32 become infinite; suppress the warning
+        # suppress the warning that values outside the range of float32 become infinite
         with np.errstate(over="ignore"):
             return np.frombuffer(frames, f"<f{wav_format.bits_per_sample // 8}").astype(np.float32)
     if wav_format.bits_per_sample == 8:

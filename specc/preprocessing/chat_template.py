@@ -131,7 +131,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         "memory_bytes": MEMORY_LIMIT,
         "max_length": MAX_TEXT,
     }
-    # the subprocess runs without site packages and user settings, so pass the paths of packages
+    # pass the package paths, because the subprocess runs without site packages and user settings
     command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]
     try:
         process = subprocess.run(

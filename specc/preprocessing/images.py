@@ -229,7 +229,7 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
         return pixels
     rows, columns = pixels.shape[:2]
     height, width = max(rows, size[0]), max(columns, size[1])
-    # pad an odd row below and crop it above, as in image processors of transformers
+    # if the margin is odd, pad the extra row on top but crop it at the bottom, as transformers does
     corner = -(-(height - rows) // 2), -(-(width - columns) // 2)
     padded = pad_with_black(pixels, (height, width), corner)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2

@@ -112,8 +112,9 @@ MAX_NORMALIZED_LENGTH = 1 << 25
 """Maximum length in characters of a text after all steps of one component (E0941). The `tokenizers`
 package needs up to 32 bytes per character."""
 MAX_LENGTH_WITHOUT_LIMIT = 256
-"""Maximum number of characters or ids of a call without a time limit. A time limit needs a thread,
-whose start takes as long as a call with 256 characters."""
+"""Maximum number of characters or ids for which a call has no time limit. A time limit needs a
+thread, whose start takes as long as a call with 256 characters.
+"""
 TIME_LIMIT_SECONDS = 20
 """Time limit of a call in seconds. The limit increases by 20 µs per character; typical tokenizers
 need 1 µs per character.

@@ -251,7 +251,7 @@ def capture_generation_attention(
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
     tokens = np.array([result.tokens], np.int64)
     if result.num_codebooks:
-        # the graph's token input is delayed by codebook: [batch, time, codebooks]
+        # the graph expects tokens [batch, time, codebooks], with delays per codebook
         tokens = np.array([[step.tokens[0] for step in stream.logged_steps]], np.int64)
     # keep only inputs without a time axis, because other inputs are recomputed for the whole
     # sequence

@@ -157,7 +157,7 @@ def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
 
 
 NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
-"""Values by name. Each value is paired with its enclosing loops, outermost first."""
+"""Values by name. Each value is stored with its enclosing loops, outermost first."""
 
 
 def _evaluate_values(

@@ -32,7 +32,7 @@ MIN_BUFFER_POSITIONS = 64
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after the prompt in a new KV buffer."""
 PROMPT_TO_FREE_RATIO = 4
-"""Prompt positions per free position in a new KV buffer (capacity 1.25 × the prompt length)."""
+"""Prompt positions per free position in a new KV buffer, i.e. a capacity of 1.25 × the prompt."""
 
 
 class FullForwardSession:
@@ -106,7 +106,8 @@ class StepGraphs:
             if state.initial_output:
                 states[state.name] = outputs[state.initial_output]
                 continue
-            # a state without an encoder output starts as zeros, with size 0 along the time axis
+            # if no encoder output initializes a state, it starts as zeros with size 0 along the
+            # time axis
             shape = [
                 d.evaluate(lengths) if n != state.time_axis else 0
                 for n, d in enumerate(state.type.shape)

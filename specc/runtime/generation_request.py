@@ -304,7 +304,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
         graph_input = input_signature.graph.inputs.get(name)
         if graph_input is None or input_signature.batch_size not in graph_input.shape[:1]:
             continue
-        # A string of any length and an image each count as one batch element.
+        # Strings and images count as one batch element each.
         if is_image(value):
             continue
         if isinstance(value, list | tuple):

@@ -234,7 +234,8 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
     detokenizer = _make_detokenizer(request) if request.settings.stop_strings else None
     observer = detokenizer.feed if detokenizer else None
     if request.model.standalone_session is not None:
-        # run the generator lazily: it may take minutes, and Ctrl-C must be able to interrupt it
+        # run the generator lazily, because it may take minutes and Ctrl-C must be able to interrupt
+        # it
         yield from iterate_standalone_generator_steps(
             run_standalone_generator(request.model.standalone_session, request), request, observer
         )

@@ -28,7 +28,7 @@ MAX_PLAIN_INT = 10
 PLAIN_INT_BOUNDS = (3, MAX_PLAIN_INT)
 """Exclusive upper bounds of random integers that are not used as indices."""
 SPECIAL_ID_SHARE = 0.3
-"""Fraction of ids sampled from constants that the graph compares ids with, e.g. image tokens."""
+"""Fraction of ids that are sampled from constants in comparisons, e.g. image tokens."""
 DEFAULT_DENSITY = 0.7
 """Default probability of True in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
@@ -138,7 +138,7 @@ def _sample_ids(
 ) -> Array:
     """Sample integers below a bound or in `index_range`, including some of `special_ids`."""
     bound = upper_bound.number if upper_bound is not None else None
-    # an id that is modified before a lookup has no declared bound, but an index range
+    # ids that are modified before a lookup have an index range instead of a declared bound
     if index_range:
         id_range = index_range[:MAX_PLAIN_INT]
     else:
@@ -288,7 +288,7 @@ class StepInputSampler:
         """Return the symbolic dimension of the past length, or "" if there is none."""
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
         lengths += [step.inputs[n].shape[1] for n in self.metadata.full_inputs]
-        # an axis of a state may also contain positions of encoder outputs
+        # a state's axis may also contain encoder output positions
         encoder_inputs = self.encoder.inputs.values() if self.encoder else ()
         others = {new, *collect_shape_symbols(encoder_inputs)}
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]

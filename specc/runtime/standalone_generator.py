@@ -118,8 +118,8 @@ def list_standalone_beam_hypotheses(
             length = next(
                 (n + 1 for n, token in enumerate(tokens) if token in stop_tokens), len(tokens)
             )
-            # the graph always returns the requested number of sequences, but sequences of
-            # probability zero are not hypotheses
+            # skip sequences of probability zero, with which the graph fills the requested number of
+            # sequences
             if score > -np.inf:
                 ended = tokens[length - 1] in stop_tokens
                 hypotheses[-1].append(BeamHypothesis(tuple(tokens[:length]), score, ended))

@@ -32,7 +32,7 @@ from specc.preprocessing.text_codec import pad_token_sequences
 from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
-"""Name of the pooling mask input of encoders whose pooling excludes the prompt."""
+"""Name of the pooling mask input, which encoders have if their pooling excludes the prompt."""
 OPTION_CHOICES: Mapping[str, Sequence[str]] = {
     "aggregation_strategy": AGGREGATION_STRATEGIES,
     "function_to_apply": ("", *PROBABILITY_FUNCTIONS),

@@ -24,7 +24,7 @@ from specc.runtime.random_inputs import choose_axis_sizes
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Maximum constant that counts as a distance between positions, unlike -inf or a RoPE base."""
+"""Maximum constant that counts as a distance between positions. A RoPE base is larger."""
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 """Candidate ratios of input positions to mask positions."""

@@ -133,7 +133,7 @@ def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
     facts_by_scope: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = facts_by_scope.setdefault(graph.get_scope(node), [])
-        # the ops of a mask are described together with the attention that uses the mask
+        # skip the ops of masks, which are described together with the attention that uses the mask
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _describe_operation(node)
     for name, parameter in graph.parameter_facts.items():
