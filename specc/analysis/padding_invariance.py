@@ -269,6 +269,13 @@ def _is_sort_neutral(read: PaddedRead) -> bool:
     return read.dependence.result == 0 and is_padding_sorted_first(read.node, read.read_facts)
 
 
+def _is_fill_before_fixed_end(read: PaddedRead, op: ops.Pad) -> bool:
+    """Return True if `pad` to a fixed length continues the constant after the valid positions."""
+    lengths = (op.padding_before, read.node.infer_types()[0].shape[op.axis])
+    is_fixed = op.mode == "constant" and all(n.number is not None for n in lengths)
+    return is_fixed and read.is_padding_last and read.fill_constant == float(op.value)
+
+
 def _is_neutral_move(read: PaddedRead) -> bool:
     """Return True if padding does not change an op that moves or selects positions."""
     facts, axis = read.read_facts, read.axis
@@ -281,6 +288,8 @@ def _is_neutral_move(read: PaddedRead) -> bool:
             is_known = read.dependence.result == 0 or read.is_padding_last
             lowest = -inf if largest else inf
             return k.number is not None and is_known and _is_padding_constant_extreme(read, lowest)
+        case ops.Pad():
+            return _is_fill_before_fixed_end(read, read.op)
         case ops.Flip() | ops.Roll():
             is_only_padded = read.valid_end_counts == (0, 0) and not read.is_merged
             return is_only_padded and axis not in facts.sorted_axes

@@ -29,7 +29,6 @@ is suggested instead of the best spec.
 """
 
 UNSUPPORTED_TYPES = {
-    "grounding-dino": "no spec has its fusion encoder of text and image; see owlvit",
     "informer": "its attention samples keys at random at inference, so its outputs are not a "
     "function of its inputs",
     "nystromformer": "it scales its pseudoinverse by a maximum over the whole batch, so the "

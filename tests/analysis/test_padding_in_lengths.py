@@ -84,6 +84,45 @@ graph g(x: float[batch, n, 2], keep: keep[batch, n] {side}) -> (y: float[batch, 
     assert side not in sides or clean[side]
 
 
+PADDED = {
+    "pad(where(k, x, 0.0), after=9 - n)": {"right"},
+    "pad(where(k, x, -inf), after=9 - n, value=-inf)": {"right"},
+    "pad(where(k, x, 1.0), before=2, after=7 - n, value=1.0)": {"right"},
+    "pad(where(k, x, 1.0), after=9 - n)": set(),
+    "pad(x, after=9 - n)": set(),
+    "pad(where(k, x, 0.0), before=9 - n)": {"left"},
+}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("padded", "sides"), PADDED.items())
+def test_padding_to_a_fixed_length(padded: str, sides: set[str], side: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    path.write_text(
+        f"""specc 1
+model m
+dims batch, n
+graph g(x: float[batch, n, 2], keep: keep[batch, n] {side}) -> (y: float[batch, 9, 2]) {{
+  k = insert(keep, axis=2)
+  return {padded}
+}}
+""",
+        encoding="utf-8",
+    )
+    graph = elaborate_spec(open_spec(str(path))).graph
+    valid = slice(1, 3) if side == "left" else slice(2)
+    x, keep = np.random.default_rng(0).standard_normal((1, 3, 2)), np.zeros((1, 3), bool)
+    keep[:, valid] = True
+    alone = {"x": x[:, valid], "keep": np.ones((1, 2), bool)}
+    made = [
+        specc_numpy.evaluate_graph(graph, given, {})["y"]
+        for given in (alone, {"x": x, "keep": keep})
+    ]
+    assert np.array_equal(*made) == (side in sides)
+    # `check` may warn without need if padding is on the left
+    assert (check_padding(graph) == []) == (side in sides and side == "right")
+
+
 @pytest.mark.parametrize(("pooled", "clean"), [("mean(x, axis=1)", False), (POOLED, True)])
 @pytest.mark.parametrize(("dims", "where"), [("past + seq", ""), ("n", "where n = past + seq")])
 def test_masks_whose_length_is_a_sum(

@@ -44,6 +44,7 @@ COSTLY = frozenset(
         "gemma3",
         "gemma3n_text",
         "got_ocr2",
+        "grounding_dino",
         "luong_concat",
         "mask2former",
         "mistral3",

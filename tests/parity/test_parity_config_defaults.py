@@ -54,6 +54,7 @@ OTHERS = (
     "depth_anything",
     "idefics3",
     "rt_detr",
+    "grounding_dino",
     "gemma4",
     "upernet",
     "timm_vit",
@@ -63,8 +64,8 @@ OTHERS = (
 """Specs that read the files of a class and are another model; or are made of two others,
 which a file always names: without them it is refused (E0227), as Gemma 4 without an image encoder,
 or like UPerNet with the default ResNet backbone (E0228). With a backbone of which
-only the type is known the classes of Depth Anything, Idefics3 and RT-DETR have sizes that
-contradict each other. Models of timm have the sizes of the architecture that `architecture` names.
+only the type is known the classes of Depth Anything, Idefics3, RT-DETR and Grounding DINO have
+sizes that contradict each other. Models of timm have the sizes of the architecture that `architecture` names.
 """
 
 FOREIGN = ("new",)

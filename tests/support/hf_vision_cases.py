@@ -88,6 +88,13 @@ def add_point_labels(samples: Samples) -> Samples:
     return round_pixels(samples)
 
 
+def set_phrase_ends(samples: Samples) -> Samples:
+    """Make each text a phrase that ends with a period, between [CLS] and [SEP]."""
+    for row in samples.rows:
+        row["input_ids"][0], row["input_ids"][-2:] = 101, (1012, 102)
+    return round_pixels(samples)
+
+
 TOWER_SIZES: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 2,
 }  # fmt: skip
@@ -223,6 +230,26 @@ DETR_SAMPLES = round_pixels(
         {"pixel_values": FixedValues((3, 32, 32)), "pixel_mask": FixedValues((32, 32))}, {}
     )
 )
+PHRASE_SAMPLES = set_phrase_ends(
+    make_samples(
+        {
+            "input_ids": TokenIds("seq", 100),
+            "token_type_ids": TokenIds("seq", 2),
+            "attention_mask": PaddingMask("seq"),
+            "pixel_values": FixedValues((1, 40, 40)),
+            "pixel_mask": FixedValues((40, 40)),
+        },
+        {"seq": (7, 3, 5)},
+    )
+)
+GROUNDING_SIZES: dict[str, Any] = {
+    "d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "num_queries": 3, "encoder_n_points": 1, "decoder_n_points": 1,
+    "num_feature_levels": 1, "max_text_len": 8,
+    "backbone_config": {"model_type": "swin", "image_size": 32, "num_channels": 1, "embed_dim": 4, "depths": [1, 1, 1, 1],
+                        "num_heads": [1, 1, 1, 1], "window_size": 2, "out_indices": [4]},
+    "text_config": {**TOWER_SIZES, "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 1030, "max_position_embeddings": 8},
+}  # fmt: skip
 DONUT_SIZES: dict[str, Any] = {
     "encoder": {"model_type": "donut-swin", "image_size": [8, 12], "patch_size": 2, "embed_dim": 8, "depths": [2, 1],
                 "num_heads": [2, 4], "window_size": 2},
@@ -419,6 +446,16 @@ VISION = {
         ),
         sets={"image": [40, 40]},
     ),
+    **{
+        model_type: RecordedCase(
+            case=ModelCase(
+                config=f"{family}Config", model=f"{family}ForObjectDetection", tiny=GROUNDING_SIZES, samples=PHRASE_SAMPLES,
+                results={"pred_boxes": ""},
+            ),
+            sets={"image": [40, 40]},
+        )
+        for model_type, family in (("grounding-dino", "GroundingDino"), ("mm-grounding-dino", "MMGroundingDino"))
+    },
     "owlvit": RecordedCase(
         case=ModelCase(
             config="OwlViTConfig", model="OwlViTForObjectDetection", tiny={**CLIP_SIZES, "projection_dim": 16}, samples=IMAGE_TEXT_SAMPLES,

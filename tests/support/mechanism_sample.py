@@ -44,6 +44,7 @@ MECHANISM_SPECS = frozenset(
         "gemma3n_text",
         "glimpses",
         "gpt2",
+        "grounding_dino",
         "kernel_regression",
         "kv_lookup",
         "layoutlmv3",

@@ -163,6 +163,31 @@ FAMILIES: dict[str, dict[str, object]] = {
         "depths": [1, 1, 1, 1],
         "widths": [4, 4, 8, 8],
     },
+    "grounding_dino": {
+        **{
+            f"backbone.{k}": v
+            for k, v in {
+                "embed_dim": 4,
+                "depths": [1, 1, 1, 1],
+                "heads": [1, 1, 1, 1],
+                "window": 2,
+            }.items()
+        },
+        **{f"text.{k}": v for k, v in CONTEXT_SIZES.items()},
+        "text.vocab": 1030,
+        "image": 32,
+        "d": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "encoder_heads": 2,
+        "decoder_heads": 2,
+        "encoder_hidden": 8,
+        "decoder_hidden": 8,
+        "encoder_points": 2,
+        "decoder_points": 2,
+        "num_queries": 3,
+        "max_text_len": 32,
+    },
     "rt_detr": {
         "d": 16,
         "encoder_d": 8,
