@@ -1,7 +1,7 @@
 """The interface between the compiler and its backends.
 
-A backend is a package that registers an entry point, and is imported only by commands that need it.
-A backend compiles graphs (`CompilerBackend`), runs compiled models (`RunnerBackend`) or is the
+A backend is a package that registers an entry point. Only commands that need a backend import it. A
+backend compiles graphs (`CompilerBackend`), runs compiled models (`RunnerBackend`) or is the
 reference implementation of graphs (`ReferenceBackend`). The PyTorch backend (`specc_torch`) is for
 training and is imported directly.
 """
@@ -83,7 +83,7 @@ class ExtraFile:
 
 @immutable_dataclass()
 class PackageMetadata:
-    """The metadata in `specc.json`: model name, `facts`, and spec texts by file name."""
+    """The metadata in `specc.json`: the model name, `facts`, and spec texts by file name."""
 
     model: str
     facts: Mapping[str, object] = field(default_factory=dict)

@@ -1,7 +1,6 @@
 """The Python interface of compiled models: the `Model` that `specc.load` returns.
 
-This module imports no compiler modules, because imports take a large part of the time that loading
-a model takes.
+This module imports no compiler modules, because imports account for much of a model's load time.
 """
 
 import os

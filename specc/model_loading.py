@@ -44,8 +44,8 @@ def load(
 
     A step graph processes a prompt in chunks of `prefill_chunk_size` tokens, which bounds the
     memory of activations. A size of 0 disables chunking. For batches whose KV cache is updated in
-    place, a chunk consists of several whole prompts or of a part of one prompt. Nodes never
-    silently fall back to another execution provider.
+    place, a chunk contains several whole prompts or a part of one prompt. Nodes never silently fall
+    back to another execution provider.
 
     >>> with specc.load("xor.onnx") as model:
     ...     model

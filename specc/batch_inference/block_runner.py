@@ -340,7 +340,7 @@ class BlockInference:
         return count
 
     def _compute_batch(self, batch: Sequence[InputRow]) -> None:
-        """Compute the results of a batch, or of one row at a time if a row fails."""
+        """Compute the results of a batch. If a row fails, compute one row at a time."""
         row_numbers = [row.row_number for row in batch]
         # a process crashed twice in this batch: compute single rows to identify the failing row
         if self.journal.has_repeated_crashes(row_numbers):

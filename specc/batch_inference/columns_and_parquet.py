@@ -58,7 +58,7 @@ class TableColumn:
 
 
 def merge_element_types(first: str, second: str) -> str:
-    """Return the element type that represents both types; "" is the type of a column of nulls."""
+    """Return the element type that represents both types, where "" is the type of null columns."""
     if not first or first == second:
         return second
     if not second:

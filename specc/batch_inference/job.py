@@ -204,7 +204,7 @@ def _make_engine(
 
 
 def _check_writable(out: Path) -> None:
-    """Raise E0812 if an output directory is not writable, before rows are computed."""
+    """Raise E0812 before rows are computed if an output directory is not writable."""
     for directory in (out, out / PLAN_DIRECTORY):
         if not os.access(directory, os.W_OK):
             raise_os_error(PermissionError(errno.EACCES, "Permission denied"), directory)

@@ -119,8 +119,8 @@ class JobPlan:
 
 
 def read_plan(out: Path) -> JobPlan | None:
-    """Read the plan file in a directory; return None without a plan file. Raise E0802 if the file
-    is unreadable, and E0876 if it is invalid.
+    """Read the plan file in a directory, or return None if there is no plan file. Raise E0802 if
+    the file is unreadable, and E0876 if it is invalid.
     """
     path = out / PLAN_DIRECTORY / PLAN_FILE
     try:
@@ -226,8 +226,8 @@ Count: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=2**63
 @dataclass(kw_only=True)
 class BlockStatistics(JsonRecord):
     """Statistics of a block: rows, errors by row, positions, padding positions, compute time in
-    `seconds`, and multiply-adds by the cost formulas. `null_row_count` is the number of rows with
-    NaN or infinity, which JSON Lines files store as null.
+    `seconds`, and multiply-adds according to the cost formulas. `null_row_count` is the number of
+    rows with NaN or infinity, which JSON Lines files store as null.
     """
 
     tag = "block"

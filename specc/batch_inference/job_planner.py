@@ -182,7 +182,7 @@ def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> 
 
 
 def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
-    """Return the requested output format, or the format of the input files by default."""
+    """Return the requested output format, which is the input files' format by default."""
     has_parquet = any(p.suffix.lower() == ".parquet" for p in files)
     output_format = request.output_format or ("parquet" if has_parquet else "jsonl")
     if output_format not in OUTPUT_FORMATS:

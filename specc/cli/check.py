@@ -63,7 +63,7 @@ def _report_to_json(
 
 
 def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
-    """Return a line that lists the unchecked graphs of the spec, or no line if all are checked."""
+    """Return a line that lists the spec's unchecked graphs, or no line if all are checked."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     names = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs, checked with --graph NAME: {', '.join(names)}"] if names else []

@@ -276,7 +276,7 @@ def _run_command(
 
 
 def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
-    """Print the error with which a command failed, and return the exit status for that error."""
+    """Print the error that made a command fail, and return the exit status for this error."""
     if isinstance(error, SpeccError):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
         return get_exit_code(error.diagnostics)

@@ -1,4 +1,4 @@
-"""Options that several commands share: options of the spec, and generation settings."""
+"""Options that several commands share: spec options and generation settings."""
 
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Collection, Mapping

@@ -207,10 +207,10 @@ def expand_spec(
 ) -> tuple[ast.File, tuple[str, ...]]:
     """Return the spec as one standalone file, and notes on renamed or kept names.
 
-    The graphs of the result equal the graphs of the spec, node for node. A name of the spec that
-    shadows a name in std is renamed if std uses the shadowed name. If renaming fails, std blocks
-    are called instead of inlined. Fields with an assigned value keep `from` only if `keeps_sources`
-    is true. Raise E0982 for values that only a derived spec can provide.
+    The resulting graphs equal the spec's graphs node for node. A name of the spec that shadows a
+    name in std is renamed if std uses the shadowed name. If renaming fails, std blocks are called
+    instead of inlined. Fields with an assigned value keep `from` only if `keeps_sources` is true.
+    Raise E0982 for values that only a derived spec can provide.
     """
     expected = _format_graphs(spec)
     for file, notes in _iterate_candidate_files(spec, keeps_sources):

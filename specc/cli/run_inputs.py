@@ -67,7 +67,7 @@ ArgumentValue = Array | _BatchElements
 
 @dataclass
 class _InputCollector:
-    """Collects the inputs on a command line: values by input name, files read, image sizes."""
+    """A collector of command-line inputs: values by input name, files read, image sizes."""
 
     model: ModelInputs
     values_by_input: dict[str, list["ArgumentValue"]] = field(default_factory=dict)

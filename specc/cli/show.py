@@ -194,7 +194,7 @@ def _draw_architecture(args: Namespace) -> int:
 
 
 def _print_text(text: str) -> int:
-    """Print a text, or a JSON object with `--format json`, and return exit status 0."""
+    """Print a text or, if `--format json` is set, a JSON object. Return exit status 0."""
     if not print_json_result({"text": text}):
         print(text)
     return 0
@@ -265,7 +265,7 @@ def _raise_unknown_pass(name: str, *helps: str) -> NoReturn:
 
 
 def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Return the elaborated graph and its related graphs, which are the input of the passes."""
+    """Return the elaborated graph and its related graphs, on which the passes run."""
     model: Manifest | ModelDefinition
     if manifest is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)

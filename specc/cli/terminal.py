@@ -148,8 +148,8 @@ def print_json_result(values: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return True if messages are colored, as determined (in order of precedence) by `--color`, by
-    NO_COLOR or FORCE_COLOR, and by whether stderr is a terminal.
+    """Return True if messages are colored. In order of precedence, this depends on `--color`, on
+    NO_COLOR or FORCE_COLOR, and on whether stderr is a terminal.
     """
     if choice != "auto":
         return choice == "always"

@@ -36,7 +36,7 @@ def make_unknown_setting_error(
     setting_name: str, valid_names: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
     """Return the error E0731 for the unknown name of a setting or strategy. `valid_names` are the
-    known names. `noun` describes the type of name and is "generation setting", for example.
+    known names. `noun` says what the name is, e.g. "generation setting".
     """
     # prefer an equivalent setting of another program to a setting with a similar name
     groups = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]

@@ -1,4 +1,4 @@
-"""A decorator for immutable classes, which is faster at import than a frozen dataclass."""
+"""A decorator for immutable classes, which are imported faster than frozen dataclasses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields

@@ -129,7 +129,7 @@ def render_excerpt(
 
 
 def locate_underline(span: "Span") -> tuple[int, int, int]:
-    """Return (line number, start column, end column) of the first line of a span, end exclusive."""
+    """Return (line number, start column, exclusive end column) of the first line of a span."""
     number, column = span.source.get_line_and_column(span.start)
     line = span.source.get_line_text(number)
     # a span may begin at a line break or end on a later line

@@ -99,7 +99,7 @@ def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> li
 def _draw_attention_layer(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
 ) -> PanelGrid:
-    """Draw a layer as overlays on the image if the keys are patches, else as heat maps of heads."""
+    """Draw a layer as overlays on the image if the keys are patches, otherwise as heat maps."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return draw_overlay_panels(attention, plot.image, scale)
     return _draw_heat_maps(attention, scale, max_heads)

@@ -118,7 +118,7 @@ def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes
 
 
 def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
-    """Scale an image by integers so that its sides have `min_side` to `max_length` pixels."""
+    """Scale an image by integer factors to sides of `min_side` to `max_length` pixels."""
     step = -(-max(image.shape[:2]) // max_length)
     image = image[::step, ::step]
     factor = max(1, -(-min_side // max(1, min(image.shape[:2]))))

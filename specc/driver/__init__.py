@@ -1,1 +1,1 @@
-"""Compiler driver: opens a spec, binds weights, runs the passes, lowers and writes graphs."""
+"""The compiler driver: open a spec, bind weights, run the passes, and lower and write graphs."""

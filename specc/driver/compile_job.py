@@ -49,9 +49,9 @@ class CompileJob:
     `model` is the elaborated spec. `graph` is the model's graph with taps and inlined defaults, as
     the manifest stores it. `parameter_source` provides the parameters. `directories` are searched
     for a tokenizer. `preprocessing` describes the preprocessing of inputs and the postprocessing of
-    outputs, and `remarks` are notes about files next to the weights. `quantize` is the quantization
-    request, merged from the spec and the options. `attention_forms` records how the backend lowers
-    each attention layer.
+    outputs, and `remarks` are notes about files next to the weights. `quantize` merges the
+    quantization requests of the spec and of the options. `attention_forms` records how the backend
+    lowers each attention layer.
     """
 
     spec: LoadedSpec
@@ -208,7 +208,7 @@ class LoweringJob(CompileJob):
 
     @property
     def manifest_graph(self) -> Graph:
-        """The full-forward graph for the manifest, converted to 16 bits if requested."""
+        """The full-forward graph for the manifest, converted to 16 bits if this is requested."""
         converted = self.convert_dtype(self.simplified_graph)
         return self.graph if converted is self.simplified_graph else converted
 

@@ -18,8 +18,8 @@ from specc.driver.spec_loader import LoadedSpec
 
 
 def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
-    """Return the job without the graphs of `--graphs all` that the model does not support, and
-    remarks that name each dropped graph and the reason.
+    """Drop the graphs of `--graphs all` that the model does not support. Return the job, and
+    remarks that say why each graph is dropped.
 
     A model without a `generate` section has only a `score` graph. There is no `generate` graph if
     the model is a streaming model, if its generation settings cannot be exported, or if the target

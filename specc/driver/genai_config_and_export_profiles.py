@@ -89,8 +89,8 @@ def build_genai_config(
 
 
 def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
-    """Return the maximum sequence length in tokens: the size of the smallest position embedding.
-    Without position embeddings, return the config value `context` or `DEFAULT_MAX_LENGTH`.
+    """Return the maximum sequence length in tokens: the size of the smallest position embedding. If
+    there are no position embeddings, return the config value `context` or `DEFAULT_MAX_LENGTH`.
     """
     symbol = model.graph.inputs[generation.sequence_input].shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
@@ -145,7 +145,7 @@ def check_export_profile(profile: str) -> None:
 def apply_export_profile(
     profile: str, model: ModelDefinition, derived: DerivedGraphs
 ) -> ExportedGraphs:
-    """Return the graphs of `derived` with the names and layouts of `profile`.
+    """Return the graphs in `derived` with the names and tensor layouts that `profile` requires.
 
     The profile `specc` returns `encode` (if the model has an encoder) and `step` unchanged. The
     profile `hf` returns `model`, or `encoder_model`, `decoder_model` and `decoder_with_past_model`.

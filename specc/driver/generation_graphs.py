@@ -158,7 +158,7 @@ def derive_graphs(
 
 
 def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
-    """Return True if token ids are sampled from logits, so that specc's runtime can decode."""
+    """Return True if specc's runtime can decode, i.e. if token ids are sampled from logits."""
     return has_token_logits(
         graph.inputs[generation.sequence_input].type, graph.outputs[generation.logits_output].type
     )
@@ -351,7 +351,7 @@ def _check_token_settings(
 
 
 def merge_job_settings(job: CompileJob) -> GenerationSettings:
-    """Return the generation settings of the spec, overridden by the settings in the options."""
+    """Return the spec's generation settings, overridden by the settings in the options."""
     return merge_settings(get_generate_section(job.model).settings, **job.options.generation_config)
 
 

@@ -32,7 +32,7 @@ class ExportedGraphs:
 
     `graphs` maps the stem of each model file, e.g. `decoder_model`, to its graph. `states` are the
     KV caches that each step passes to the next step, with the names of the profile. `json_files`
-    are the JSON files, by name, to write next to the graphs.
+    are JSON files by name, which are written next to the graphs.
     """
 
     graphs: Mapping[str, Graph]
@@ -88,7 +88,7 @@ class GraphCopier(GraphBuilder):
         self.length_equations |= graph.length_equations
 
     def _copy_without_empty_operands(self, node: Node) -> tuple[Value, ...]:
-        """Copy a node. A concatenation with one non-empty operand is replaced by this operand."""
+        """Copy a node. Replace a concatenation with one non-empty operand by this operand."""
         args = [a and self.copied_values[a] for a in node.args]
         if isinstance(node.op, ops.Concat):
             non_empty = tuple(a for a in args if a and a.shape[node.op.axis] != 0)

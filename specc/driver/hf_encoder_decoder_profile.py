@@ -356,7 +356,7 @@ def _declare_cross_mask(
 
 
 def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph) -> None:
-    """Replace the decoder's padding mask by ones, because the profile `hf` has no such input."""
+    """Replace the decoder's padding mask by ones, because the profile `hf` has no input for it."""
     derived, invariant_names = layout.derived, layout.derived.loop_invariant_inputs
     known_names = {derived.sequence_input, *invariant_names, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():

@@ -146,8 +146,8 @@ def explain_missing_int8_kv_cache(job: LoweringJob) -> str:
 def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ...]:
     """Return a remark that calibration has no effect because no linear layer is int4.
 
-    Raise E0753 if an option requests calibration. A calibration request in the spec is not an
-    error, because another graph of the spec may have int4 layers.
+    Raise E0753 if an option requests calibration. If the spec requests calibration, this is not an
+    error, because another graph may have int4 layers.
     """
     # `samples = 0` disables calibration, so there is no remark
     if not calibration.sample_count and not calibration.data_file:
@@ -299,7 +299,7 @@ def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Computation]:
 
 
 def _build_calibration_inputs(job: LoweringJob) -> ModelInputs:
-    """Return the inputs of the full forward graph that samples may provide."""
+    """Return the inputs of the full-forward graph for which samples may contain values."""
     generation = job.model.generation
     return build_model_inputs(
         job.graph,

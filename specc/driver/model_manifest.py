@@ -19,7 +19,7 @@ def describe_graph(
 ) -> MetadataBuilder:
     """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph,
     whose inputs have no preprocessing and which cannot generate tokens by itself. `sources` is true
-    for a single model file, which stores the spec sources; a package stores them in its index.
+    for a single model file, which stores the spec sources. A package stores them in its index.
     """
     # list spec files whose source text is unknown by name
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.spec_sources

@@ -93,7 +93,7 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 
 
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
-    """Return the outputs of the step whose size depends on the input length, with their sizes."""
+    """Return the step's outputs whose size depends on the input length, with their sizes."""
     symbol = find_time_symbol(graph, sequence_input)
     return {
         name: dims[0]
@@ -340,7 +340,7 @@ def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -
 
 
 def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
-    """Yield remarks on generation settings that a graph over token ids cannot apply."""
+    """Yield remarks on generation settings that need text, so that a graph cannot apply them."""
     generation = job.model.generation
     if "generate" not in job.options.graphs or generation is None:
         return

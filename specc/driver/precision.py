@@ -260,7 +260,7 @@ def describe_weight_precision(
     not quantized.
 
     `int4_method` is the quantization method of int4 weights. In an entry, `error` is a relative
-    error, and `worst` the maximum absolute error of an element.
+    error, and `worst` is the maximum absolute error of an element.
     """
     entries: dict[str, object] = {}
     initializers = emitted_model.initializer_names
@@ -292,7 +292,7 @@ def describe_weight_precision(
 
 
 def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
-    """Describe how each group of consecutive attention layers with equal lowering is lowered."""
+    """Describe how attention is lowered, once per group of consecutive equal layers."""
     lowerings = (
         (a["how"], a["scope"]) for a in emitted_model.attention_weight_locations if "how" in a
     )

@@ -61,10 +61,9 @@ _NO_VOCABULARY = object()
 
 @dataclass(frozen=True)
 class _PreprocessingContext:
-    """The location of a `reading` entry, and data shared by all entries. `directory` is the
-    directory of the spec, which file paths are relative to. `paths` are the directories given at
-    compile time, `language` is the language of an adapter, and `files` caches the contents of
-    tokenizer files by SHA-256.
+    """The location of a `reading` entry, and data shared by all entries. File paths are relative to
+    `directory`, the spec's directory. `paths` are the directories given at compile time, `language`
+    is the language of an adapter, and `files` caches the contents of tokenizer files by SHA-256.
     """
 
     directory: Path
@@ -307,7 +306,7 @@ def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]
 
 
 def _resolve_words(args: list[Any], context: _PreprocessingContext) -> dict[str, Any]:
-    """Return the vocabulary of a file or list, or the vocabulary next to the weights. Return
+    """Return the vocabulary from a file, from a list, or from the file next to the weights. Return
     `absent` for an empty list or a missing vocabulary, because the user can provide a vocabulary
     later.
     """

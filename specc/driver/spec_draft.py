@@ -48,8 +48,8 @@ SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
 class DerivedSpec:
     """A spec that extends a base spec: its name, the config values by path that override the
     defaults, and the comment lines before and after the spec. If `omits_defaults` is True, the spec
-    contains only `config_values`. In a comment, `comment_separator` follows the name of a config
-    field.
+    contains only `config_values`. `comment_separator` follows the names of config fields in
+    comments.
     """
 
     name: str

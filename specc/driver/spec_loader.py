@@ -197,8 +197,8 @@ def _choose_default_graph(spec: LoadedSpec) -> str:
 
 @dataclass
 class SpecCheckResult:
-    """The result of `check_spec`: the symbolic trials and the model for the config. The model is
-    None if config values are missing, and `missing` are the errors about missing values.
+    """The result of `check_spec`: the symbolic trials and the model for the config. If config
+    values are missing, the model is None, and `missing` contains an error per missing value.
     """
 
     trials: list[SymbolicElaboration]
@@ -238,7 +238,7 @@ class SpecCheckResult:
 
 
 def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
-    """Check a spec with symbolic dimensions, then with the config values if complete."""
+    """Check a spec with symbolic dimensions and, if the config is complete, with its values."""
     graph = graph or _choose_default_graph(spec)
     trials = _check_symbolically(spec, graph)
     # check the values of `quantize` entries; checking patterns requires a complete config

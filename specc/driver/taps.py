@@ -1,4 +1,4 @@
-"""Taps (`--tap`): additional outputs of a graph for inner values, selected by their scope paths."""
+"""Taps (`--tap`): additional graph outputs for intermediate values, selected by scope path."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

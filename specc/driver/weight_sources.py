@@ -64,7 +64,7 @@ def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
 
 
 def count_parameters(values: CheckpointBinding | RandomInitWeights) -> int:
-    """Return the number of parameters, counting tied parameters once."""
+    """Return the number of parameters. Tied parameters count once."""
     return sum(
         prod(parameters.shape)
         for name, parameters in values.parameters.items()
@@ -187,7 +187,7 @@ def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
 def initialize_parameters(
     graph: Graph, parameters: list[ModelParameter], rules: WeightRules, seed: int
 ) -> RandomInitWeights:
-    """Return parameters that are randomly initialized by their initializers and the seed."""
+    """Return parameters with random values, which their initializers and the seed determine."""
     by_name = {parameter.name: parameter for parameter in parameters}
     return RandomInitWeights(seed, by_name, _map_initializers(graph), resolve_ties(by_name, rules))
 
@@ -250,7 +250,7 @@ def describe_weight_sources(
 ) -> dict[str, object]:
     """Return the manifest entries about the origin and location of the weights.
 
-    If `hash_contents` is true, whole files are hashed, both now and whenever the model is loaded.
+    If `hash_contents` is true, whole files are hashed now and each time the model is loaded.
     """
     entries = {
         **_describe_weight_origin(values, seed, hash_contents),

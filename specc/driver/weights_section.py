@@ -90,8 +90,8 @@ def _is_condition_true(condition: ast.Expr | None, env: LexicalScope) -> bool:
 def list_parameters_with_sizes(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
 ) -> list[ModelParameter]:
-    """Return the parameters of a graph with their sizes and the config names of the sizes. Raise
-    E0308 if a size is not a positive integer.
+    """Return a graph's parameters with their sizes and the config names that determine the sizes.
+    Raise E0308 if a size is not a positive integer.
     """
     parameters = []
     for name, facts in graph.parameter_facts.items():

@@ -190,7 +190,7 @@ def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | Non
 
 
 def _check_types(file: GenerationConfigFile) -> None:
-    """Raise E0847 if a value has the wrong type, instead of ignoring the value."""
+    """Raise E0847 if a value has the wrong type."""
     for key, (type, expected) in KEY_TYPES.items():
         value = file.get_value(key)
         # exclude booleans from integers, because True is an integer in Python
@@ -319,9 +319,8 @@ def _read_min_length(file: GenerationConfigFile, start_token_count: int) -> None
 
 
 def _split_forced_tokens(file: GenerationConfigFile, start_tokens: list[object]) -> list[object]:
-    """Append the leading forced tokens of Whisper that do not depend on the model to
-    `start_tokens`. Return the remaining forced tokens, beginning with the first token that the
-    model chooses.
+    """Append Whisper's leading forced tokens to `start_tokens`, up to the first token that the
+    model chooses. Return the remaining forced tokens.
     """
     forced_tokens = _read_transcription_tokens(file)
     while forced_tokens and not isinstance(forced_tokens[0], list):

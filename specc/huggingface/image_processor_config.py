@@ -142,7 +142,7 @@ def _check_supported(reader: ImageSettingsReader) -> None:
 
 def _read_sizes(reader: ImageSettingsReader) -> tuple[list[int] | None, list[int] | None]:
     """Read the output size and the size before the center crop. The output size is None if the
-    model determines it, and the size before the crop is None without a crop.
+    model determines it. The size before the crop is None if there is no crop.
     """
     if reader.kind.is_page:
         return _read_page_size(reader), None

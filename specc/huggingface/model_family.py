@@ -70,7 +70,8 @@ TYPE_NAME = re.compile(r'"([^"]*)"|(\w+)')
 
 
 def load_checkpoint_config(path: str) -> JsonObject:
-    """Load the config.json of a file or directory, or convert the metadata of a GGUF file to one.
+    """Load a config.json from a file or directory, or convert a GGUF file's metadata to a
+    config.json.
 
     Raise the errors of `load_config_json` and `read_gguf_config`.
     """
@@ -216,8 +217,8 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
 
 
 def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
-    """Count the keys of a config.json that each built-in spec reads, in descending order of count.
-    Among specs with equal counts, specs that read fewer keys come first.
+    """Count how many keys of a config.json each built-in spec reads, in descending order. Among
+    specs with equal counts, specs that read fewer keys come first.
     """
     keys = set(data.members)
     selected = set(spec_names)

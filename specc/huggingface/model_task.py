@@ -61,7 +61,7 @@ def add_checkpoint_task(
     config_json: JsonObject | None,
     directories: Sequence[Path],
 ) -> PreprocessingConfig:
-    """Return the preprocessing config with the task of the graph, if the graph has a text input."""
+    """Add the graph's task to the preprocessing config if the graph has a text input."""
     text_inputs = [(n, r) for n, r in preprocessing.inputs if isinstance(r, TEXT_CONFIGS)]
     text_input = next(((n, r) for n, r in text_inputs if n in model.graph.inputs), None)
     blocks = [b for b in list_graphs(program) if b.name == model.graph.name]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_tokenizer_file(path: Path, name: str, span: Span | None) -> TokenizerFile:
-    """Read a tokenizer.json. Raise E0802 for an unreadable file, E0941 for invalid content."""
+    """Read a tokenizer.json. Raise E0802 for an unreadable file, and E0941 for invalid content."""
     data = read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", span)
     return check_tokenizer_file(data, name, span)
 

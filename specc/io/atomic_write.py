@@ -121,7 +121,7 @@ class OutputDirectory:
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
         """Return a context manager that removes the files of this run after an error, and raises
-        E0810 to E0815 for an error of the operating system.
+        E0810 to E0815 for operating system errors.
         """
         try:
             yield
@@ -183,8 +183,8 @@ class OutputDirectory:
     def _write_temporary_file(
         self, name: str, chunks: Iterable[Chunk], existing_mode: int | None = None
     ) -> tuple[Path, FileDigest]:
-        """Write and sync a temporary file for the file `name`. The mode is `existing_mode`, that of
-        the file to replace, or by default that of new files (umask). Return the path and digest.
+        """Write and sync a temporary file for the file `name`. The mode is `existing_mode` (of the
+        file to replace), or by default the mode of new files (umask). Return the path and digest.
         """
         temporary = self._reserve_name()
         digest, size, progress = hashlib.sha256(), 0, WRITE_PROGRESS.get()

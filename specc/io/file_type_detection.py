@@ -84,7 +84,7 @@ def identify_other_file_format(head: bytes, name: str = "FILE") -> tuple[str, st
 
 
 def format_conversion_command(*names: str, command: str = CONVERSION_COMMAND) -> str:
-    """Return the command that converts a checkpoint, by default of PyTorch, to safetensors."""
+    """Return the command that converts a checkpoint (by default of PyTorch) to safetensors."""
     stem = names[0].rsplit(".", 1)[0] if "." in names[0] else names[0]
     target_stem = stem if len(names) == 1 else _SHARD_SUFFIX.sub("", stem)
     sources = " ".join(map(shlex.quote, names))

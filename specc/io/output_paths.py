@@ -225,7 +225,7 @@ def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
 
 
 def _is_existing_directory(directory: Path) -> bool:
-    """Return True if a directory exists and has links, unlike a deleted working directory."""
+    """Return True if a directory exists and is not a deleted working directory."""
     return directory.is_dir() and directory.stat().st_nlink > 0
 
 

@@ -261,7 +261,7 @@ def to_inlay_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, visible_range: lsp.Range
 ) -> Iterator[lsp.InlayHint]:
     """Yield the shapes of the names that are bound in a range without a declared type. The hint
-    follows the name, or in YAML, where a key has a colon, the end of the line.
+    follows the name. In YAML, where keys end with a colon, it follows the line.
     """
     start, end = lines.get_offset(visible_range.start.line, 0), lines.get_offsets(visible_range)[1]
     for node in walk_tree(analysis.file) if analysis.file else ():

@@ -313,7 +313,7 @@ def find_quick_fixes(
 
 
 def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[QuickFixEdit]:
-    """Yield edits that may follow the suggestions of a diagnostic, the most likely first."""
+    """Yield edits that may implement a diagnostic's suggestions, the most likely first."""
     for fix in diagnostic.fixes:
         if analysis.is_in_document(fix.span):
             yield replace_span(fix.span, fix.text)
@@ -341,7 +341,7 @@ def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[Qui
 def _follow_advice(
     analysis: DocumentAnalysis, advice: str, spans: Sequence[Span]
 ) -> Iterator[QuickFixEdit]:
-    """Yield edits that may follow the suggestion of a help message."""
+    """Yield edits that may implement the suggestion of a help message."""
     if REMOVAL_START.match(advice):
         yield from propose_removals(spans)
     if choice := ONE_OF_PATTERN.fullmatch(advice):

@@ -241,7 +241,7 @@ def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
 
 
 def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
-    """Compute Kaldi filter banks, float32 [frames, bins], from windows within the audio."""
+    """Compute Kaldi filter banks, float32 [frames, bins], from windows inside the audio."""
     features = np.zeros((record.num_frames, record.num_mel_bins), np.float32)
     if len(samples) >= KALDI_WINDOW:
         frames = _frame_samples(samples.astype(np.float64), KALDI_WINDOW, KALDI_HOP)

@@ -115,7 +115,7 @@ def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[st
 
 
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
-    """Render a chat. Raise E0423 if the template fails or times out, E0426 without jinja2."""
+    """Render a chat. Raise E0423 if the template fails or times out, and E0426 without jinja2."""
     if find_spec("jinja2") is None:
         raise_error(
             "E0426",

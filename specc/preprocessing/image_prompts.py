@@ -251,8 +251,8 @@ def find_placeholder(record: JsonTokenizer) -> str:
 
 
 def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple[int, int]]) -> str:
-    """Replace the placeholder of each image in a text, if the tokenizer defines a replacement by
-    token grid. Raise E0991 if the numbers of placeholders and images differ.
+    """Replace each image's placeholder in a text if the tokenizer defines replacements by token
+    grid. Raise E0991 if the numbers of placeholders and images differ.
     """
     placeholder = find_placeholder(record)
     first, *parts = text.split(placeholder) if placeholder else [text]

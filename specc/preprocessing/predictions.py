@@ -239,7 +239,7 @@ TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
 
 
 def compute_cosine_similarities(vectors: Array) -> Floats:
-    """Return the pairwise cosine similarities [n, n] of vectors [n, d]; 0 for a zero vector."""
+    """Return the pairwise cosine similarities [n, n] of vectors [n, d] (0 for a zero vector)."""
     rows = np.asarray(vectors, np.float64)
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     unit = rows / np.where(lengths > 0, lengths, 1)
@@ -342,7 +342,7 @@ def _split_bio_tag(label: str) -> tuple[str, str]:
 
 
 def _continues_span(previous: Fields, token: Fields) -> bool:
-    """Return True if a token continues the span of the previous token: equal labels and no `B-`."""
+    """Return True if a token continues the previous token's span: equal labels and no `B-`."""
     prefix, tag = _split_bio_tag(token["entity"])
     return prefix != "B" and tag == _split_bio_tag(previous["entity"])[1]
 

@@ -120,7 +120,7 @@ TASKS: Mapping[str, TaskKind] = {
 
 
 def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
-    """Return the task of a graph with the given class names and outputs, or "" without a match."""
+    """Return the task of a graph with the given class names and outputs, or "" if none matches."""
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(results):
             continue

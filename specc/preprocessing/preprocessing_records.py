@@ -63,22 +63,23 @@ class ImageConfig(RenamedFieldRecord):
     area of an output pixel; `bilinear` and `bicubic` widen their kernel when downscaling.
     `do_center_crop` first crops the largest center region with the aspect ratio of `size`; by
     default the image is stretched. `resize_lengths` is the size before the center crop to `size`:
-    height and width, or the shorter side; smaller images are padded with black. With
-    `resizes_to_uint8`, resizing rounds to 8-bit integers, as in Pillow. If `shortest_longest_edge`
-    is set, the aspect ratio is kept: the shorter side is resized to the first length unless the
-    longer side would exceed the second length, sides are multiples of `size_multiple`, and the
-    image is zero-padded at the bottom and right to `size`. If `pads_all_sides` is True, the aspect
-    ratio is kept, and the image is padded with black on all sides to `size`. `do_align_long_axis`
-    first rotates an image by 90° clockwise if its orientation (portrait or landscape) differs from
-    that of `size`. `invert` replaces a pixel by 255 - pixel; `auto` inverts an image with a light
-    border, for models that were trained on light strokes over a dark background.
+    height and width, or the shorter side; smaller images are padded with black. If
+    `resizes_to_uint8` is True, resizing rounds to 8-bit integers, as in Pillow. If
+    `shortest_longest_edge` is set, the aspect ratio is kept: the shorter side is resized to the
+    first length unless the longer side would exceed the second length, sides are multiples of
+    `size_multiple`, and the image is zero-padded at the bottom and right to `size`. If
+    `pads_all_sides` is True, the aspect ratio is kept, and the image is padded with black on all
+    sides to `size`. `do_align_long_axis` first rotates an image by 90° clockwise if its orientation
+    (portrait or landscape) differs from that of `size`. `invert` replaces a pixel by 255 - pixel;
+    `auto` inverts an image with a light border, for models that were trained on light strokes over
+    a dark background.
 
     If `sizing` is set, the output size depends on the image. It is within `size_bounds` and a
     multiple of `size_multiple`. For tiled images, `size` is the tile size. `patch_lengths` flattens
     patches: (side) with channels last, or (side, merge, frames) for blocks of merge × merge,
     repeated for each frame. `shape_input` is the input with image shapes. `overview_tokens` precede
-    the tokens of tiles. With `max_side`, a feature map of more than 1.21 · `max_side`² tiles is
-    shrunk, and several images in one prompt are not tiled.
+    the tokens of tiles. If `max_side` is set, a feature map of more than 1.21 · `max_side`² tiles
+    is shrunk, and several images in one prompt are not tiled.
     """
 
     tag = "image"
@@ -307,7 +308,7 @@ class ImageOutput(JsonRecord):
 @immutable_dataclass
 class SegmentationOutput(JsonRecord):
     """A segmentation map: scores `[batch, classes, height, width]` or class ids `[batch, height,
-    width]`. `palette` contains the RGB values of each class; if it is empty, specc chooses colors.
+    width]`. `palette` contains the RGB values of each class. If it is empty, specc chooses colors.
     """
 
     tag = "class_map"

@@ -22,7 +22,7 @@ def encode_text_inputs(
     generated_input: str = "",
 ) -> dict[str, object]:
     """Return `inputs` with texts encoded to ids, and with omitted padding masks added. Ids are
-    int64 [batch, longest]; masks are bool [batch, longest].
+    int64 [batch, longest], and masks are bool [batch, longest].
     """
     encoded: dict[str, object] = {}
     for name, value in inputs.items():
@@ -91,7 +91,7 @@ def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
 
 def find_mask_input(graph: Graph, name: str, rank: int | None = None) -> str:
     """Return the name of the input's padding mask, or "" if there is none. A mask has the axes of
-    the input or, with `rank`, the first `rank` axes of the input.
+    the input or, if `rank` is set, its first `rank` axes.
     """
     shape = graph.inputs[name].shape[:rank]
     inputs = graph.inputs.items()

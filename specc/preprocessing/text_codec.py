@@ -78,7 +78,8 @@ def _encode_utf8(text: str) -> bytes:
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextConfig) -> str:
     """Decode ids up to the first end token. Unknown ids become `�`. Raise E0916 if an id is outside
-    the vocabulary, except with a tokenizer file, because models may have more ids than the file.
+    the vocabulary, unless the vocabulary is a tokenizer file, which may have fewer ids than the
+    model.
     """
     text_ids, _ = strip_start_and_end_tokens(ids, record)
     if isinstance(record, JsonTokenizer):

@@ -61,7 +61,7 @@ class TokenizerFile:
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.json_text}
 
     def assign_name(self, stem: str) -> "TokenizerFile":
-        """Return a copy that is embedded in the model `stem`, or stored next to it if large."""
+        """Return a copy that is embedded in the model `stem` or, if large, stored next to it."""
         return self.with_file_name(
             f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_EMBEDDED_BYTES else ""
         )

@@ -1,4 +1,4 @@
-"""Capture labeled attention maps of a run, select maps, and export them to HTML, SVG or PNG."""
+"""Capture a run's attention maps with labels, select maps, and export them to HTML, SVG or PNG."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
@@ -210,7 +210,7 @@ def capture_attention(
     generated_tokens: Array | None = None,
 ) -> AttentionCapture:
     """Run a model and return the attention maps of all layers. If `scope` is "" and the model has
-    an output `alignment`, return only the map of `alignment`.
+    an output `alignment`, return only the map of this output.
 
     `generated_tokens` (int64 [batch, target]) are the tokens of a generative model. Raise E0931 if
     the model has no attention weights, or no layer matches `scope`.
@@ -338,8 +338,8 @@ def render_attention(
     *,
     log_scale: bool = False,
 ) -> RenderedAttention:
-    """Render the selected attention maps as `.html`, `.svg` or `.png`. With an empty `selection`,
-    HTML contains all maps and an image contains the last layer.
+    """Render the selected attention maps as `.html`, `.svg` or `.png`. If `selection` is empty,
+    HTML contains all maps, and images contain only the last layer.
 
     Raise E0931 or E0954 if no map is selected, and E0902 or E0953 if the PNG cannot be rendered.
     """

@@ -87,7 +87,7 @@ def compute_attention_weights(
     graph: Graph, inputs: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
     """Compute the attention weights [batch, heads, query, key] of every layer, by scope. `inputs`
-    are prepared inputs; `returned` are attention weights that the compiled model outputs.
+    are prepared inputs, and `returned` are attention weights that the compiled model outputs.
     `parameters` loads the model's parameters and is called only if attention weights that are not
     in `returned` depend on parameters.
     """
@@ -212,7 +212,7 @@ def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str
 
 def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str, ...]]:
     """Return the loop with scan outputs for values of its body, and the names of the values. The
-    returned loop runs all iterations even if it had an early exit, with the same results.
+    returned loop has the same results but no early exit, so it runs all iterations.
     """
     assert isinstance(op, ops.Scan)
     body, added_outputs = _add_outputs(op.body, body_values)

@@ -33,7 +33,7 @@ class KeptSequences:
 
 
 def count_initial_padding_positions(states: Sequence[DecodeState]) -> int:
-    """Return the number of padding positions before each sequence: 1 if a state has a time axis,
+    """Return the number of initial padding positions per sequence: 1 if a state has a time axis,
     else 0.
     """
     return int(any(state.time_axis is not None for state in states))

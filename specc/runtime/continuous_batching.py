@@ -232,7 +232,9 @@ class ContinuousBatch(Generic[T]):
         return session, stream, self._feed_tokens(session, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
-        """Add the encoder input tokens to the counts of processed and of valid tokens."""
+        """Add the encoder's input tokens to `processed_tokens`, and the valid ones to
+        `valid_tokens`.
+        """
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
         for name, value in stream.prepared_inputs.items():
             if facts[name].padding_side and value is not padding_mask:

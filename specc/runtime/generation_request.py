@@ -47,7 +47,7 @@ CreateDecoderSession = Callable[[Arrays], FullForwardSession | KVCacheSession]
 def find_text_tokenizer(
     preprocessing: PreprocessingConfig, generation: GenerateSection
 ) -> TextConfig | None:
-    """Return the tokenizer of the output for generated text, or else the tokenizer of the input."""
+    """Return the output's tokenizer for generated text, or the input's if the output has none."""
     output_config = dict(preprocessing.outputs).get(generation.logits_output)
     if isinstance(output_config, TextOutput):
         return output_config.vocabulary
@@ -58,13 +58,12 @@ def find_text_tokenizer(
 @dataclass(kw_only=True)
 class GenerativeModel:
     """A generative model. `input_signature` describes its inputs. `max_context` is the maximum
-    sequence length, which the position embedding `length_limiting_table` limits.
-    `create_decoder_session` starts a decode loop in Python; `standalone_session` runs a standalone
-    generator with the settings `compiled_settings`. `logits_vocabulary_size` is the number of
-    logits per position.
-    `allows_empty_prompt` is true if the first token can be sampled without a prompt, e.g. from
-    image embeddings. `continuous_batching_metadata` is set if a decode batch may contain sequences
-    of different lengths.
+    sequence length, which the position embedding `length_limiting_table` determines.
+    `create_decoder_session` starts a decode loop in Python, and `standalone_session` runs a
+    standalone generator with the settings `compiled_settings`. `logits_vocabulary_size` is the
+    number of logits per position. `allows_empty_prompt` is true if the first token can be sampled
+    without a prompt, e.g. from image embeddings. `continuous_batching_metadata` is set if a decode
+    batch may contain sequences of different lengths.
     """
 
     input_signature: ModelInputs
@@ -106,7 +105,7 @@ class GenerationRequest:
     """A request to generate at most `max_new_tokens` tokens for each sequence in the batch
     `prompt`, which has the padding mask `padding_mask`. If `starts_without_prompt` is true, the
     caller passed no prompt, and `prompt` is the start token or empty. `sample_indices` determine
-    the random stream of each sequence; the default is the batch index.
+    the random stream of each sequence. The default is the batch index.
     """
 
     model: GenerativeModel

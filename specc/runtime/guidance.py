@@ -39,7 +39,7 @@ class GuidedSession:
         return guided
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder the batch elements; keep both copies of a sequence next to each other."""
+        """Reorder the batch elements, and keep both copies of a sequence next to each other."""
         self.session.reorder(np.stack([2 * indices, 2 * indices + 1], axis=1).reshape(-1))
 
 

@@ -1,4 +1,4 @@
-"""Find the values of integer inputs for which all embedding lookups of a graph are in range."""
+"""Find the integer input values for which all embedding lookups in a graph are in range."""
 
 from collections.abc import Mapping
 

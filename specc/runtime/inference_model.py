@@ -110,7 +110,7 @@ class InferenceModel(Closeable):
         return self.full_forward_model.manifest
 
     def weights(self) -> dict[str, Array]:
-        """Return the dequantized parameters by name, in the layout of the graph.
+        """Return the dequantized parameters by name, in the layout that the graph uses.
 
         Matrices may have the layout [in, out] of the checkpoint.
         """

@@ -104,7 +104,7 @@ def _list_types(format: QuantizationFormat, shape: tuple[int, ...]) -> list[obje
 @dataclass(kw_only=True)
 class LoadedModel:
     """A compiled model, ready to run. `runtime` is the session of the file. `session` has the
-    inputs of the declared graph; it differs from `runtime` only for a step with in-place buffers.
+    inputs of the declared graph. It differs from `runtime` only for a step with in-place buffers.
 
     `model.run(pixel_values=array)` returns the outputs by name. Omitted inputs with a default are
     computed.

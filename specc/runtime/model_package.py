@@ -127,7 +127,7 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
 
 
 def _describe_step_states(package: ModelPackage) -> list[str]:
-    """Describe the outputs of `encode` and the states between steps, or return []."""
+    """Describe the outputs of `encode` and the states that steps pass on, or return []."""
     metadata = package.index.metadata
     if "step" not in package.roles or not metadata or not package.has_manifest("step"):
         return []

@@ -377,7 +377,7 @@ def _run_first_step(
 
 
 def _find_length_symbols(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
-    """Return the symbolic dimensions of the new and the past length, using a state that grows."""
+    """Find the symbolic dimensions of the new and the past length in a state that grows."""
     for name, result in states.items():
         past_shape, present_shape = step.inputs[name].shape, step.outputs[result].shape
         for past, present in zip(past_shape, present_shape, strict=True):

@@ -110,7 +110,7 @@ class StreamingModel(StepGraphs):
 
 @dataclass(kw_only=True)
 class InputStream:
-    """The state of a stream. `position_count` is the number of positions so far; `has_ended` is
+    """The state of a stream. `position_count` is the number of positions so far, and `has_ended` is
     true after the last chunk. `past_inputs` are the past positions of inputs that the step, or the
     default of an omitted input, reads in full. `lengths` are the sizes of all symbolic dimensions
     except the time axis, inferred from the first chunk. `states` are the states after the last

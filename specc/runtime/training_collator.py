@@ -102,9 +102,7 @@ def make_causal_targets(
     generation: GenerateSection,
     values: list[object],
 ) -> tuple[dict[str, Array], Array]:
-    """Make inputs and shifted targets from values of the input that `generation` declares as
-    generated.
-    """
+    """Make inputs and shifted targets from the values of `generation`'s sequence input."""
     name, settings = generation.sequence_input, merge_settings(generation.settings)
     if codebooks := count_codebooks(graph.inputs[name].type):
         raise_error(
@@ -146,7 +144,7 @@ def make_causal_targets(
 def _encode_target(
     preprocessing: PreprocessingConfig, generation: GenerateSection, value: object
 ) -> Array:
-    """Encode a target with the tokenizer of the output, or else with that of the input."""
+    """Encode a target with the output's tokenizer, or with the input's if the output has none."""
     name = generation.sequence_input
     if not isinstance(value, str):
         return _read_array(name, value).astype(np.int64)
@@ -196,7 +194,7 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCollator:
-    """Collates examples into batches, like a data collator in transformers."""
+    """A collator that forms batches of examples, like a data collator in transformers."""
 
     graph: Graph
     preprocessing: PreprocessingConfig

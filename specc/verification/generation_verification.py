@@ -104,7 +104,7 @@ def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, in
 def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Yield axis sizes of `rounds` rounds, then sizes that exceed constants in masks and caches."""
+    """Yield axis sizes for `rounds` rounds, then sizes above the constants in masks and caches."""
     yield from (choose_axis_sizes(graph, round_index) for round_index in range(rounds))
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)

@@ -235,8 +235,8 @@ def _check_half_rounding(
     differences: Mapping[str, ResultDifference],
     sizes_text: str,
 ) -> str:
-    """Return a note on the error of results that are computed in 16 bits. Raise E0930 if rounding
-    to 16 bits does not explain a difference, and E0980 if a value is out of range.
+    """Return a note on the error of results that the model computes in 16 bits. Raise E0930 if
+    rounding to 16 bits does not explain a difference, and E0980 if a value is out of range.
     """
     for name, difference in differences.items():
         rounding_note = rounding_errors.explain_result(name, np.asarray(results[name]))

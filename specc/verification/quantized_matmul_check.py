@@ -31,7 +31,7 @@ class QuantizedMatMuls:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
-        """Collect the quantized MatMul nodes of a model, or none for a 16-bit model."""
+        """Collect the quantized MatMul nodes of a model, but none from a 16-bit model."""
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_matmuls())
@@ -155,9 +155,9 @@ def _get_zero_point(x: Array) -> int:
 def _multiply_quantized_groups(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> tuple[Array, Array]:
-    """Return the MatMul results of group-quantized activations and weights, and their float32 error
-    bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). The bound of a result
-    that is far smaller than its terms may exceed the result.
+    """Multiply group-quantized activations and weights. Return the results and their float32 error
+    bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). If a result is far
+    smaller than its terms, its bound may exceed it.
     """
     x, width, group_size = (
         _flatten_leading_axes(values_by_role["x"]),

@@ -171,7 +171,7 @@ class VerificationRound:
 
     `is_within_tolerance` is None if no result was compared (`is_compared` is false) or if a result
     is too sensitive to rounding. `max_error` is the largest difference among the `result_count`
-    results, relative to the maximum of the result. `note` is appended to the line of the round.
+    results, relative to each result's maximum. `note` is appended to the line of the round.
     `uncovered_subgraphs` are the branches and loop bodies that no round executed, and
     `skipped_lengths` are the axis sizes that exceed the cost limit of the reference.
     `uncovered_subgraphs` and `skipped_lengths` are set after the last round.
@@ -231,7 +231,7 @@ def make_uncompared_round(
     uncovered_subgraphs: tuple[str, ...] = (),
     skipped_lengths: tuple[str, ...] = (),
 ) -> VerificationRound:
-    """Return an entry without a comparison: a graph that is not compared for a reason, or the
+    """Return an entry without a comparison: a graph that is not compared and the reason, or the
     uncovered subgraphs and axis sizes after the last round.
     """
     return VerificationRound(

@@ -236,8 +236,8 @@ class _RoundPlanner:
             yield _RoundPlan(sizes)
 
     def plan_densities(self) -> Iterator[_RoundPlan]:
-        """Yield a plan for each further probability of true booleans if the model has boolean
-        inputs or subgraphs, and a plan with a large batch if the model has masks over several axes.
+        """If the model has boolean inputs or subgraphs, yield a plan for each further probability
+        of True. If it has masks over several axes, yield a plan with a large batch.
         """
         masks = _list_boolean_inputs(self.graph)
         if self.subgraphs.names or masks:

@@ -187,7 +187,7 @@ def _compute_change(perturbed: Array, exact: Array) -> Array:
 
 
 def _take_max_per_position(bound: Array) -> Array:
-    """Return the maximum along the last axis: the features of a vector share rounding errors."""
+    """Return the maximum along the last axis, because a vector's features share rounding errors."""
     if bound.ndim < 2 or not bound.shape[-1]:
         return bound
     return np.broadcast_to(bound.max(-1, keepdims=True), bound.shape)
@@ -327,8 +327,8 @@ class HalfRoundingErrors:
     sample_count: int = 0
 
     def explain_result(self, name: str, result: Array) -> str:
-        """Return "" if 16-bit rounding explains the difference of the result `name` from the
-        reference, otherwise a note for the error.
+        """Return "" if 16-bit rounding explains how the result `name` differs from the reference.
+        Otherwise return a note for the error.
 
         A few positions have much larger errors than all others, because a router selects a
         different expert or a norm divides by a value close to zero. Rounding determines which

@@ -176,8 +176,8 @@ def _format_value(value: object) -> str:
 
 
 def describe_visible_keys(node: Node) -> str:
-    """Describe the keys that a query attends to in an attention node, relative to the position of
-    the query, as in `itself and 127 positions before`.
+    """Describe the keys that a query attends to in an attention node, relative to the query's
+    position, as in `itself and 127 positions before`.
     """
     assert isinstance(node.op, ops.Attend)
     mask = node.op.mask(node)

@@ -170,8 +170,8 @@ class _DataflowBuilder:
         return DataflowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
-        """Return the tensor that arithmetic with scalars outside the scope scales to `value`, or
-        `value` itself if it is computed in another way.
+        """If `value` is a tensor scaled by scalars outside the scope, return this tensor. Otherwise
+        return `value`.
         """
         while (node := value.node) and isinstance(node.op, ops.Arith):
             sources = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]

@@ -1,5 +1,5 @@
-"""Build the tree of blocks of a graph, with shapes, parameter counts, costs and spec lines, and
-choose the blocks to expand in diagrams.
+"""Build a graph's tree of blocks with shapes, parameter counts, costs and spec lines, and choose
+the blocks that diagrams expand.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -44,7 +44,7 @@ class ScopeSummary:
         ) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
-        """Return a merge key: it is equal for scopes that differ only in their names."""
+        """Return a merge key, which is equal for scopes that differ only in their names."""
         children = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
         costs = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *costs, children)
