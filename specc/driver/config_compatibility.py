@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
-from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
+from specc.frontend.config_json import WHOLE_OBJECT, JsonMember, JsonObject, JsonScalar
 from specc.frontend.hf_config import (
     find_unread_config_keys,
     iterate_handled_config_keys,
@@ -23,14 +23,12 @@ from specc.huggingface.model_family import suggest_spec_for_config_value
 from specc.syntax import ast
 
 
-def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool = False) -> bool:
+def check_model_type(program: Program, data: JsonObject, *, is_type_checked: bool = True) -> bool:
     """Return True if the spec declares a model_type. Raise E0405 if the config, or the part of the
     config that a used spec reads, has a different model_type.
     """
     expected = [e for e in list_config_entries(program) if isinstance(e, ast.ExpectedValues)]
-    # assume the declared model_type if a part of a config has none
-    is_type_missing = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
-    checked = [e for e in expected if not is_type_missing or e.key != MODEL_TYPE_KEY]
+    checked = [e for e in expected if is_type_checked or e.key != MODEL_TYPE_KEY]
     module = program.chain[0]
     _check_expected_keys(
         checked, data, Path(module.path).stem if module.is_builtin else module.path
@@ -38,7 +36,11 @@ def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool =
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
             with label_use_statement_in_errors(part.use):
-                check_model_type(part.program, section, is_used_spec=True)
+                # assume the declared model_type if a part of a config has none
+                is_typed = section.find_non_null(MODEL_TYPE_KEY) is not None
+                check_model_type(
+                    part.program, section, is_type_checked=is_typed and section is not data
+                )
     return any(e.key == MODEL_TYPE_KEY for e in expected)
 
 
@@ -80,14 +82,21 @@ def warn_unread_keys(
     read. `outer_keys` are the keys that the enclosing spec reads.
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
-    entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer_keys))]
+    entries = [*_list_entries_for_config(program), ast.IgnoredKeys((*sources, *outer_keys))]
     yield from find_unread_config_keys(entries, data)
     known_keys = set(iterate_handled_config_keys(entries))
     for part in program.used_specs:
-        if (section := get_config_section(part, data)) is not None:
+        section = get_config_section(part, data)
+        if section is not None and section is not data:
             prefixes = [f"{key}." for key in part.use.sources]
             read_keys = [k.removeprefix(p) for k in known_keys for p in prefixes if k.startswith(p)]
             yield from warn_unread_keys(part.program, section, tuple(read_keys))
+
+
+def _list_entries_for_config(program: Program) -> list[ast.ConfigEntry]:
+    """Return the `config` entries of a spec and of the used specs that may read the same config."""
+    parts = [p.program for p in program.used_specs if WHOLE_OBJECT in p.use.sources]
+    return [*list_config_entries(program), *(e for p in parts for e in _list_entries_for_config(p))]
 
 
 def warn_about_context_limits(program: Program, data: JsonObject) -> Iterator[Diagnostic]:

@@ -40,6 +40,10 @@ class JsonList:
         return [item.to_plain() for item in self.items]
 
 
+WHOLE_OBJECT = "."
+"""The path of the object itself, for a used spec that reads the config of the using spec."""
+
+
 @immutable_dataclass
 class JsonMember:
     """A member `"key": value` of a JSON object."""
@@ -73,8 +77,10 @@ class JsonObject:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
         itself contains dots takes precedence over nested keys. `*` matches every key:
         `per_layer_config.*.head_dim` is the common value of all layers that have this key. Raise
-        E0403 if the values of different layers differ.
+        E0403 if the values of different layers differ. The path `.` is the object itself.
         """
+        if path == WHOLE_OBJECT:
+            return JsonMember(self.span, self)
         if path in self.members:
             return self.members[path]
         head, dot, rest = path.partition(".")

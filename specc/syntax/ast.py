@@ -391,7 +391,8 @@ class UseStatement(CommentedNode, kw_only=True):
 
     `use "llama" | "mistral" as text from "text_config" under language_model` uses one of several
     specs, with a separate config and separate weights. The used spec's config is the value of one
-    of the config.json keys `sources`, and its weights are below the weight path `under`.
+    of the config.json keys `sources`, or for the source "." the config of the using spec. Its
+    weights are below the weight path `under`.
     """
 
     paths: tuple[str, ...]

@@ -359,3 +359,27 @@ def test_config_section_as_argument(tmp_path: Path, config: str, wide: int) -> N
     spec = open_spec(str(tmp_path / "outer.specc"), config=str(tmp_path / "config.json"))
     weight = elaborate_spec(spec).graph.parameters["v.up.weight"]
     assert [d.number for d in weight.type.shape] == [wide, 4]
+
+
+@pytest.mark.parametrize(
+    ("config", "width", "unread"),
+    [
+        ({"hidden_size": 6, "extra": 2}, 6, ""),
+        ({"hidden_size": 6, "text_config": None, "unread": 3}, 6, "unread"),
+        ({"hidden_size": 6, "text_config": {"hidden_size": 5, "unread": 3}}, 5, "unread"),
+    ],
+)
+def test_used_spec_reads_the_config_of_the_using_spec(
+    config: dict[str, object], width: int, unread: str, directory: Path
+) -> None:
+    """`from "text_config" | "."` reads the sub-config, or without it the config itself."""
+    text = OUTER.replace('"small.specc" | "large.specc"', '"small.specc"')
+    text = text.replace('"text_config" | "text"', '"text_config" | "."')
+    (directory / "outer.specc").write_text(text)
+    spec = spec_of(directory, {"model_type": "outer", **config})
+    assert shapes(spec)["inner.text.base.words.weight"] == [9, width]
+    warnings = [d for d in spec.warnings if d.code == "W0418"]
+    assert [f"`{unread}`" in d.title for d in warnings] == ([True] if unread else [])
+    with pytest.raises(SpeccError) as failed:
+        elaborate_spec(spec_of(directory, {"model_type": "outer", "flag": True}))
+    assert [d.code for d in failed.value.diagnostics] == ["E0405"]

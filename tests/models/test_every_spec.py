@@ -34,6 +34,7 @@ SPECS = list(SMALL_CONFIGS)
 COSTLY = frozenset(
     [
         "clap",
+        "conditional_detr",
         "conformer",
         "convbert",
         "deformable_detr",

@@ -626,7 +626,8 @@ def test_detr(model: str, form: str, stem: int, tmp_path: Path) -> None:
     given: dict[str, object] = {"image": [64, 96]}
     if form == "timm":
         as_timm(tmp_path)
-        given |= {"depths": [1, 2, 1, 1], "widths": [8, 12, 12, 16], "stem_width": stem}
+        sizes = {"depths": [1, 2, 1, 1], "widths": [8, 12, 12, 16], "stem_width": stem}
+        given |= {f"backbone.{name}": size for name, size in sizes.items()}
     ours = open_weighted_spec(str(tmp_path), tmp_path, **given)
     theirs.double()
     names = {
