@@ -271,6 +271,11 @@ def bind_defaults(block: ast.Block, env: LexicalScope, expr: ast.Call) -> None:
                 continue
             kind = "input" if is_tensor_type(param.type) else "option"
             helps = [f"`{block.name}` takes: {', '.join(p.name for p in block.params)}"]
+            if kind == "input" and param is block.params[0]:
+                helps.append(
+                    f"to pass `{block.name}` as a function, write the call as an argument, as in "
+                    f"`residual(x, f={block.name}(…), …)`"
+                )
             raise_error(
                 "E0211", f"missing {kind} `{param.name}` of `{block.name}`", expr.span, helps=helps
             )

@@ -295,7 +295,7 @@ def _select_position(
 ) -> Tensor:
     index = env.evaluate_value(item)
     if isinstance(index, Tensor):
-        return _gather_position(nodes, value, axis, index)
+        return _gather_position(nodes, value, axis, index, is_definition=bool(env.pair_indices))
     if not isinstance(index, Dim):
         raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
     length = value.shape[axis]
@@ -307,12 +307,21 @@ def _select_position(
     return nodes.add_op(ops.Index(axis, index), value)
 
 
-def _gather_position(nodes: NodeBuilder, x: Tensor, axis: int, index: Tensor) -> Tensor:
+def _gather_position(
+    nodes: NodeBuilder, x: Tensor, axis: int, index: Tensor, is_definition: bool
+) -> Tensor:
     """Select position `index` along an axis and remove the axis. Raise E0208 unless `index` is an
     integer scalar. As in `gather`, an index out of range is a run-time error.
+
+    `is_definition`: the index is in a mask, score or bias.
     """
     if index.shape or index.type.dtype not in ("i64", "i32"):
         helps = ["`gather(x, ids, axis=…)` takes several indices"]
+        if is_definition:
+            helps = [
+                "a mask, score or bias indexes tensors by `b`, `h`, `i` and `j` alone; instead of "
+                "`keep[j - 1]`, shift the tensor that you pass, as in `pad(keep, before=1)`"
+            ]
         title = f"an index must be an integer scalar, got {describe_value(index)}"
         raise_error("E0208", title, index.source_span, helps=helps)
     ids = index

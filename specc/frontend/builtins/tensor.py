@@ -305,7 +305,7 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
 
     If `ids` lacks axis `axis`, like the result of `argmax`, one position is selected and the axis
-    is removed.
+    is removed. `ids` has no axes after `axis`; for a table and ids of any shape, use `embedding`.
     """
     axis_index = site.resolve_axis(x, axis)
     for leading_axis, (ids_length, length) in enumerate(
