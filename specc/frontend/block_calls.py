@@ -269,18 +269,25 @@ def bind_defaults(block: ast.Block, env: LexicalScope, expr: ast.Call) -> None:
             if param.type.optional:
                 env.names[param.name] = None
                 continue
-            kind = "input" if is_tensor_type(param.type) else "option"
-            helps = [f"`{block.name}` takes: {', '.join(p.name for p in block.params)}"]
-            if kind == "input" and param is block.params[0]:
-                helps.append(
-                    f"to pass `{block.name}` as a function, write the call as an argument, as in "
-                    f"`residual(x, f={block.name}(…), …)`"
-                )
-            raise_error(
-                "E0211", f"missing {kind} `{param.name}` of `{block.name}`", expr.span, helps=helps
-            )
+            _raise_missing_argument(block, param, expr)
         value = _evaluate_argument(param, param.default, env)
         _bind_parameter(block, param, value, param.default, env)
+
+
+def _raise_missing_argument(
+    block: ast.Block, param: ast.BlockParameter, expr: ast.Call
+) -> NoReturn:
+    """Raise E0211 for a parameter that has neither an argument nor a default."""
+    names = ", ".join(p.name for p in block.params)
+    function_help = (
+        f"to pass `{block.name}` as a function, write the call as an argument, as in "
+        f"`residual(x, f={block.name}(…), …)`"
+    )
+    is_input = is_tensor_type(param.type)
+    kind = "input" if is_input else "option"
+    is_first = param is block.params[0]
+    helps = [f"`{block.name}` takes: {names}", *[function_help] * (is_input * is_first)]
+    raise_error("E0211", f"missing {kind} `{param.name}` of `{block.name}`", expr.span, helps=helps)
 
 
 def _evaluate_argument(

@@ -307,6 +307,14 @@ def _select_position(
     return nodes.add_op(ops.Index(axis, index), value)
 
 
+INDEX_HELPS = {
+    False: "`gather(x, ids, axis=…)` takes several indices",
+    True: "a mask, score or bias indexes tensors by `b`, `h`, `i` and `j` alone; instead of "
+    "`keep[j - 1]`, shift the tensor that you pass, as in `pad(keep, before=1)`",
+}
+"""The help for an index that is not a scalar, inside (True) or outside a definition."""
+
+
 def _gather_position(
     nodes: NodeBuilder, x: Tensor, axis: int, index: Tensor, is_definition: bool
 ) -> Tensor:
@@ -316,12 +324,7 @@ def _gather_position(
     `is_definition`: the index is in a mask, score or bias.
     """
     if index.shape or index.type.dtype not in ("i64", "i32"):
-        helps = ["`gather(x, ids, axis=…)` takes several indices"]
-        if is_definition:
-            helps = [
-                "a mask, score or bias indexes tensors by `b`, `h`, `i` and `j` alone; instead of "
-                "`keep[j - 1]`, shift the tensor that you pass, as in `pad(keep, before=1)`"
-            ]
+        helps = [INDEX_HELPS[is_definition]]
         title = f"an index must be an integer scalar, got {describe_value(index)}"
         raise_error("E0208", title, index.source_span, helps=helps)
     ids = index
