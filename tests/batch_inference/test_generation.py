@@ -194,7 +194,7 @@ def test_reason_for_static_batching(
     assert not plan_job(job).static_batching_reason
     beams = {"max_tokens": 3, "strategy": "beam", "num_beams": 2}
     assert (
-        "beams"
+        "beam search"
         in plan_job(
             make_job_request(generator, data, tmp_path, settings=beams)
         ).static_batching_reason
