@@ -282,7 +282,7 @@ class PreprocessingConfig:
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
         """Parse a config from JSON, without its files. Raise E0915 if the config is invalid."""
-        fields = JsonFields(value, ("reading",))
+        fields = JsonFields(value, ("preprocessing",))
         inputs, outputs = fields.read_object("inputs"), fields.read_object("shows")
         if fields.has_field("tokenizers"):
             inputs.shared = parse_tokenizer_files(fields.read_object("tokenizers"))

@@ -104,7 +104,9 @@ def test_unknown_top_level_keys(value):
 )
 def test_invalid_fields_are_named(change, what):
     image = {"kind": "image", "size": [8, 8], "channels": 3, **change}
-    assert f"`reading.inputs.x.{what}`" in get_record_error({"inputs": {"x": image}, "shows": {}})
+    assert f"`preprocessing.inputs.x.{what}`" in get_record_error(
+        {"inputs": {"x": image}, "shows": {}}
+    )
 
 
 @pytest.mark.parametrize(
