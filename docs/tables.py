@@ -157,7 +157,7 @@ def extract_head_sentence(head: str) -> str:
             found.append(line[1:].strip())
             if line.endswith("."):
                 break
-    text = " ".join(found).partition(" Weight names and config keys")[0]
+    text = " ".join(found).partition(" Weight names")[0]
     return text.replace(" (no arXiv number)", "").rstrip(".")
 
 
