@@ -100,6 +100,41 @@ def test_led_generates(tmp_path: Path) -> None:
     check_translation(led("ForConditionalGeneration", {"logits": "tgt"}, False), tmp_path)
 
 
+def pegasus_x(
+    model: str = "ForConditionalGeneration", results: Mapping[str, str] | None = None, **more: Any
+) -> ModelCase:
+    """The longest source has several blocks of local attention."""
+    sizes = {"block_size": 4, "num_global_tokens": 3, "encoder_layers": 3}
+    made = case("PegasusX", model, results, **{**sizes, **more})
+    return replace(made, samples=make_samples(GIVEN.fields, {"src": (11, 1, 6), "tgt": (6, 2, 3)}))
+
+
+PEGASUS_X_CASES = {
+    "PegasusXForConditionalGeneration": pegasus_x(),
+    "PegasusXModel": pegasus_x(
+        "Model", {"last_hidden_state": "tgt", "encoder_last_hidden_state": "src"}
+    ),
+    "PegasusX, odd blocks, not staggered": pegasus_x(
+        stagger_local_blocks=False, block_size=5, num_global_tokens=1, scale_embedding=False
+    ),
+    "PegasusX, untied": pegasus_x(
+        tie_word_embeddings=False, activation_function="relu", block_size=2
+    ),
+    "PegasusX, one block": pegasus_x(block_size=64),
+}
+
+
+@pytest.mark.parametrize("case", PEGASUS_X_CASES.values(), ids=PEGASUS_X_CASES)
+def test_pegasus_x(case: ModelCase, tmp_path: Path) -> None:
+    """Sources are padded on the right only."""
+    check_model_outputs(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", [pegasus_x(), pegasus_x(block_size=2)], ids=["4", "2"])
+def test_pegasus_x_generates(case: ModelCase, tmp_path: Path) -> None:
+    check_translation(case, tmp_path)
+
+
 ALONE = ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "PLBart", "BlenderbotSmall", "Mvp"]
 MVP_PROMPTS: dict[str, Any] = {"use_prompt": True, "prompt_length": 5, "prompt_mid_dim": 14}
 CASES = {

@@ -83,6 +83,9 @@ TRANSLATORS = {
             PROPHETNET.case, float32_only=True, results={"encoder_last_hidden_state": "src"}
         ),
     ),
+    "pegasus_x": make_translation_case(
+        "PegasusX", **ENCODER_DECODER_SIZES, block_size=4, num_global_tokens=2
+    ),
     "nllb-moe": make_translation_case(
         "NllbMoe",
         **ENCODER_DECODER_SIZES,
