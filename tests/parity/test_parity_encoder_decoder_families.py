@@ -208,6 +208,17 @@ def test_generation(case: ModelCase, tmp_path: Path) -> None:
     check_translation(case, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name", ["bart", "mbart", "marian", "pegasus", "blenderbot", "m2m_100", "mvp", "fsmt", "led"]
+)
+def test_several_stop_tokens(name: str, tmp_path: Path) -> None:
+    """Half of the vocabulary ends a sequence."""
+    case = CASES.get(name, LED_CASES["LEDForConditionalGeneration"])
+    check_translation(
+        replace(case, tiny={**case.tiny, "eos_token_id": [*range(2, 29, 2)]}), tmp_path
+    )
+
+
 # with seed 0 a term of MBart's scores is 17 times the largest that they add up to in one
 # text, and so is what float32 rounds off
 HEADS = {

@@ -101,6 +101,14 @@ def test_generation(form: str, tmp_path: Path) -> None:
     check_translation(replace(told, tiny={**told.tiny, "num_decoder_layers": 2}), tmp_path)
 
 
+@pytest.mark.parametrize("form", ["as it was", "switch"])
+def test_several_stop_tokens(form: str, tmp_path: Path) -> None:
+    """Half of the vocabulary ends a sequence."""
+    told = case(form, seed=3, weight_scale=1.3)
+    tiny = {**told.tiny, "num_decoder_layers": 2, "eos_token_id": [*range(1, 29, 2)]}
+    check_translation(replace(told, tiny=tiny), tmp_path)
+
+
 @pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer"])
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForQuestionAnswering"])
 def test_heads_with_shifted_inputs(head: str, form: str, tmp_path: Path) -> None:

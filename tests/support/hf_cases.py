@@ -272,7 +272,7 @@ def check_translation(case: ModelCase, directory: Path) -> None:
                 message = f"{ours.path.name}, {count} beams, text {row} of {len(expected)}"
                 # the first token is the start token, which we do not return
                 assert text == expected[row][1 : len(text) + 1].tolist(), message
-                ends = [hf_model.config.pad_token_id, hf_model.config.eos_token_id]
+                ends = np.append(hf_model.config.eos_token_id, hf_model.config.pad_token_id)
                 assert np.isin(expected[row][len(text) + 1 :], ends).all(), message
     record_comparison(lambda: elaborate_with_config(str(directory)).model, written=MAX_NEW_TOKENS)
 

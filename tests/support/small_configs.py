@@ -22,7 +22,7 @@ ENCODER_DECODER_SIZES: dict[str, object] = {
     "encoder_hidden": 24,
     "decoder_hidden": 24,
 }
-SEQ2SEQ_SIZES = ENCODER_DECODER_SIZES | {"pad": 16, "start": 15, "eos": 2}
+SEQ2SEQ_SIZES = ENCODER_DECODER_SIZES | {"pad": 16, "start": 15, "eos": [2]}
 MOE_SIZES = GQA_SIZES | {"head_dim": 8, "experts": 4, "experts_per_token": 2, "stop": [2]}
 DELTA_NET = MOE_SIZES | {
     "expert_hidden": 12,
