@@ -70,6 +70,7 @@ MECHANISM_SPECS = frozenset(
         "regnet",
         "resnet",
         "rt_detr",
+        "sam",
         "rnn_attention",
         "show_attend_tell",
         "siglip2",

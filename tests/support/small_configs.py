@@ -352,6 +352,17 @@ FAMILIES: dict[str, dict[str, object]] = {
         "mlp_ratios": [2, 2],
         "decoder_hidden": 6,
     },
+    "glpn": {
+        "image": 16,
+        "d": 4,
+        "encoder.depths": [1, 1],
+        "encoder.widths": [4, 8],
+        "encoder.heads": [1, 2],
+        "encoder.sr_ratios": [2, 1],
+        "encoder.patch_sizes": [7, 3],
+        "encoder.strides": [4, 2],
+        "encoder.mlp_ratios": [2, 2],
+    },
     "albert": CONTEXT_SIZES | {"embed_dim": 8},
     "ast": {
         "d": 16,
