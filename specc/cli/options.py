@@ -251,8 +251,11 @@ OPTIONS_OF_OTHER_TOOLS: Mapping[str, str] = {
     "--opset-version": "--opset",
     "--output-dir": "--output",
     "--output-path": "--output",
+    "--for-quantizers": "--for-external-quantization",
 }
-"""Options of transformers, vLLM, llama.cpp and optimum, with the equivalent specc options."""
+"""Options of transformers, vLLM, llama.cpp, optimum and earlier versions of specc, with the
+equivalent specc options.
+"""
 
 
 class UsageError(SpeccError):
