@@ -51,8 +51,9 @@ MODEL_GROUPS = (
     ),
     (
         "Encoder-decoders",
-        "bart blenderbot encoder_decoder fsmt led m2m_100 marian mbart mvp nllb_moe "
-        "numbers pegasus pegasus_x prophetnet small_translator switch_transformers t5 transformer",
+        "bart bigbird_pegasus blenderbot encoder_decoder fsmt led m2m_100 marian mbart mvp "
+        "nllb_moe numbers pegasus pegasus_x prophetnet small_translator switch_transformers t5 "
+        "transformer",
     ),
     (
         "Vision",

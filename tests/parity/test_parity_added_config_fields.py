@@ -183,6 +183,7 @@ FAMILIES = {
         excluded_fields=("encoder_sparse_step", "decoder_sparse_step", "pad_token_id"),
     ),
     "mvp": of_seq2seq("mvp", "Mvp"),
+    "bigbird_pegasus": of_seq2seq("bigbird_pegasus", "BigBirdPegasus"),
     "pegasus_x": of_seq2seq("pegasus_x", "PegasusX", block_size=4),
     "ctrl": of_decoder(
         "ctrl", "CTRL", {"vocab_size": 31, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 40}, {}, "CTRLLMHeadModel"

@@ -86,6 +86,7 @@ TRANSLATORS = {
     "pegasus_x": make_translation_case(
         "PegasusX", **ENCODER_DECODER_SIZES, block_size=4, num_global_tokens=2
     ),
+    "bigbird_pegasus": make_translation_case("BigBirdPegasus"),
     "nllb-moe": make_translation_case(
         "NllbMoe",
         **ENCODER_DECODER_SIZES,

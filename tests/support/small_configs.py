@@ -664,6 +664,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "m2m_100": SEQ2SEQ_SIZES,
     "prophetnet": SEQ2SEQ_SIZES | {"context": 32, "buckets": 8, "max_distance": 12, "pad": 0},
     "pegasus_x": SEQ2SEQ_SIZES | {"block": 2, "global_tokens": 2},
+    "bigbird_pegasus": SEQ2SEQ_SIZES | {"context": 32},
     "nllb_moe": SEQ2SEQ_SIZES | {"experts": 3, "encoder_step": 1, "decoder_step": 2},
     "marian": SEQ2SEQ_SIZES,
     "mbart": SEQ2SEQ_SIZES | {"context": 32},
