@@ -69,6 +69,7 @@ _CLASS_DEFAULTS: Mapping[str, _Defaults] = {
     "Detr": _DETR,
     "ConditionalDetr": _DETR,
     "DeformableDetr": _DETR,
+    "GroundingDino": _DETR,
     "RTDetr": _Defaults(size=(640, 640), filter=2, channel_stats=_IMAGENET_STATS, normalize=False),
     "Mask2Former": _Defaults(size=(384, 384), filter=2, channel_stats=_IMAGENET_STATS),
     "OwlViT": _Defaults(size=(768, 768), filter=3, channel_stats=_CLIP_STATS),

@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from support.elaborated_specs import assert_arrays_close, run_reference
 from support.published_models import open_weighted_spec, randomize_weights, record_comparison
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import specc
 from specc.cli.main import main
@@ -445,6 +446,38 @@ def test_last_phrase_without_period(tmp_path: Path) -> None:
             wanted = theirs.double()(**alone)
         for result in case.results:
             assert_finite_agree(found[result][row], wanted[result][0].numpy(), result)
+
+
+def test_phrases_in_an_image_file(tmp_path: Path) -> None:
+    """An image file and a text have the results of the class for the inputs of its processors."""
+    case = CASES["grounding-dino"]
+    theirs = randomize(getattr(transformers, case.model)(case.configure()))
+    theirs.save_pretrained(tmp_path)
+    processor = transformers.GroundingDinoImageProcessorPil(
+        size={"shortest_edge": 64, "longest_edge": 96}
+    )
+    processor.save_pretrained(tmp_path)
+    words = {20: "a", 21: "cat", 22: "dog", 101: "[CLS]", 102: "[SEP]", 1012: "."}
+    vocab = {words.get(n, f"w{n}"): n for n in range(1030)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="w5"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 102), ("[CLS]", 101))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    drawn = np.random.default_rng(0).integers(0, 256, (48, 60, 3), np.uint8)
+    Image.fromarray(drawn).save(tmp_path / "a.png")
+    text = "a cat. a dog."
+    specc.compile(str(tmp_path), tmp_path / "m.onnx", set={"image": [96, 96]})
+    made = specc.load(tmp_path / "m.onnx").run(
+        pixel_values=[str(tmp_path / "a.png")], input_ids=[text]
+    )
+    given = processor(
+        Image.open(tmp_path / "a.png"), pad_size={"height": 96, "width": 96}, return_tensors="np"
+    )
+    given["input_ids"] = np.array([tokenizer.encode(text).ids])
+    with torch.no_grad():
+        wanted = theirs.double()(**{n: as_tensor(x) for n, x in given.items()})
+    for result in case.results:
+        assert_finite_agree(made[result], wanted[result].numpy(), result)
 
 
 TABLES = {
