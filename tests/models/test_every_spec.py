@@ -46,6 +46,7 @@ COSTLY = frozenset(
         "gemma3n_text",
         "got_ocr2",
         "grounding_dino",
+        "grounding_dino_encoder",
         "luong_concat",
         "mask2former",
         "mistral3",

@@ -22,6 +22,20 @@ ENCODER_DECODER_SIZES: dict[str, object] = {
     "encoder_hidden": 24,
     "decoder_hidden": 24,
 }
+GROUNDING_SIZES: dict[str, object] = {
+    "backbone.embed_dim": 4,
+    "backbone.depths": [1, 1, 1, 1],
+    "backbone.heads": [1, 1, 1, 1],
+    "backbone.window": 2,
+    **{f"text.{k}": v for k, v in CONTEXT_SIZES.items()},
+    "text.vocab": 1030,
+    "image": 32,
+    "d": 32,
+    "layers": 1,
+    "heads": 2,
+    "hidden": 8,
+    "points": 2,
+}
 SEQ2SEQ_SIZES = ENCODER_DECODER_SIZES | {"pad": 16, "start": 15, "eos": [2]}
 MOE_SIZES = GQA_SIZES | {"head_dim": 8, "experts": 4, "experts_per_token": 2, "stop": [2]}
 DELTA_NET = MOE_SIZES | {
@@ -179,30 +193,16 @@ FAMILIES: dict[str, dict[str, object]] = {
         "backbone.widths": [4, 4, 8, 8],
     },
     "grounding_dino": {
-        **{
-            f"backbone.{k}": v
-            for k, v in {
-                "embed_dim": 4,
-                "depths": [1, 1, 1, 1],
-                "heads": [1, 1, 1, 1],
-                "window": 2,
-            }.items()
-        },
-        **{f"text.{k}": v for k, v in CONTEXT_SIZES.items()},
-        "text.vocab": 1030,
+        **{f"encoder.{k}": v for k, v in GROUNDING_SIZES.items()},
         "image": 32,
-        "d": 32,
-        "encoder_layers": 1,
-        "decoder_layers": 2,
-        "encoder_heads": 2,
-        "decoder_heads": 2,
-        "encoder_hidden": 8,
-        "decoder_hidden": 8,
-        "encoder_points": 2,
-        "decoder_points": 2,
+        "layers": 2,
+        "heads": 2,
+        "hidden": 8,
+        "points": 2,
         "num_queries": 3,
         "max_text_len": 32,
     },
+    "grounding_dino_encoder": GROUNDING_SIZES,
     "rt_detr": {
         "d": 16,
         "encoder_d": 8,
