@@ -46,8 +46,8 @@ MODEL_GROUPS = (
         "Encoders",
         "albert bert bert_generation big_bird convbert deberta_v2 distilbert dpr electra ernie esm "
         "eurobert fnet gte jina_embeddings_v3 layoutlm layoutlmv3 lilt longformer mobilebert "
-        "modernbert mpnet nomic_bert perceiver rembert roberta roc_bert roformer splinter "
-        "squeezebert xlm xlnet xmod",
+        "modernbert mpnet nomic_bert nystromformer perceiver rembert roberta roc_bert roformer "
+        "splinter squeezebert xlm xlnet xmod",
     ),
     (
         "Encoder-decoders",

@@ -212,6 +212,9 @@ FAMILIES = {
         {"normalization_type": ("layer_norm",), "num_feedforward_networks": (1, 3)}, "ForPreTraining",
         ("prediction_logits", "seq_relationship_logits"),
     ),
+    "nystromformer": of_encoder(
+        "nystromformer", "Nystromformer", {**ENCODER, "conv_kernel_size": 3}, {"conv_kernel_size": (5,)},
+    ),
     "roc_bert": of_encoder(
         "roc_bert", "RoCBert",
         {**ENCODER, "pronunciation_embed_dim": 6, "pronunciation_vocab_size": 9, "shape_embed_dim": 5, "shape_vocab_size": 7},

@@ -213,6 +213,18 @@ FAMILIES = [
         },
         further=True,
     ),
+    Family("Nystromformer", {**SMALL, "conv_kernel_size": 3}, apart=True),
+    Family(
+        "Nystromformer",
+        {
+            **SMALL,
+            "conv_kernel_size": 5,
+            "hidden_act": "relu",
+            "num_landmarks": 9,
+            "segment_means_seq_len": 9,
+        },
+        apart=True,
+    ),
     Family("LayoutLM", {**SMALL, "max_2d_position_embeddings": 50}, more=BOXES),
     Family("MegatronBert", SMALL),
     Family("Data2VecText", SMALL),

@@ -259,6 +259,9 @@ ENCODERS = {
             samples=LAYOUT_SAMPLES,
         )
     ),
+    "nystromformer": make_encoder_case(
+        "NystromformerForMaskedLM", "Nystromformer", TOKEN_LOGITS, conv_kernel_size=5
+    ),
     "big_bird": make_encoder_case(
         "BigBirdForSequenceClassification", "BigBird", CLASS_LOGITS, sep_token_id=30
     ),

@@ -378,6 +378,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     },
     "bart": SEQ2SEQ_SIZES | {"context": 32},
     "big_bird": CONTEXT_SIZES,
+    "nystromformer": CONTEXT_SIZES | {"kernel": 3},
     "blenderbot": SEQ2SEQ_SIZES | {"context": 32},
     "clip": TWO_TOWER_SIZES | {"projection_dim": 6, "text.eos": 2},
     "chinese_clip": TWO_TOWER_SIZES | {"projection_dim": 6},
