@@ -76,8 +76,9 @@ MODEL_GROUPS = (
         "clip_text clip_vision clipseg cohere2_vision florence2 florence2_vision gemma3 gemma4 "
         "gemma4_vision got_ocr2 grounding_dino grounding_dino_encoder idefics3 idefics3_vision "
         "image_captioner internvl internvl_vision lfm2_vl llava llava_next mistral3 owlvit "
-        "paligemma pixtral_vision qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_vl siglip siglip2 "
-        "siglip2_vision siglip_text siglip_vision trocr vision_encoder_decoder",
+        "paligemma pixtral_vision qwen2_5_vl qwen2_audio qwen2_vl qwen2_vl_text qwen3_5 qwen3_vl "
+        "qwen3_vl_text siglip siglip2 siglip2_vision siglip_text siglip_vision trocr "
+        "vision_encoder_decoder",
     ),
     (
         "Recurrent models and state space models",

@@ -69,8 +69,8 @@ MIXER = {
     "kernel": 3,
     "stop": [2],
 }
-ANY_SIZE = GQA_SIZES | {
-    "mrope_section": [2, 1, 1],
+ANY_SIZE = {
+    **{f"text.{name}": size for name, size in (GQA_SIZES | {"mrope_section": [2, 1, 1]}).items()},
     "vision_d": 8,
     "vision_heads": 2,
     "vision_layers": 2,
@@ -691,12 +691,14 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen2": GQA_SIZES,
     "qwen2_vl": ANY_SIZE | {"mlp_ratio": 2},
     "qwen2_5_vl": ANY_SIZE | {"vision_hidden": 12, "window_size": 8, "full_attention_layers": [1]},
+    "qwen2_vl_text": GQA_SIZES | {"mrope_section": [2, 1, 1]},
+    "qwen3_vl_text": GQA_SIZES | {"mrope_section": [2, 1, 1], "head_dim": 8},
     "qwen3_vl": ANY_SIZE
     | {
-        "head_dim": 8,
-        "experts": 4,
-        "experts_per_token": 2,
-        "expert_hidden": 12,
+        "text.head_dim": 8,
+        "text.experts": 4,
+        "text.experts_per_token": 2,
+        "text.expert_hidden": 12,
         "vision_hidden": 12,
         "vision_positions": 9,
         "deepstack_layers": [0],
