@@ -185,6 +185,10 @@ FAMILIES = {
     "mvp": of_seq2seq("mvp", "Mvp"),
     "bigbird_pegasus": of_seq2seq("bigbird_pegasus", "BigBirdPegasus"),
     "pegasus_x": of_seq2seq("pegasus_x", "PegasusX", block_size=4),
+    "imagegpt": of_decoder(
+        "imagegpt", "ImageGPT", {"vocab_size": 31, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4},
+        {"n_inner": (40,)}, "ImageGPTForCausalImageModeling",
+    ),
     "ctrl": of_decoder(
         "ctrl", "CTRL", {"vocab_size": 31, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 40}, {}, "CTRLLMHeadModel"
     ),

@@ -490,6 +490,15 @@ DECODERS = {
             tiny={**GPT_SIZES, "n_head": 4, "rotary_dim": 4},
         )
     ),
+    "imagegpt": make_recorded_case(
+        ModelCase(
+            config="ImageGPTConfig",
+            model="ImageGPTForCausalImageModeling",
+            sides=("left", "right"),
+            position_ids=True,
+            tiny={"vocab_size": VOCAB, "n_positions": 40, "n_embd": 16, "n_layer": 2, "n_head": 2},
+        )
+    ),
     "openai-gpt": make_recorded_case(
         ModelCase(
             config="OpenAIGPTConfig",

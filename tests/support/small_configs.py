@@ -595,6 +595,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen2_moe": MOE_SIZES | {"mlp_only_layers": [0], "expert_hidden": 12, "shared_hidden": 10},
     "seed_oss": GQA_SIZES | {"head_dim": 8, "stop": [2]},
     "glm4": GQA_SIZES | {"head_dim": 8, "stop": [2]},
+    "imagegpt": {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 32},
     "openai_gpt": {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 32},
     "gpt_neo": CONTEXT_SIZES | {"sliding_window": 3, "stop": [2]},
     "gpt_neox": TRANSFORMER_SIZES,
