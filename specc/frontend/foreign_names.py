@@ -86,7 +86,7 @@ FOREIGN_OPERATIONS = {
     # scalar functions
     "swish sigmoidlinearunit": "write `silu`, as in `silu(x)`: x times its sigmoid",
     "leakyrelu prelu rrelu": "write `where(x > 0.0, x, 0.01 * x)`, with your own slope",
-    "elu celu": "write `max(x, 0.0) + expm1(min(x, 0.0))`",
+    "celu": "write `elu(x)`",
     "selu": "write `1.0507 * (max(x, 0.0) + 1.67326 * expm1(min(x, 0.0)))`",
     "hardsigmoid": "write `clip(x / 6.0 + 0.5, low=0.0, high=1.0)`",
     "glu": "gate half of the features with the other half: `a * sigmoid(b)` of "

@@ -38,7 +38,7 @@ NATIVE = {
     "log1p(abs(x))": lambda x: torch.log1p(x.abs()),
 }
 SUGGESTED = {
-    "elu": functional.elu,
+    "celu": functional.celu,
     "selu": functional.selu,
     "leakyrelu": functional.leaky_relu,
     "hardsigmoid": functional.hardsigmoid,
