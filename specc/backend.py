@@ -288,7 +288,7 @@ class ModelFile(Protocol):
     def has_per_tensor_scales(self) -> bool:
         """Return True if activation scales are per-tensor, i.e. shared by a batch."""
 
-    def measure_weights(self) -> WeightFootprint:
+    def compute_weight_footprint(self) -> WeightFootprint:
         """Return the number and the size of the model's weights."""
 
     def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, "Array"]:

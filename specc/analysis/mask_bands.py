@@ -53,7 +53,7 @@ from specc.analysis.affine_indices import (
     find_affine_index,
     solve_offset_interval,
 )
-from specc.analysis.query_key_constants import can_divisor_be_zero, solve_division_by_zero
+from specc.analysis.query_key_constants import can_divisor_be_zero, handle_division_by_zero
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
@@ -212,7 +212,7 @@ class _BandSearch:
     def can_divide_by_zero(self, qk: QueryKeyTensor) -> bool:
         """Return True if a query-key tensor may be NaN because of a division by zero."""
         return solve_memoized(
-            qk, solve_division_by_zero, self.known_zero_divisors, self.budget, True
+            qk, handle_division_by_zero, self.known_zero_divisors, self.budget, True
         )
 
     def _solve_subproblem(self, subproblem: _BandKey) -> _BandSolver:

@@ -250,7 +250,7 @@ def attach_loop_body(
 
 @immutable_dataclass(kw_only=True)
 class PaddedRead:
-    """One dependence through which a result may read padded positions, with the facts of the
+    """A dependence through which a result may read padded positions, with the padding facts of the
     operands and the side of the padding.
 
     If `has_middle_padding` is True, padding lies between always-valid and other valid positions of

@@ -287,8 +287,8 @@ def _suggest_number(violation: PaddingViolation, value: Value | None) -> str:
 
 
 def _suggest_added_number(violation: PaddingViolation) -> str:
-    """Suggest a fix for padding between positions that `pad` or `concat` added and valid positions:
-    the same constant at padded and added positions, or padding on the other side.
+    """Suggest a fix for padding that lies between valid positions and the positions that `pad` or
+    `concat` added: use the same constant for both, or pad on the other side.
     """
     joining_node = violation.find_position_adding_op()
     if joining_node is None:

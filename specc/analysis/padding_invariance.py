@@ -15,7 +15,7 @@ from specc.analysis.padding_order_and_windows import (
     is_last_sorted_position_read,
     is_padding_sorted_first,
     is_padding_sorted_last,
-    is_shift_unaffected,
+    is_shift_invariant,
     is_window_unaffected,
 )
 from specc.analysis.padding_values import is_padding_ignored_by_softmax, is_padding_skipped
@@ -48,7 +48,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
         case "newest":
             return _is_last_rank(read)
         case "strided":
-            return is_shift_unaffected(read)
+            return is_shift_invariant(read)
         case "band":
             return _is_masked_at_padding(read)
     return _is_neutral_full_read(read) or _is_padding_after_reads(read)

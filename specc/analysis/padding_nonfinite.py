@@ -68,8 +68,8 @@ def find_infinity_signs(result: PaddedResult) -> InfinitySigns:
 
 
 def _combine_operand_signs(result: PaddedResult, signs: InfinitySigns) -> InfinitySigns:
-    """Return the signs of infinity that a result may have if its operands have `signs`. Ops that
-    move or sum elements preserve the signs.
+    """Return the possible signs of infinite results, given the possible signs of infinite operands.
+    Ops that move or sum elements preserve the signs.
     """
     node = result.node
     match node.op:

@@ -123,7 +123,7 @@ def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
     return False
 
 
-def find_sort_index_axes(result: PaddedResult) -> frozenset[int]:
+def find_argsort_axes(result: PaddedResult) -> frozenset[int]:
     """Return the axes of sort indices (the result of an argsort) if the sort keeps right padding
     last, so that the indices of padded positions are the largest and are also last.
     """
@@ -276,7 +276,7 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
     return False
 
 
-def is_shift_unaffected(read: PaddedRead) -> bool:
+def is_shift_invariant(read: PaddedRead) -> bool:
     """Return True if padding does not affect an op (a window, `pad`, …) that resizes an axis."""
     op = read.op
     if read.is_shifted or read.result_has_middle_padding:

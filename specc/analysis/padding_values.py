@@ -51,9 +51,9 @@ from specc.analysis.padding_nonfinite import (
     find_repeated_axes,
 )
 from specc.analysis.padding_order_and_windows import (
+    find_argsort_axes,
     find_axes_in_sorted_order,
     find_sides_with_kept_padding,
-    find_sort_index_axes,
 )
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT
 from specc.analysis.value_ranges import is_zero_everywhere
@@ -85,7 +85,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     zero_axes = _find_zero_pad_axes(result, constants)
     lowest = {a for a in axes if is_extreme_at_padding(result, a, lowest=True)}
     highest = {a for a in axes if is_extreme_at_padding(result, a, lowest=False)}
-    sort_index_axes = find_sort_index_axes(result)
+    sort_index_axes = find_argsort_axes(result)
     infinite_axes = {a for a, n in constants.items() if n == -inf}
     # After batch and position axes are merged, it is unknown whether padding repeats the last valid
     # position, and whether a valid position has a finite score.

@@ -126,7 +126,7 @@ def _has_infinity_constant(value: Value | None) -> bool:
     return False
 
 
-def solve_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
+def handle_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
     """Return True if the tensor contains a quotient whose divisor may be zero at some keys."""
     node = qk.value.node
     if node is None:

@@ -2,7 +2,7 @@
 positions.
 
 The inputs are any valid graph and the symbolic dimension of a time axis, such as the sequence
-length. The output is the lattice element (`TimeState`) of every value, and the causality
+length. The output is the lattice element (`TimeDependence`) of every value, and the causality
 violations, i.e. ops that read later positions. `causality` decides which violations are errors.
 
 Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
@@ -57,7 +57,7 @@ from specc.analysis.time_axis import (
 from specc.analysis.time_dataflow_facts import (
     CausalityViolation,
     TimeDataflow,
-    TimeState,
+    TimeDependence,
     ViolationReason,
     find_dependent_length,
     has_time_axis_length,
@@ -86,7 +86,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeD
         prefix_lengths = map(flow.time_axis.get_prefix_length, shape)
         axes = {axis: SAME_POSITION for axis, length in enumerate(prefix_lengths) if length == 0}
         is_all = not axes and any(d.symbols() & flow.dependent_symbols for d in shape)
-        flow.states[value] = TimeState(axes, is_all=is_all)
+        flow.states[value] = TimeDependence(axes, is_all=is_all)
     for node, results in graph.nodes:
         _visit_node(node, results, flow)
     return flow
@@ -111,13 +111,13 @@ class _TimeReads:
         """True if earlier positions of the result read the newest position."""
         return self.is_last_only and bool(self.intervals)
 
-    def make_state(self) -> TimeState:
+    def make_state(self) -> TimeDependence:
         """Return the lattice element of the result."""
         is_newest = self.is_last_only and not self.is_mixed
         # Every position of the result depends on the first position.
         axes = {axis: offsets | self.first_offsets for axis, offsets in self.intervals.items()}
         first_offsets = EMPTY_INTERVAL if axes else self.first_offsets
-        return TimeState(axes, is_newest, self.is_all or self.is_mixed, first_offsets)
+        return TimeDependence(axes, is_newest, self.is_all or self.is_mixed, first_offsets)
 
 
 def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
@@ -134,7 +134,7 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
 
 def _compute_node_states(
     node: Node, results: NodeResults, flow: TimeDataflow
-) -> tuple[list[TimeState], list[CausalityViolation]]:
+) -> tuple[list[TimeDependence], list[CausalityViolation]]:
     """Return the lattice elements of the results of a node, and its causality violations."""
     operand_states = flow.get_operand_states(node)
     is_last_only = any(s.is_last_only for s in operand_states)
@@ -158,7 +158,7 @@ def _compute_node_states(
 def _follow_dependence(
     node: Node,
     dependence: Dependence,
-    state: TimeState,
+    state: TimeDependence,
     time_reads: _TimeReads,
     time_axis: TimeAxis,
 ) -> list[CausalityViolation]:
@@ -206,8 +206,8 @@ VIOLATION_ORDER: tuple[ViolationReason, ...] = (
 def _find_mixing_violations(
     node: Node,
     results: NodeResults,
-    operand_states: list[TimeState],
-    states: list[TimeState],
+    operand_states: list[TimeDependence],
+    states: list[TimeDependence],
     flow: TimeDataflow,
 ) -> list[CausalityViolation]:
     """Return the causality violations of a node that no single dependence causes: uses of the final
@@ -230,7 +230,7 @@ def _find_mixing_violations(
 
 def _visit_loop(
     node: Node, results: NodeResults, flow: TimeDataflow
-) -> tuple[list[TimeState], list[CausalityViolation]]:
+) -> tuple[list[TimeDependence], list[CausalityViolation]]:
     """Return the lattice elements of the results of a loop, and its causality violations.
 
     A loop along the time axis is analyzed by its dependences, a loop along another axis by its
@@ -297,13 +297,15 @@ def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow
     return body_flow
 
 
-def _get_element_state(state: TimeState, axis: int) -> TimeState:
+def _get_element_state(state: TimeDependence, axis: int) -> TimeDependence:
     """Return the lattice element of a value's slice at one index of `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
-    return TimeState(axes, state.is_last_only, state.is_all, state.first_offsets)
+    return TimeDependence(axes, state.is_last_only, state.is_all, state.first_offsets)
 
 
-def _list_loop_result_states(op: ops.Scan, body: Graph, body_flow: TimeDataflow) -> list[TimeState]:
+def _list_loop_result_states(
+    op: ops.Scan, body: Graph, body_flow: TimeDataflow
+) -> list[TimeDependence]:
     """Return the lattice elements of the results of a loop that runs along another axis."""
     output_states = [body_flow.get_state(v) for v in body.outputs.values()]
     carry_states = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
@@ -323,7 +325,9 @@ considered unbounded.
 """
 
 
-def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int) -> TimeState:
+def _merge_carry_states(
+    carry: TimeDependence, next_state: TimeDependence, iteration: int
+) -> TimeDependence:
     """Return the join of the lattice elements of a loop-carried value before (`carry`) and after
     (`next_state`) an iteration. A receptive field that still increases after
     `MAX_FOLLOWED_ITERATIONS` iterations becomes unbounded.
@@ -337,7 +341,7 @@ def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int)
             merged = Interval(low, inf if merged.high > previous.high else merged.high)
         axes[axis] = merged
     first_offsets = EMPTY_INTERVAL if axes else carry.first_offsets | next_state.first_offsets
-    return TimeState(
+    return TimeDependence(
         axes,
         carry.is_last_only or next_state.is_last_only,
         carry.is_all or next_state.is_all,

@@ -22,7 +22,7 @@ ViolationReason = Literal["ahead", "all", "newest", "length", "captured", "shape
 
 
 @immutable_dataclass
-class TimeState:
+class TimeDependence:
     """The lattice element of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
 
@@ -73,7 +73,7 @@ class TimeDataflow:
     """
 
     time_axis: TimeAxis
-    states: dict[Value, TimeState] = field(default_factory=dict)
+    states: dict[Value, TimeDependence] = field(default_factory=dict)
     violations: list[CausalityViolation] = field(default_factory=list)
     loop_body_dataflows: dict[Node, Graph] = field(default_factory=dict)
 
@@ -87,13 +87,13 @@ class TimeDataflow:
         """The symbolic dimension of the time axis, and all symbolic dimensions computed from it."""
         return self.time_axis.dependent_symbols
 
-    def get_state(self, value: Value) -> TimeState:
+    def get_state(self, value: Value) -> TimeDependence:
         """Return the lattice element of a value. Parameters are constant."""
-        return self.states.get(value, TimeState())
+        return self.states.get(value, TimeDependence())
 
-    def get_operand_states(self, node: Node) -> list[TimeState]:
+    def get_operand_states(self, node: Node) -> list[TimeDependence]:
         """Return the lattice elements of a node's operands."""
-        return [self.get_state(a) if a else TimeState() for a in node.args]
+        return [self.get_state(a) if a else TimeDependence() for a in node.args]
 
     def find_time_axes(self, value: Value) -> list[int]:
         """Return the time axes of a value, with or without a prefix."""
@@ -110,7 +110,7 @@ class TimeDataflow:
 
 
 def iterate_capture_violations(
-    node: Node, operand_states: Sequence[TimeState], time_axis: TimeAxis
+    node: Node, operand_states: Sequence[TimeDependence], time_axis: TimeAxis
 ) -> Iterator[CausalityViolation]:
     """Yield a violation for each initial value or capture of a time loop that depends on time."""
     match node.op:
@@ -125,7 +125,7 @@ def iterate_capture_violations(
 
 
 def _iterate_loop_violations(
-    node: Node, op: ops.Scan, operand_states: Sequence[TimeState]
+    node: Node, op: ops.Scan, operand_states: Sequence[TimeDependence]
 ) -> Iterator[CausalityViolation]:
     starts = op.first_body_operand + op.scanned_count
     captured = starts + op.carry_count
@@ -138,7 +138,10 @@ def _iterate_loop_violations(
 
 
 def violates_prefix_causality(
-    node: Node, results: Sequence[Value], operand_states: Sequence[TimeState], time_axis: TimeAxis
+    node: Node,
+    results: Sequence[Value],
+    operand_states: Sequence[TimeDependence],
+    time_axis: TimeAxis,
 ) -> bool:
     """Return True if prefix positions may depend on the position after the prefix (time 0)."""
     if isinstance(node.op, ops.Extent) or not any(

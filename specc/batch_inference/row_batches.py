@@ -68,7 +68,7 @@ class RowReader:
         return tuple(name for name in self.input_columns if find_mask_input(graph, name))
 
     def _is_prompt(self, name: str) -> bool:
-        """Return True for the generated input, whose padding side is declared in the spec."""
+        """Return True if this is the generated input. The spec declares its padding side."""
         return (
             self.is_generative
             and name == self.input_signature.sequence_input

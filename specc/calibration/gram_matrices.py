@@ -119,8 +119,10 @@ class _StagedGraph:
         dependencies |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
         for node, results in self.graph.nodes:
             names: frozenset[str] = frozenset().union(*(dependencies[a] for a in node.args if a))
-            is_heavy = "" in names and len(names) > 1
-            dependencies |= dict.fromkeys(results, frozenset(["", "…"]) if is_heavy else names)
+            is_compute_intensive = "" in names and len(names) > 1
+            dependencies |= dict.fromkeys(
+                results, frozenset(["", "…"]) if is_compute_intensive else names
+            )
         return dependencies
 
     def _is_heavy(self, value: Value) -> bool:

@@ -25,8 +25,8 @@ from specc.weights.weight_rules import (
     IgnoreRule,
     LoadRule,
     ModelParameter,
-    TieRule,
     WeightRules,
+    WeightTyingRule,
     check_load_rules_used,
     resolve_ties,
     select_graph_rules,
@@ -60,7 +60,7 @@ def evaluate_weight_rules(
 
 def _read_spec_rules(program: Program, env: LexicalScope) -> WeightRules:
     """Read the weight rules of a spec, including those of the specs that it extends."""
-    ties: list[TieRule] = []
+    ties: list[WeightTyingRule] = []
     loads: list[LoadRule] = []
     ignores: list[IgnoreRule] = []
     for item, _ in program.iterate_items(ast.WeightsSection):
@@ -70,8 +70,8 @@ def _read_spec_rules(program: Program, env: LexicalScope) -> WeightRules:
                     continue
                 case _ if not _is_condition_true(rule.condition, env):
                     continue
-                case ast.TieRule(name=name, source=source):
-                    ties.append(TieRule(name.text, source.text, rule.span))
+                case ast.WeightTyingRule(name=name, source=source):
+                    ties.append(WeightTyingRule(name.text, source.text, rule.span))
                 case ast.LoadRule(name=name, value=value):
                     expression = _read_load(env, value)
                     loads.append(LoadRule(name.text, expression, rule.span))

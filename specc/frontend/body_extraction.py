@@ -150,7 +150,7 @@ def _find_dependent_nodes(
     """
     dependent_values, length_values = set(leaves), set[Value]()
     dependent_nodes: dict[Node, None] = {}
-    earlier_nodes = builder.nodes_by_free_length.setdefault(length, {})
+    earlier_nodes = builder.nodes_by_symbolic_length.setdefault(length, {})
     new_nodes = dict.fromkeys(islice(builder.nodes, start_index, None))
     # nodes of earlier bodies with an axis of size `length` precede the new nodes in graph order
     for node in (*(node for node in earlier_nodes if node not in new_nodes), *new_nodes):

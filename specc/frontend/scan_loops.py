@@ -25,7 +25,9 @@ from specc.syntax import ast
 
 
 def evaluate_scan_inputs(statement: ast.ScanLoop, env: LexicalScope) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the first scan axis. A loop without `along` scans indices."""
+    """Return the scanned tensors and the first scan axis. A loop without `along` iterates over a
+    range of indices.
+    """
     if statement.along is None:
         count = _evaluate_iteration_count(statement, env)
         return [NodeBuilder(env.context, statement.span).add_op(ops.Range(count))], 0

@@ -61,7 +61,7 @@ class Program:
         )
 
     def get_cache_key(self) -> Hashable:
-        """Return a cache key, which contains the syntax trees, config values and used specs."""
+        """Return a cache key of the syntax trees, the config values and the submodel specs."""
         assignments = {
             (path, a.value, id(a.module.file) if a.module else 0)
             for path, a in self.assignments.items()

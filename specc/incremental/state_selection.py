@@ -160,7 +160,7 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
     """Estimate the cost of recomputing `value`, a result of `node`: its size in bytes, 0 for views,
     or infinity for contractions and stateful ops.
     """
-    if node.op.is_heavy or isinstance(node.op, STATEFUL_OPS):
+    if node.op.is_compute_intensive or isinstance(node.op, STATEFUL_OPS):
         return inf
     return 0.0 if node.op.is_view else estimate_value_bytes(value)
 
@@ -191,7 +191,7 @@ def _is_free_node(
     is_time_dependent = flow.get_state(results[0]).is_time_dependent
     return (
         is_time_dependent
-        and not node.op.is_heavy
+        and not node.op.is_compute_intensive
         and _find_moving_operands(node, flow) <= recomputable_values
     )
 

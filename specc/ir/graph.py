@@ -192,7 +192,7 @@ class GraphBuilder:
     """The scopes and spans of each node, as sets, because a node may have thousands of scopes."""
     node_indices: dict[Node, int] = field(default_factory=dict)
     """The index of each node, in insertion order."""
-    nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)
+    nodes_by_symbolic_length: dict[str, dict[Node, None]] = field(default_factory=dict)
     """The nodes that depend on a symbolic dimension of an expert body, by dimension name."""
 
     def add_input(self, name: str, facts: Input) -> Value:

@@ -32,16 +32,16 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 @dataclass_transform(frozen_default=True)
 class Op:
     """Base class of ops, which are immutable classes whose fields are compile-time attributes. If
-    `is_heavy` is True, derived graphs never recompute the op. If `is_view` is True, the op moves no
-    data. If `is_elementwise` is True, results depend only on the operands at the same position. If
-    `is_selection` is True, results are elements of the first operand, and their indices.
-    `spec_name` is the name of the op in specs.
+    `is_compute_intensive` is True, derived graphs never recompute the op. If `is_view` is True, the
+    op moves no data. If `is_elementwise` is True, results depend only on the operands at the same
+    position. If `is_selection` is True, results are elements of the first operand, and their
+    indices. `spec_name` is the name of the op in specs.
     """
 
     name: ClassVar[str]
     spec_name: ClassVar[str]
     signature: ClassVar[Signature]
-    is_heavy: ClassVar[bool]
+    is_compute_intensive: ClassVar[bool]
     is_view: ClassVar[bool]
     is_elementwise: ClassVar[bool]
     is_selection: ClassVar[bool]
@@ -50,7 +50,7 @@ class Op:
         cls,
         *,
         sig: str,
-        is_heavy: bool = False,
+        is_compute_intensive: bool = False,
         is_view: bool = False,
         is_elementwise: bool = False,
         is_selection: bool = False,
@@ -62,7 +62,7 @@ class Op:
         ).lower()
         cls.spec_name = spec_name or cls.name
         cls.signature = Signature.parse(sig)
-        cls.is_heavy, cls.is_view = is_heavy, is_view
+        cls.is_compute_intensive, cls.is_view = is_compute_intensive, is_view
         cls.is_elementwise, cls.is_selection = is_elementwise, is_selection
         assert cls.name not in OPS_BY_NAME, f"two ops are called {cls.name}"
         OPS_BY_NAME[cls.name] = cls

@@ -43,7 +43,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "stream": ast.StreamSection,
     "expect": ast.ExpectedValues,
     "ignore": ast.IgnoreRule,
-    "tie": ast.TieRule,
+    "tie": ast.WeightTyingRule,
     "load": ast.LoadRule,
     "share": ast.WeightSharingRule,
 }

@@ -139,7 +139,7 @@ def to_diagnostic(
 
 
 def find_diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> tuple[int, int]:
-    """Return the start and end offsets at which a document shows a diagnostic."""
+    """Return the start and end offsets of the text range that a diagnostic underlines."""
     for label in diagnostic.labels:
         if analysis.is_in_document(label.span):
             return label.span.start, label.span.end

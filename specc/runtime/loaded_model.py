@@ -279,7 +279,7 @@ def load_parsed_model(
     """
     manifest = replace(manifest, preprocessing=manifest.preprocessing.load_files(file.path.parent))
     if provider == "cpu":  # only the device driver knows how much device memory is free
-        size = file.measure_weights()
+        size = file.compute_weight_footprint()
         check_free_memory(str(file.path), size.memory_bytes, size.stored_bytes, size.element_count)
     session = file.open(provider, threads)
     return LoadedModel(

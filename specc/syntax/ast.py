@@ -492,7 +492,7 @@ class WeightsFile(CommentedNode):
     path: str
 
 
-class TieRule(CommentedNode):
+class WeightTyingRule(CommentedNode):
     """A tied weight: `tie lm_head.weight = wte.weight when tied`. The weight `name` is loaded from
     the tensor `source` if the file contains no tensor `name`.
     """
@@ -530,7 +530,7 @@ class WeightSharingRule(CommentedNode):
     condition: Expr | None = None
 
 
-WeightRule: TypeAlias = WeightsFile | TieRule | LoadRule | IgnoreRule | WeightSharingRule
+WeightRule: TypeAlias = WeightsFile | WeightTyingRule | LoadRule | IgnoreRule | WeightSharingRule
 
 
 class WeightsSection(CommentedBlock):

@@ -303,7 +303,7 @@ class _FormatChooser:
         scales are as fast.
         """
         is_lstm = self.integer_lstm_weights.issuperset(tied_names) and uses.orientations == {False}
-        if uses.embedding_scopes or uses.is_in_experts or not (is_lstm or uses.is_in_loop):
+        if uses.embedding_scopes or uses.is_read_by_experts or not (is_lstm or uses.is_in_loop):
             return None
         return QuantizationFormat(
             bits=8, group_size=0, layout="columns", rounding="layer" if is_lstm else "tensor"
@@ -317,7 +317,9 @@ class _FormatChooser:
         if is_per_channel or kind in ("int8", "int8-tensor"):
             # integer MatMul kernels read `[in, out]`, but embedding tables and expert weights are
             # `[out, in]`
-            keeps_rows = self.layout == "rows" and (uses.embedding_scopes or uses.is_in_experts)
+            keeps_rows = self.layout == "rows" and (
+                uses.embedding_scopes or uses.is_read_by_experts
+            )
             layout: WeightLayout = "rows" if keeps_rows or not uses.linear_scopes else "columns"
             return QuantizationFormat(bits=8, group_size=0, layout=layout, rounding="row")
 
@@ -334,7 +336,7 @@ class _FormatChooser:
         """
         return (
             "block"
-            if self.quantizes_activations and self.layout == "rows" and not uses.is_in_experts
+            if self.quantizes_activations and self.layout == "rows" and not uses.is_read_by_experts
             else "none"
         )
 
@@ -344,7 +346,7 @@ def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
     converts the layout `columns` to `rows` for every MatMul that it does not fuse, which is slow
     for embedding tables and in loops. Standard ONNX cannot slice stacked 4-bit weights.
     """
-    has_slices = uses.is_in_experts or (uses.is_sliced and kind == "int4")
+    has_slices = uses.is_read_by_experts or (uses.is_sliced and kind == "int4")
     return bool(uses.embedding_scopes or uses.is_in_loop or has_slices)
 
 
@@ -383,5 +385,5 @@ def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str
             weight = find_underlying_weight(node.args[product.matrix_operand])
             if weight in names:
                 yield names[weight]
-        elif not node.op.is_heavy:
+        elif not node.op.is_compute_intensive:
             values += node.operands

@@ -158,7 +158,7 @@ def _shift_op_axis(op: Any) -> Op:
 
 
 def _insert_broadcast_axis(b: GraphBuilder, operand: Value, rank: int, axis: int) -> Value:
-    """Return a loop-invariant operand of an elementwise op with an axis of size 1 at `axis`."""
+    """Insert an axis of size 1 at `axis` into a loop-invariant operand of an elementwise op."""
     # An operand of low rank, such as [o] with [b, t, o], needs no new axis, because broadcasting
     # aligns axes from the right.
     insert_axis = axis - (rank - operand.rank)
@@ -175,7 +175,9 @@ def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | Non
     parts = _BodyParts.from_op(op)
     # Moving only cheap ops is not worthwhile, because the values that leave the loop must then be
     # stored for all time steps.
-    if not any(n.op.is_heavy for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)):
+    if not any(
+        n.op.is_compute_intensive for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)
+    ):
         return None
     return _ScanRebuilder(b, op, [a for a in args if a is not None], parts).build_results()
 

@@ -95,15 +95,15 @@ class WeightUses:
 
     `linear_scopes` are linear layers, and `orientations` contains True if a layer reads the weight
     as `[in, out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding
-    lookups. `is_in_loop`, `is_in_experts` and `is_sliced` are true if a loop body, an expert or a
-    slice reads the weight. `unquantizable_uses` are ops that do not support quantized weights.
+    lookups. `is_in_loop`, `is_read_by_experts` and `is_sliced` are true if a loop body, an expert
+    or a slice reads the weight. `unquantizable_uses` are ops that do not support quantized weights.
     """
 
     linear_scopes: list[str] = field(default_factory=list)
     orientations: set[bool] = field(default_factory=set)
     embedding_scopes: list[str] = field(default_factory=list)
     is_in_loop: bool = False
-    is_in_experts: bool = False
+    is_read_by_experts: bool = False
     is_sliced: bool = False
     unquantizable_uses: list[str] = field(default_factory=list)
 
@@ -154,7 +154,7 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
     return {
         n: uses
         for n, uses in collector.uses_by_weight.items()
-        if graph.parameters[n].rank != STACKED_RANK or uses.is_in_experts
+        if graph.parameters[n].rank != STACKED_RANK or uses.is_read_by_experts
     }
 
 
@@ -233,7 +233,7 @@ class _WeightUseCollector:
             case _:
                 uses.unquantizable_uses.append(format_op_location(node.op, scope))
         uses.is_in_loop |= self.loop_depth > 0
-        uses.is_in_experts |= self.expert_depth > 0
+        uses.is_read_by_experts |= self.expert_depth > 0
         uses.is_sliced |= bool(view.sliced_axes)
         return None
 

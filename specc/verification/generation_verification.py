@@ -45,7 +45,7 @@ from specc.verification.rounding_errors import (
     EXTRA_SAMPLE_COUNT,
     MAX_EXPLAINED_RATIO,
     SAMPLE_COUNT,
-    HalfRounding,
+    HalfPrecisionRounding,
     RoundingPerturbation,
     compute_error_bounds,
     find_half_dtype,
@@ -273,7 +273,7 @@ def _explain_difference(
         ratio = MAX_EXPLAINED_RATIO if half_dtype and seeds.start else 1
 
         def run_rounded(errors: RoundingPerturbation, ratio: float = ratio) -> dict[str, Array]:
-            errors.result_hook = HalfRounding(errors.rng) if half_dtype else None
+            errors.result_hook = HalfPrecisionRounding(errors.rng) if half_dtype else None
             return decode.compute_results(errors, ratio)
 
         for name, bound in compute_error_bounds(run_rounded, expected, seeds).items():

@@ -42,7 +42,7 @@ from specc.verification.result_comparison import (
 from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
 from specc.verification.rounding_errors import (
     MAX_FLOAT32,
-    HalfRoundingErrors,
+    HalfPrecisionRoundingErrors,
     PerturbedRun,
     compute_position_error_bounds,
     find_half_dtype,
@@ -52,7 +52,7 @@ from specc.verification.rounding_errors import (
 )
 
 
-def iterate_rounds(
+def iterate_verification_rounds(
     model: LoadedModel,
     *,
     seed: int = 0,
@@ -75,7 +75,7 @@ def iterate_rounds(
     if model.manifest.decoding is not None:
         yield from iterate_generation_rounds(model, seed=seed, rounds=rounds)
         return
-    weight_sizes = model.file.measure_weights()
+    weight_sizes = model.file.compute_weight_footprint()
     # The reference needs memory for a second copy of the stored weights.
     check_free_memory(
         str(model.path),
@@ -147,7 +147,7 @@ class _ReferenceComparison:
         mismatches = {n: d for n, d in differences.items() if d.description}
         sizes_text, inconclusive = format_lengths(sizes), set[str]()
         if self.half_dtype:
-            errors = HalfRoundingErrors(
+            errors = HalfPrecisionRoundingErrors(
                 graph=self.graph, inputs=inputs, weights=self.weights, expected=expected
             )
             note = _check_half_rounding(errors, results, differences, sizes_text)
@@ -230,7 +230,7 @@ def _compute_relative_bound(expected: Array, error_bound: Array) -> float:
 
 
 def _check_half_rounding(
-    rounding_errors: HalfRoundingErrors,
+    rounding_errors: HalfPrecisionRoundingErrors,
     results: Mapping[str, Array],
     differences: Mapping[str, ResultDifference],
     sizes_text: str,
@@ -264,8 +264,8 @@ def _raise_inconclusive(names: list[str]) -> NoReturn:
 def iterate_all_rounds(
     model: InferenceModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield the rounds of a model file or of all graphs of a package. Raise E0930 if a result
-    differs, and E0932 if a result is too sensitive to rounding.
+    """Yield the verification rounds of a model file or of all graphs of a package. Raise E0930 if a
+    result differs, and E0932 if a result is too sensitive to rounding.
     """
     package, graph = model.package, model.graph
     if package is None and (package := _open_package_of_step(model)):
@@ -280,10 +280,12 @@ def iterate_all_rounds(
 def _iterate_single_file_rounds(
     model: LoadedModel, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield the rounds of a model file. A decode step is compared only as part of its package."""
+    """Yield the verification rounds of a model file. A decode step is compared only as part of its
+    package.
+    """
     is_generator = model.manifest.decoding is not None
     if is_generator or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
-        return iterate_rounds(model, seed=seed, rounds=rounds)
+        return iterate_verification_rounds(model, seed=seed, rounds=rounds)
     reason = "the model writes to buffers that only its package describes"
     return iter((make_uncompared_round(reason),))
 
@@ -301,8 +303,8 @@ def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
 def iterate_package_rounds(
     package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
 ) -> Iterator[VerificationRound]:
-    """Yield the rounds of each graph of a package, or only of the graph with the role `graph`.
-    Graphs without a manifest are not compared. Raise E0930 at the first difference.
+    """Yield the verification rounds of each graph of a package, or only of the graph with the role
+    `graph`. Graphs without a manifest are not compared. Raise E0930 at the first difference.
     """
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
@@ -312,7 +314,7 @@ def iterate_package_rounds(
         model = package.load_graph(role, provider=provider)
         if role == "step" and package.index.metadata:
             sample_inputs, max_lengths, step = _make_generation_sampler(package, model)
-            rounds_of_graph = iterate_rounds(
+            rounds_of_graph = iterate_verification_rounds(
                 replace(model, manifest=replace(model.manifest, graph=step)),
                 seed=seed,
                 rounds=rounds,
@@ -321,11 +323,11 @@ def iterate_package_rounds(
             )
         elif find_past_key_value_states(model.manifest.graph):
             sample_inputs = make_exported_step_sampler(model.weights())
-            rounds_of_graph = iterate_rounds(
+            rounds_of_graph = iterate_verification_rounds(
                 model, seed=seed, rounds=rounds, sample_inputs=sample_inputs
             )
         else:
-            rounds_of_graph = iterate_rounds(model, seed=seed, rounds=rounds)
+            rounds_of_graph = iterate_verification_rounds(model, seed=seed, rounds=rounds)
         for verification_round in rounds_of_graph:
             yield replace(verification_round, graph=escape_text(role))
 

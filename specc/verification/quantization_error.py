@@ -161,7 +161,7 @@ class QuantizationComparison:
         section = self.quantized_model.manifest.generate_section
         logits_output = section.logits_output if section else None
         for _ in range(max(rounds, 1)):
-            inputs = make_random_inputs(graph, choose_comparison_sizes(graph), rng)
+            inputs = make_random_inputs(graph, choose_verification_sizes(graph), rng)
             quantized, baseline = (
                 m.session.run(inputs) for m in (self.quantized_model, self.baseline_model)
             )
@@ -192,7 +192,7 @@ class QuantizationComparison:
         )
         graph, scopes = replace(graph, names=scope_results), tuple(scope_results)
         inputs = make_random_inputs(
-            graph, choose_comparison_sizes(graph), np.random.default_rng(seed)
+            graph, choose_verification_sizes(graph), np.random.default_rng(seed)
         )
         reference = backend.load_reference()
         quantized, baseline = (
@@ -241,7 +241,7 @@ def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
     return results_by_scope
 
 
-def choose_comparison_sizes(graph: Graph) -> dict[str, int]:
+def choose_verification_sizes(graph: Graph) -> dict[str, int]:
     """Return axis sizes of about `DYNAMIC_AXIS_LENGTH`, within the limits of the graph."""
     max_lengths, min_lengths = find_max_lengths(graph), find_min_lengths(graph)
     typical_sizes = choose_axis_sizes(graph, 1)

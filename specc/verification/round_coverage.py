@@ -61,7 +61,7 @@ class SubgraphCoverage:
         """Open a copy of the model that counts executions of its subgraphs."""
         coverage = cls(model.file.collect_subgraphs())
         coverage.execution_counts = np.zeros(len(coverage.subgraphs.names), np.int64)
-        weight_sizes, free_memory = model.file.measure_weights(), get_free_memory()
+        weight_sizes, free_memory = model.file.compute_weight_footprint(), get_free_memory()
         if coverage.execution_counts.size and (
             free_memory is None or weight_sizes.memory_bytes <= free_memory
         ):

@@ -255,7 +255,7 @@ also round intermediate values."""
 
 
 @dataclass
-class HalfRounding:
+class HalfPrecisionRounding:
     """A result hook that rounds the 16-bit values of a graph: stochastically, or to nearest if
     `rng` is None.
 
@@ -311,7 +311,7 @@ def find_selection_scores(node: Node) -> Value | None:
 
 
 @dataclass(kw_only=True)
-class HalfRoundingErrors:
+class HalfPrecisionRoundingErrors:
     """The effect of 16-bit rounding on the results `expected` of a graph, estimated by evaluating
     the graph with rounded values: to nearest, then stochastically.
 
@@ -376,7 +376,7 @@ class HalfRoundingErrors:
     def _add_sample(self) -> None:
         """Evaluate the graph with rounded values, and update `changes`. Raise E0980 on overflow."""
         seed = self.sample_count
-        rounding = HalfRounding(np.random.default_rng(seed) if seed else None)
+        rounding = HalfPrecisionRounding(np.random.default_rng(seed) if seed else None)
         if seed >= SAMPLE_COUNT:
             rounding.exact_scores = self._exact_scores
         rounded = backend.load_reference().evaluate_graph(

@@ -25,7 +25,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.visualize.block_layout import draw_block
-from specc.visualize.block_tree import Block, SpecLine, build_block_tree, choose_expanded_blocks
+from specc.visualize.block_tree import Block, SpecLine, build_block_tree, choose_blocks_to_expand
 from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost
 
 MAX_ITEMS = 60
@@ -64,7 +64,7 @@ def render_architecture_svg(architecture: ArchitectureView) -> str:
     graph = next(iter(architecture.graphs.values()))
     block = build_block_tree(graph, architecture.sizes)
     return render_svg(
-        draw_block(block, choose_expanded_blocks(block, MAX_ITEMS), architecture.name)
+        draw_block(block, choose_blocks_to_expand(block, MAX_ITEMS), architecture.name)
     )
 
 
@@ -270,7 +270,7 @@ def _render_block(block: Block, title: str) -> str:
     """Render the data flow of a block as inline SVG. Return "" for a single operation."""
     if len(block.flow.items) <= 2 and not block.inner_blocks:
         return ""
-    is_expanded = choose_expanded_blocks(block, PANEL_ITEMS)
+    is_expanded = choose_blocks_to_expand(block, PANEL_ITEMS)
     return render_inline_svg(draw_block(block, is_expanded, title, has_heading=False))
 
 

@@ -240,7 +240,7 @@ def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
 BlockPredicate = Callable[[Block], bool]
 
 
-def choose_expanded_blocks(block: Block, max_items: int) -> BlockPredicate:
+def choose_blocks_to_expand(block: Block, max_items: int) -> BlockPredicate:
     """Return a predicate that is true for blocks to expand. Outer blocks are expanded first, until
     more than `max_items` items would be drawn. Blocks with a residual connection in an expanded
     block are always expanded.

@@ -90,7 +90,7 @@ def _create_ordered_children(graph: Graph, root: ScopeSummary) -> None:
     """
     weights = set(graph.parameters.values())
     for node, _ in graph.nodes:
-        if node.op.is_heavy or weights.intersection(node.args):
+        if node.op.is_compute_intensive or weights.intersection(node.args):
             _get_or_add_child(root, graph.get_scope(node))
 
 
@@ -100,7 +100,7 @@ def _add_node(graph: Graph, root: ScopeSummary, node: Node, type: Type) -> Scope
     child.multiply_adds = child.multiply_adds + count_multiply_adds(node)
     child.type = type
     # The type of a scope is the type of its most expensive op, not of a reshape.
-    if node.op.is_heavy or not child.op:
+    if node.op.is_compute_intensive or not child.op:
         child.op = node.op.spec_name
     return child
 

@@ -43,7 +43,7 @@ class ExternalLocation:
 class ExternalDataPlan:
     """The location of each tensor. `linked_tensors` remain in their checkpoint files.
     `copied_tensors` maps all other tensors to their offset and size in a new file of `copied_bytes`
-    bytes. `copy_reasons` maps a checkpoint file that cannot be linked to the reason.
+    bytes. `copy_reasons` maps each checkpoint file that must be copied to the reason.
     """
 
     linked_tensors: Mapping[str, ExternalLocation]

@@ -114,10 +114,10 @@ def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     numbers, return the first pair.
     """
     literals, source_literals = map(get_name_without_numbers, pairs[0])
-    columns = [*zip(*(find_name_numbers(name) for name, _ in pairs), strict=True)]
+    columns = [*zip(*(find_indices_in_name(name) for name, _ in pairs), strict=True)]
     if any(get_name_without_numbers(tensor) != source_literals for _, tensor in pairs):
         return pairs[0]
-    source_columns = [*zip(*(find_name_numbers(tensor) for _, tensor in pairs), strict=True)]
+    source_columns = [*zip(*(find_indices_in_name(tensor) for _, tensor in pairs), strict=True)]
     texts = _replace_layer_numbers(literals, columns)
     texts_by_column = dict(zip(reversed(columns), reversed(texts), strict=True))
     # if several columns are equal, prefer the number at the same position in the name
@@ -150,7 +150,7 @@ def group_parameter_names(names: Iterable[str]) -> list[str]:
     numbers_by_skeleton: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         numbers_by_skeleton.setdefault(get_name_without_numbers(name), []).append(
-            find_name_numbers(name)
+            find_indices_in_name(name)
         )
     groups: list[str] = []
     for literals, rows in numbers_by_skeleton.items():
@@ -174,13 +174,15 @@ def format_name_groups(names: Sequence[str], max_names: int = 6) -> str:
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate most similar to `name`, preferably with equal numbers, or None."""
     names = list(candidates)
-    matching_names = [c for c in names if find_name_numbers(c) == find_name_numbers(name)] or names
+    matching_names = [
+        c for c in names if find_indices_in_name(c) == find_indices_in_name(name)
+    ] or names
     return next(
         iter(difflib.get_close_matches(name, matching_names[:_MAX_CANDIDATES], 1, cutoff=0.7)), None
     )
 
 
-def find_name_numbers(name: str) -> tuple[str, ...]:
+def find_indices_in_name(name: str) -> tuple[str, ...]:
     """Return the numbers in a parameter name."""
     return tuple(_LAYER_NUMBER.findall(name))
 

@@ -36,7 +36,7 @@ ParameterMap: TypeAlias = Mapping[str, ModelParameter]
 
 
 @immutable_dataclass
-class TieRule:
+class WeightTyingRule:
     """The rule `tie name = source`. `name` and `source` may be patterns with equal placeholders. A
     rule of a used spec (`is_from_used_spec`) is skipped if the model lacks the named parameters.
     """
@@ -74,7 +74,7 @@ class WeightRules:
     of a used spec have one of `used_spec_paths` as prefix.
     """
 
-    ties: tuple[TieRule, ...] = ()
+    ties: tuple[WeightTyingRule, ...] = ()
     loads: tuple[LoadRule, ...] = ()
     ignores: tuple[IgnoreRule, ...] = ()
     used_spec_paths: tuple[str, ...] = ()
@@ -86,7 +86,8 @@ class WeightRules:
             return f"{path}.{name}" if path else name
 
         ties = (
-            TieRule(prefix_name(r.name), prefix_name(r.source), r.span, True) for r in self.ties
+            WeightTyingRule(prefix_name(r.name), prefix_name(r.source), r.span, True)
+            for r in self.ties
         )
         loads = (
             LoadRule(prefix_name(r.name), rename_tensors(r.value, prefix_name), r.span, True)
@@ -122,7 +123,7 @@ def select_graph_rules(
         return rules
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
     # a rule that also names other graphs' parameters becomes one rule per tied pair in this graph
-    ties: list[TieRule] = []
+    ties: list[WeightTyingRule] = []
     for rule in rules.ties:
         is_complete = _has_all_parameters(rule, parameters)
         ties += [rule] if is_complete else _expand_tie(rule, parameters, all_parameters)
@@ -145,22 +146,22 @@ def _drop_unused_spec_rules(parameters: ParameterMap, rules: WeightRules) -> Wei
     return replace(rules, ties=tuple(ties), loads=loads)
 
 
-def _map_tied_names(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
+def _map_tied_names(rule: WeightTyingRule, names: Iterable[str]) -> dict[str, str]:
     """Map each name that a `tie` rule matches to the source that it is tied to."""
     pattern = NamePattern(rule.name)
     captured = {name: pattern.get_captures(name) for name in names}
     return {n: c.fill_template(rule.source) for n, c in captured.items() if c is not None}
 
 
-def _has_all_parameters(rule: TieRule, parameters: ParameterMap) -> bool:
+def _has_all_parameters(rule: WeightTyingRule, parameters: ParameterMap) -> bool:
     """Return True if `parameters` contains all names of a `tie` rule."""
     pairs = _map_tied_names(rule, parameters)
     return bool(pairs) and all(source in parameters for source in pairs.values())
 
 
 def _expand_tie(
-    rule: TieRule, parameters: ParameterMap, all_parameters: ParameterMap
-) -> list[TieRule]:
+    rule: WeightTyingRule, parameters: ParameterMap, all_parameters: ParameterMap
+) -> list[WeightTyingRule]:
     """Return one `tie` rule per tied pair whose parameters are both in one graph. A rule whose
     names are in no graph is returned unchanged. Raise E0510 if a source is in no graph.
     """
@@ -171,7 +172,7 @@ def _expand_tie(
         if source not in all_parameters and not rule.is_from_used_spec:
             _raise_unknown_weight(source, all_parameters, rule.span, "tie")
     return [
-        TieRule(name, source, rule.span)
+        WeightTyingRule(name, source, rule.span)
         for name, source in pairs.items()
         if name in parameters and source in parameters
     ]
@@ -195,22 +196,22 @@ def resolve_ties(parameters: ParameterMap, rules: WeightRules) -> dict[str, str]
     return roots
 
 
-def _map_tie_rules(parameters: ParameterMap, rules: WeightRules) -> dict[str, TieRule]:
+def _map_tie_rules(parameters: ParameterMap, rules: WeightRules) -> dict[str, WeightTyingRule]:
     """Map each parameter to its first matching `tie` rule. Raise E0510 for an unknown name."""
-    rule_by_name: dict[str, TieRule] = {}
+    rule_by_name: dict[str, WeightTyingRule] = {}
     for rule in rules.ties:
         pairs = _map_tied_names(rule, parameters)
         new_names = [name for name in pairs if name not in rule_by_name]
         if not new_names and rule.name not in rule_by_name:
             _raise_unknown_weight(rule.name, parameters, rule.span, "tie")
-        rule_by_name |= {name: TieRule(name, pairs[name], rule.span) for name in new_names}
+        rule_by_name |= {name: WeightTyingRule(name, pairs[name], rule.span) for name in new_names}
     for tie in rule_by_name.values():
         if tie.source not in parameters:
             _raise_unknown_weight(tie.source, parameters, tie.span, "tie")
     return rule_by_name
 
 
-def _find_root(name: str, rule_by_name: Mapping[str, TieRule]) -> str:
+def _find_root(name: str, rule_by_name: Mapping[str, WeightTyingRule]) -> str:
     """Return the last parameter in a chain of ties. Raise E0510 if the chain is a cycle."""
     chain = [name]
     while chain[-1] in rule_by_name:

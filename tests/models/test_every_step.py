@@ -168,4 +168,4 @@ def list_expensive_nodes(graph: Graph) -> int:
         for node, _ in graph.nodes
         if isinstance(node.op, ops.Scan)
     )
-    return inner + sum(node.op.is_heavy for node, _ in graph.nodes)
+    return inner + sum(node.op.is_compute_intensive for node, _ in graph.nodes)

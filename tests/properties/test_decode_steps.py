@@ -38,7 +38,7 @@ def list_expensive_nodes(graph: Graph) -> int:
     """Return the contractions and loops of a graph, including those in loop bodies."""
     count = 0
     for node, _ in graph.nodes:
-        count += node.op.is_heavy
+        count += node.op.is_compute_intensive
         if isinstance(node.op, ops.Scan):
             count += list_expensive_nodes(node.op.body)
     return count

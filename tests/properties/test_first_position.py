@@ -14,7 +14,7 @@ from support.random_prefix_graphs import make_first_position_graph
 from specc.analysis import time_axis
 from specc.analysis.causality import check_causality
 from specc.analysis.time_axis import TimeAxis, find_time_axis, is_first_position_slice
-from specc.analysis.time_dataflow_facts import TimeState
+from specc.analysis.time_dataflow_facts import TimeDependence
 from specc.incremental import step_graph
 from specc.incremental.step_states import StepStates
 from specc.ir import ops
@@ -71,7 +71,7 @@ FROM = {"any row may be picked": 20, "rows of a head may read it": 30}
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "any row may be picked": (time_axis, "is_first_position_slice", _read_second_position),
     "rows of a head may read it": (
-        TimeState,
+        TimeDependence,
         "depends_only_on_first_position",
         property(lambda self: False),
     ),

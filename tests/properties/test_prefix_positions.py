@@ -189,7 +189,7 @@ def test_the_initial_result_of_an_empty_sequence_reads_its_position_only() -> No
         seen += 1
         plain = derive_encoder_and_step(graph, "x", {"y": "newest"})
         known = {n for n, _ in plain.encode.nodes} if plain.encode else set()
-        more = [r for n, r in derived.encode.nodes if n not in known and n.op.is_heavy]
+        more = [r for n, r in derived.encode.nodes if n not in known and n.op.is_compute_intensive]
         alone += any(r[0].type.shape[1] == 1 for r in more if r[0].type.rank > 1)
     assert seen > 3, seen
     assert alone > 2, alone

@@ -333,7 +333,7 @@ read = st.one_of(
 reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)
 rules = st.one_of(
     build_trees(ast.WeightsFile, texts, remarks),
-    build_trees(ast.TieRule, paths, paths, maybe, remarks),
+    build_trees(ast.WeightTyingRule, paths, paths, maybe, remarks),
     build_trees(ast.LoadRule, paths, values, maybe, remarks),
     build_trees(ast.IgnoreRule, st.lists(paths, min_size=1, max_size=3).map(tuple), maybe, remarks),
     build_trees(ast.WeightSharingRule, paths, maybe, remarks),

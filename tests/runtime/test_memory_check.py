@@ -46,7 +46,7 @@ def set_free_memory(patch: pytest.MonkeyPatch, free: int | None) -> None:
 
 
 def test_the_estimate_equals_the_memory_of_the_runtime(halves: Path) -> None:
-    room = load_model(str(halves)).file.measure_weights()
+    room = load_model(str(halves)).file.compute_weight_footprint()
     assert (room.element_count, room.stored_bytes, room.memory_bytes) == (
         NUMBERS,
         2 * NUMBERS,

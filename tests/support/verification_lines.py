@@ -9,13 +9,13 @@ from specc.runtime.model_package import ModelPackage
 from specc.verification.model_verification import (
     iterate_all_rounds,
     iterate_package_rounds,
-    iterate_rounds,
+    iterate_verification_rounds,
 )
 
 
 def list_model_lines(model: LoadedModel, **options: Any) -> Iterator[str]:
     """Return the lines of one model."""
-    return map(str, iterate_rounds(model, **options))
+    return map(str, iterate_verification_rounds(model, **options))
 
 
 def list_package_lines(package: ModelPackage, **options: Any) -> Iterator[str]:

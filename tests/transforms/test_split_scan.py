@@ -43,9 +43,11 @@ def graph(tmp_path: Path) -> Graph:
 
 def count_heavy_ops(graph: Graph) -> tuple[int, int]:
     """Return the number of matrix products outside and inside the loop."""
-    outside = sum(n.op.is_heavy for n, _ in graph.nodes if not isinstance(n.op, ops.Scan))
+    outside = sum(
+        n.op.is_compute_intensive for n, _ in graph.nodes if not isinstance(n.op, ops.Scan)
+    )
     inside = sum(
-        b.op.is_heavy
+        b.op.is_compute_intensive
         for n, _ in graph.nodes
         if isinstance(n.op, ops.Scan)
         for b, _ in n.op.body.nodes

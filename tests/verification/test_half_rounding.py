@@ -21,14 +21,14 @@ from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification import generation_verification
 from specc.verification.generation_verification import iterate_generation_rounds
-from specc.verification.model_verification import iterate_rounds
+from specc.verification.model_verification import iterate_verification_rounds
 from specc.verification.result_comparison import compute_position_changes
 from specc.verification.rounding_errors import (
     HALF_FORMATS,
     MAX_EXPLAINED_RATIO,
     SAMPLE_COUNT,
-    HalfRounding,
-    HalfRoundingErrors,
+    HalfPrecisionRounding,
+    HalfPrecisionRoundingErrors,
     RoundingPerturbation,
 )
 
@@ -75,7 +75,7 @@ class Evaluation:
     ) -> dict[str, Array]:
         """Return the results, rounded with a seed from 0 on, with the weight `scaled` 6 % larger."""
         weights = {n: w * 1.06 if n == scaled else w for n, w in self.weights.items()}
-        hook = HalfRounding(np.random.default_rng(seed)) if seed >= 0 else None
+        hook = HalfPrecisionRounding(np.random.default_rng(seed)) if seed >= 0 else None
         made = backend.load_reference().evaluate_graph(
             self.graph, inputs, weights, result_hook=hook
         )
@@ -95,7 +95,7 @@ def test_rounding_explains_large_errors_of_a_few_positions(
         sizes = {"batch": 8, "n": 50}
         inputs = make_random_inputs(one.graph, sizes, np.random.default_rng(seed))
         expected = one.run(inputs)
-        errors = HalfRoundingErrors(
+        errors = HalfPrecisionRoundingErrors(
             graph=one.graph, inputs=inputs, weights=one.weights, expected=expected
         )
         result = one.run(inputs, 1000 + seed)["y"]
@@ -128,7 +128,7 @@ def test_verify_accepts_rounded_results_only(spec: str, norm: str, tmp_path: Pat
         session = SimpleNamespace(
             run=lambda inputs: one.run(inputs, seed, name), outputs=model.session.outputs
         )
-        assert [*iterate_rounds(replace(model, session=session), seed=seed)]
+        assert [*iterate_verification_rounds(replace(model, session=session), seed=seed)]
 
     for seed in (1000, 2000):
         verify("", seed)
@@ -140,7 +140,7 @@ class HalfKernel(RoundingPerturbation):
     """Rounds the 16-bit values of a graph, and no others."""
 
     def __call__(self, value: Any, array: Array) -> Array:
-        return HalfRounding(self.rng)(value, array)
+        return HalfPrecisionRounding(self.rng)(value, array)
 
     def perturb_arrays(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         return dict(arrays)

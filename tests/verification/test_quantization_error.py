@@ -11,7 +11,7 @@ from specc.cli.main import main
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.quantization_error import (
     OutputError,
-    choose_comparison_sizes,
+    choose_verification_sizes,
     compute_log_softmax,
 )
 
@@ -49,7 +49,7 @@ def test_error_per_layer(models: dict[str, str], capsys: pytest.CaptureFixture[s
     }
     low, full = (specc.load(models[f"gpt2{kind}"]).weights() for kind in ("int8", ""))
     graph = specc.load(models["gpt2"]).manifest.graph
-    inputs = make_random_inputs(graph, choose_comparison_sizes(graph), np.random.default_rng(0))
+    inputs = make_random_inputs(graph, choose_verification_sizes(graph), np.random.default_rng(0))
     rows = [w["wte.weight"].astype(float)[inputs["input_ids"]] for w in (low, full)]
     lost = np.linalg.norm(rows[0] - rows[1]) / np.linalg.norm(rows[1])
     assert told["wte"] == pytest.approx(lost, rel=0.05)  # two digits are printed

@@ -23,7 +23,7 @@ from specc.visualize.block_dataflow import (
     is_scope_inside,
 )
 from specc.visualize.block_layout import draw_block
-from specc.visualize.block_tree import Block, build_block_tree, choose_expanded_blocks
+from specc.visualize.block_tree import Block, build_block_tree, choose_blocks_to_expand
 
 SOME = ("bert", "t5", "rnnsearch", "transformer", "llava", "perceiver")
 ALL = [
@@ -200,7 +200,7 @@ def check_residuals(graph: Graph, homes: Homes, root: Block) -> None:
 
 def check_labels(graph: Graph, root: Block) -> None:
     """No box is labeled by a number only."""
-    drawing = draw_block(root, choose_expanded_blocks(root, 60), graph.name)
+    drawing = draw_block(root, choose_blocks_to_expand(root, 60), graph.name)
     labels = [element.text for element in drawing.elements if isinstance(element, TextElement)]
     numbers = [t for t in labels if t.strip().replace(" … ", "").isdecimal()]
     assert not numbers

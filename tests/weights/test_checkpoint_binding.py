@@ -22,7 +22,13 @@ from specc.weights.weight_expressions import (
     TensorExpr,
     TransposeExpr,
 )
-from specc.weights.weight_rules import IgnoreRule, LoadRule, ModelParameter, TieRule, WeightRules
+from specc.weights.weight_rules import (
+    IgnoreRule,
+    LoadRule,
+    ModelParameter,
+    WeightRules,
+    WeightTyingRule,
+)
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -117,7 +123,7 @@ def test_tied_weights_with_any_copy(tmp_path: Path, held: str) -> None:
     with open_saved(tmp_path, dict.fromkeys(names, make_values(3, 2))) as checkpoint:
         binding = bind_parameters(
             make_parameters(head=(3, 2), wte=(3, 2)),
-            WeightRules(ties=(TieRule("head", "wte"),)),
+            WeightRules(ties=(WeightTyingRule("head", "wte"),)),
             checkpoint,
         )
         assert binding.get_tied_source("head") == "wte"
@@ -132,7 +138,7 @@ def test_tied_weights_with_different_values(tmp_path: Path) -> None:
     ) as checkpoint:
         binding = bind_parameters(
             make_parameters(head=(3, 2), wte=(3, 2)),
-            WeightRules(ties=(TieRule("head", "wte"),)),
+            WeightRules(ties=(WeightTyingRule("head", "wte"),)),
             checkpoint,
         )
         assert binding.get_tied_source("head") is None
@@ -141,14 +147,14 @@ def test_tied_weights_with_different_values(tmp_path: Path) -> None:
 
 
 def test_chained_and_cyclic_ties(tmp_path: Path) -> None:
-    ties = (TieRule("a", "b"), TieRule("b", "c"))
+    ties = (WeightTyingRule("a", "b"), WeightTyingRule("b", "c"))
     want = make_parameters(a=(2,), b=(2,), c=(2,))
     with open_saved(tmp_path, {"b": make_values(2)}) as checkpoint:
         binding = bind_parameters(want, WeightRules(ties=ties), checkpoint)
         assert [binding.get_tied_source(n) for n in "abc"] == ["c", "c", None]
         assert read_parameter(binding, "c").tolist() == [0, 1]
     (fault,) = get_binding_errors(
-        tmp_path, want, {"b": make_values(2)}, WeightRules(ties=(*ties, TieRule("c", "a")))
+        tmp_path, want, {"b": make_values(2)}, WeightRules(ties=(*ties, WeightTyingRule("c", "a")))
     )
     assert fault.code == "E0510"
 
@@ -268,8 +274,8 @@ def test_unmatched_rules(tmp_path: Path) -> None:
     tensors = {"wte": make_values(2)}
     for rules in (
         WeightRules(loads=(LoadRule("wtes", TensorExpr("wte")),)),
-        WeightRules(ties=(TieRule("wtes", "wte"),)),
-        WeightRules(ties=(TieRule("wte", "wtes"),)),
+        WeightRules(ties=(WeightTyingRule("wtes", "wte"),)),
+        WeightRules(ties=(WeightTyingRule("wte", "wtes"),)),
     ):
         (fault,) = get_binding_errors(tmp_path, make_parameters(wte=(2,)), tensors, rules)
         assert fault.code == "E0510"

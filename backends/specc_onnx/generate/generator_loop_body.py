@@ -98,7 +98,7 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
     if default is None:
         raise_error(
             "E0944",
-            f"the default of `{name}` reads positions of `{prompt_input}` other than the newest",
+            f"the default of `{name}` reads positions of `{prompt_input}` other than the last one",
             notes=["the loop of a standalone generator reads only the newest token"],
             helps=["compile a package: --graphs step", f"or compute `{name}` from one token"],
         )

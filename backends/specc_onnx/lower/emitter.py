@@ -134,7 +134,7 @@ class GraphFacts:
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     branch_length_thresholds: dict[str, int] = field(default_factory=dict)
 
-    def add_branch_length_threshold(self, length: Dim, limit: int) -> None:
+    def add_length_threshold(self, length: Dim, limit: int) -> None:
         """Record that the model takes a different branch if a dimension exceeds `limit`."""
         if length.name is not None:
             previous_limit = self.branch_length_thresholds.get(length.name, 0)

@@ -37,7 +37,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
         return emit_scan(op, g, *args)
     if length.number is not None:
         return _emit_chunks(op, g, args, recurrence)
-    g.facts.add_branch_length_threshold(length, MAX_LOOP_LENGTH)
+    g.facts.add_length_threshold(length, MAX_LOOP_LENGTH)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_length(length) > MAX_LOOP_LENGTH
 

@@ -101,7 +101,7 @@ class QueryKeySlicer:
         """
         if isinstance(op, ops.Scan):
             return False
-        is_cheap = not op.is_heavy or isinstance(op, ops.MatMul | ops.Einsum)
+        is_cheap = not op.is_compute_intensive or isinstance(op, ops.MatMul | ops.Einsum)
         return axis_count == 2 or (axis_count == 1 and self.recomputes_single_axis and is_cheap)
 
     def _takes_all_keys(self, node: Node, axes: QueryKeyAxes) -> bool:

@@ -51,7 +51,7 @@ def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
     node_count = len(nodes)
     operands = (None if a is None else g.values.tensors[a] for a in node.args)
     values = lower[node.op](node.op, g, *operands)
-    if node.op.is_heavy:
+    if node.op.is_compute_intensive:
         summary = extract_docstring_summary(type(node.op).__doc__)
         _add_doc_string(nodes[node_count:], summary, g.scope_prefix)
     values = (values,) if isinstance(values, OnnxValue) else values

@@ -111,7 +111,7 @@ class OnnxModelFile:
         """Return True if the file matches the content hash that it contains."""
         return has_valid_hash(self.path)
 
-    def measure_weights(self) -> WeightFootprint:
+    def compute_weight_footprint(self) -> WeightFootprint:
         """Return the number of weight elements and their bytes on disk and in memory."""
         return measure_weight_memory(self.model)
 

@@ -169,7 +169,8 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[ExternalTensor]) -> N
         ]
         raise_error(
             "E0824",
-            f"{len(unlinked_names)} of {len(pieces)} weights cannot be linked to the checkpoint",
+            f"{len(unlinked_names)} of {len(pieces)} weights cannot be stored as references to "
+            "the checkpoint",
             notes=[*reasons, f"the first one is `{unlinked_names[0]}`"],
             helps=[
                 "write the model to the directory of the checkpoint, or use `--weights-as copy`"

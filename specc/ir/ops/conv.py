@@ -154,7 +154,7 @@ class Conv(
     SlidingWindowOp,
     Op,
     sig="f[b t[min_offset:max_offset] i], f[o j k], f[o]? -> f[b t o]",
-    is_heavy=True,
+    is_compute_intensive=True,
 ):
     """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
@@ -197,7 +197,9 @@ class Conv(
         self.infer_window_axes(axes)
 
 
-class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", is_heavy=True):
+class ConvTranspose(
+    PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", is_compute_intensive=True
+):
     """Transposed convolution: every position adds a kernel to the result, `stride` positions after
     the kernel of the previous position (arXiv:1603.07285, sec. 4). The weight is [in, out / groups,
     kernel …].

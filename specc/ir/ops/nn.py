@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", is_heavy=True):
+class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", is_compute_intensive=True):
     """Linear layer over the last axis: `x @ w.T + b`."""
 
     bias = OptionalOperand(2)
@@ -82,7 +82,7 @@ class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] ->
 
 
 class WeightedSum(
-    Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", is_heavy=True, spec_name="weigh"
+    Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", is_compute_intensive=True, spec_name="weigh"
 ):
     """Weighted sum of values, `w @ v`. Masked-out keys do not affect the result."""
 
@@ -93,7 +93,7 @@ class Attend(
     Op,
     sig="f[b h q d], f[b g k|q d], f[b g k|q e], b[#b #h #q #k|q]?, f[#b #h #q "
     "#k|q]?, f[h]? -> f[b h q e], f[b h q k]",
-    is_heavy=True,
+    is_compute_intensive=True,
 ):
     """Scaled dot-product attention.
 
@@ -125,7 +125,10 @@ class Attend(
 
 
 class PatchEmbedding(
-    Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", is_heavy=True, spec_name="patches"
+    Op,
+    sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]",
+    is_compute_intensive=True,
+    spec_name="patches",
 ):
     """Patch embedding: an image is split into `p × r` patches in row-major order, and each patch is
     projected to a vector.
@@ -232,7 +235,10 @@ class MixtureOfExpertsOperands(Generic[_T]):
 
 
 class MixtureOfExperts(
-    Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", is_heavy=True, spec_name="route"
+    Op,
+    sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]",
+    is_compute_intensive=True,
+    spec_name="route",
 ):
     """Mixture of experts: the weighted sum of the outputs of the `k` experts of each token (Shazeer
     et al. 2017, arXiv:1701.06538, eq. 1).

@@ -47,7 +47,9 @@ _EMBEDDING_SIGNATURES = {
 }
 
 
-class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]", is_heavy=True):
+class QuantizedLinear(
+    Op, sig="f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]", is_compute_intensive=True
+):
     """Linear layer with quantized weights: `x' @ (w · scale).T + b`, or `(w - z) · scale` with zero
     points.
 
@@ -85,7 +87,7 @@ class QuantizedLstm(
     Op,
     sig="f[b~ t~ i], q[i g], q[r~ g], f[g], f[g], f[g]?, f[g]?, b[b~ t~]?, f[b~ r~]?,"
     " f[b~ r~]?, f[p]? -> f[b t r], f[b r], f[b r]",
-    is_heavy=True,
+    is_compute_intensive=True,
 ):
     """LSTM with quantized weights, `[in, gates]`. The results are all hidden states, the final
     hidden state and the final cell state.

@@ -83,7 +83,7 @@ class Rnn(
     RecurrentLayer,
     Op,
     sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
-    is_heavy=True,
+    is_compute_intensive=True,
 ):
     """`h' = act(W x + b + U h + c)` (Elman 1990). The results are all hidden states and the final
     state.
@@ -99,7 +99,7 @@ class Gru(
     RecurrentLayer,
     Op,
     sig="f[b t> i], f[g i], f[g h~], f[g]?, f[g]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
-    is_heavy=True,
+    is_compute_intensive=True,
 ):
     """Gated recurrent unit (arXiv:1406.1078, eq. 5 to 8). The results are all hidden states and the
     final state.
@@ -133,7 +133,7 @@ class Lstm(
     Op,
     sig="f[b t> i], f[g i], f[g r~], f[g]?, f[g]?, b[b t>]?, f[b r~]?, f[b h~]?, f[p]?, f[r~ h~]?"
     " -> f[b t r], f[b r], f[b h]",
-    is_heavy=True,
+    is_compute_intensive=True,
 ):
     """Long short-term memory (Gers et al. 2000). The results are all outputs, the final output, and
     the final cell state.
@@ -210,7 +210,7 @@ class LoopOperands(Generic[T]):
         return *self.scanned, *self.initial_carries, *self.captured
 
 
-class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
+class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
     """A loop over one axis, with loop-carried values.
 
     The operands are `keep` (bool [b, t]) if `has_mask` is True, the scanned tensors, along whose

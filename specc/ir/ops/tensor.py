@@ -338,7 +338,7 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
         axes["n"] = self.size
 
 
-class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", is_heavy=True):
+class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", is_compute_intensive=True):
     """Matrix multiplication over the last two axes. Positions at which the left operand is zero do
     not affect the result.
     """
@@ -346,7 +346,7 @@ class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", is_heavy=True):
     left, right = Operand(0), Operand(1)
 
 
-class Einsum(Op, sig="f[*s] -> f[*t]", is_heavy=True):
+class Einsum(Op, sig="f[*s] -> f[*t]", is_compute_intensive=True):
     """Sum of products over the axes that are not in the result: `b i d, b j d -> b i j`."""
 
     equation: str

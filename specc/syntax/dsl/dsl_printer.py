@@ -250,7 +250,7 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Setting: format_assignment,
     ast.InputPreprocessing: format_assignment,
     ast.WeightsFile: lambda n: [f"from {quote_text(n.path)}"],
-    ast.TieRule: lambda n: concat_parts(
+    ast.WeightTyingRule: lambda n: concat_parts(
         "tie ", n.name, " =", SPACE_BREAK, n.source, format_clause("when", n.condition)
     ),
     ast.LoadRule: lambda n: concat_parts(

@@ -205,7 +205,7 @@ RULE_CALLBACKS |= {
     "shows": NodeRule(ast.OutputPostprocessing, "name value"),
     "weights": NodeRule(ast.WeightsSection, "{rules}"),
     "from_file": NodeRule(ast.WeightsFile, "path"),
-    "tie": NodeRule(ast.TieRule, "name source condition"),
+    "tie": NodeRule(ast.WeightTyingRule, "name source condition"),
     "load": NodeRule(ast.LoadRule, "name value condition"),
     "ignore": NodeRule(ast.IgnoreRule, "names condition"),
     "paths": TupleRule(),

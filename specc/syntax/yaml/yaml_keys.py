@@ -318,7 +318,7 @@ TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXP
 WEIGHT_RULE_CONSTRUCTS: Mapping[str, MapLayout[ast.WeightRule]] = {
     "from": MapLayout(ast.WeightsFile, [Key("from", FILE, "path")], is_multiline=False),
     "tie": MapLayout(
-        ast.TieRule,
+        ast.WeightTyingRule,
         [Key("tie", WEIGHT_NAME, "name"), TIE_SOURCE_KEY, CONDITION_KEY],
         "to",
         is_multiline=False,

@@ -214,10 +214,10 @@ def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `generate`, as in `generate: {text: {of: ids, from: logits}}`."""
     example = "`text: {of: ids, from: logits, stop: eos}`"
     nodes = reader.read_mapping(entry.value, "`generate`", example)
-    return [*filter(None, (parse_yaml_generate(reader, e) for e in nodes))]
+    return [*filter(None, (parse_yaml_generate_section(reader, e) for e in nodes))]
 
 
-def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.GenerateSection | None:
+def parse_yaml_generate_section(reader: YamlReader, entry: YamlEntry) -> ast.GenerateSection | None:
     """Parse an entry of `generate`, or return None after an error."""
     name = parse_yaml_name(reader, entry.key, "the name of the generated output")
     example = "`{of: ids, from: logits, stop: eos}`"
