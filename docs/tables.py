@@ -72,13 +72,13 @@ MODEL_GROUPS = (
     ("Time series", "patchtsmixer patchtst timesfm"),
     (
         "Multimodal",
-        "aya_vision blip blip_2 blip_text blip_vision chinese_clip clap clap_audio clap_text clip "
-        "clip_text clip_vision clipseg cohere2_vision florence2 florence2_vision gemma3 gemma4 "
-        "gemma4_vision got_ocr2 grounding_dino grounding_dino_encoder idefics3 idefics3_vision "
-        "image_captioner internvl internvl_vision lfm2_vl llava llava_next mistral3 owlvit "
-        "paligemma pixtral_vision qwen2_5_vl qwen2_audio qwen2_vl qwen2_vl_text qwen3_5 qwen3_vl "
-        "qwen3_vl_text siglip siglip2 siglip2_vision siglip_text siglip_vision trocr "
-        "vision_encoder_decoder",
+        "aya_vision blip blip_2 blip_text blip_vision chinese_clip clap clap_audio clap_text "
+        "clip clip_text clip_vision clipseg cohere2_vision florence2 florence2_vision gemma3 "
+        "gemma4 gemma4_vision got_ocr2 grounding_dino grounding_dino_encoder idefics3 "
+        "idefics3_vision image_captioner internvl internvl_vision lfm2_vl llava llava_next "
+        "mistral3 owlvit owlvit_text owlvit_vision paligemma pixtral_vision qwen2_5_vl "
+        "qwen2_audio qwen2_vl qwen2_vl_text qwen3_5 qwen3_vl qwen3_vl_text siglip siglip2 "
+        "siglip2_vision siglip_text siglip_vision trocr vision_encoder_decoder",
     ),
     (
         "Recurrent models and state space models",

@@ -379,7 +379,7 @@ def test_detection(name: str, tmp_path: Path) -> None:
         )
         for result in case.results:
             what = f"{result}, batch of {batch}"
-            valid = given["attention_mask"] if result.endswith("_text") else ...
+            valid = given["attention_mask"] if result.endswith("state_text") else ...
             due = wanted[result].numpy()[valid]
             assert_finite_agree(reference[result][valid], due, f"{what}, reference")
             apart = assert_finite_agree(compiled[result][valid], due, f"{what}, compiled")
