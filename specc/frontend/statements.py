@@ -13,6 +13,7 @@ from specc.frontend.declared_types import (
 from specc.frontend.elaboration_context import MAX_LAYERS, LexicalScope
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import evaluate_condition, require_integer
+from specc.frontend.name_lookup import resolve_name
 from specc.frontend.scan_loops import elaborate_scan
 from specc.frontend.spec_values import (
     ERROR_VALUE,
@@ -183,8 +184,8 @@ def check_requirement(
         raise_error("E0203", title, condition.span)
     if is_satisfied:
         return
-    names = sorted({n.path for n in collect_variable_names(condition)})
-    values = {n: env.names.get(n, env.config.get(n)) for n in names}
+    names = sorted(collect_variable_names(condition), key=lambda name: name.path)
+    values = {n.path: resolve_name(n, env, is_quiet=True) for n in names}
     value_texts = _format_values(values)
     primary, related_labels = _make_requirement_labels(condition, values, assignment_spans)
     title = statement.because or "a requirement of this spec is not met"
@@ -192,13 +193,13 @@ def check_requirement(
     raise SpeccError(Diagnostic("E0404", title, primary, tuple(related_labels), notes))
 
 
-def _format_values(values: Mapping[str, SpecValue]) -> str:
+def _format_values(values: Mapping[str, EvalResult]) -> str:
     return ", ".join(f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str))
 
 
 def _make_requirement_labels(
     condition: ast.Expr,
-    values: Mapping[str, SpecValue],
+    values: Mapping[str, EvalResult],
     assignment_spans: Mapping[str, Span | None],
 ) -> tuple[Label | None, list[Label]]:
     """Return the primary label and the related labels of a requirement.
@@ -222,7 +223,7 @@ def _make_requirement_labels(
 
 
 def _label_values(
-    values: Mapping[str, SpecValue], assignment_spans: Mapping[str, Span | None]
+    values: Mapping[str, EvalResult], assignment_spans: Mapping[str, Span | None]
 ) -> Iterator[Label]:
     """Yield a label with each config value at the span where the value was set."""
     for name, value in values.items():
@@ -231,7 +232,7 @@ def _label_values(
             yield Label(span, f"{name} is {format_config_value(value)}")
 
 
-def format_config_value(value: SpecValue) -> str:
+def format_config_value(value: EvalResult) -> str:
     """Format a config value for messages."""
     return str(value) if isinstance(value, Dim | float | str) else describe_value(value)
 

@@ -194,6 +194,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     },
     "grounding_dino": {
         **{f"encoder.{k}": v for k, v in GROUNDING_SIZES.items()},
+        "d": GROUNDING_SIZES["d"],
         "image": 32,
         "layers": 2,
         "heads": 2,
