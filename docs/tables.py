@@ -60,9 +60,8 @@ MODEL_GROUPS = (
         "beit bit conditional_detr convnext cvt deformable_detr deit depth_anything detr "
         "detr_backbone digits dinov2 dinov3_convnext dinov3_vit dpt efficientnet focalnet glpn "
         "hiera ijepa imagegpt levit mask2former mobilenet_v1 mobilenet_v2 mobilevit poolformer "
-        "pvt_v2 regnet resnet rt_detr sam segformer swin timesformer timm_convnext "
-        "timm_resnet timm_vit upernet videomae vit vit_mae vit_segmenter vitpose vivit "
-        "yolos",
+        "pvt_v2 regnet resnet rt_detr sam sam_vision segformer swin timesformer timm_convnext "
+        "timm_resnet timm_vit upernet videomae vit vit_mae vit_segmenter vitpose vivit yolos",
     ),
     (
         "Audio",

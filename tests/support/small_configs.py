@@ -219,17 +219,18 @@ FAMILIES: dict[str, dict[str, object]] = {
         "depths": [1, 1, 1, 1],
         "widths": [4, 4, 8, 8],
     },
-    "sam": IMAGE_SIZES
-    | {
-        "window": 1,
-        "global_layers": [1],
-        "width": 16,
+    "sam": {
+        **{f"vision.{k}": v for k, v in IMAGE_SIZES.items()},
+        "vision.window": 1,
+        "vision.global_layers": [1],
+        "vision.width": 16,
         "position_width": 8,
         "decoder_heads": 2,
         "decoder_hidden": 8,
         "iou_hidden": 8,
         "masks": 2,
     },
+    "sam_vision": IMAGE_SIZES | {"window": 1, "global_layers": [1], "width": 16},
     "efficientnet": {
         "image": 32,
         "width_coefficient": 0.05,
