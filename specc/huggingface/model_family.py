@@ -31,8 +31,6 @@ is suggested instead of the best spec.
 UNSUPPORTED_TYPES = {
     "informer": "its attention samples keys at random at inference, so its outputs are not a "
     "function of its inputs",
-    "nystromformer": "it scales its pseudoinverse by a maximum over the whole batch, so the "
-    "result for a sequence depends on the others",
     "gemma3n": "its image encoder is a MobileNetV5 of timm, with the weight names of timm; the "
     "spec gemma3n_text reads a config.json of its language model",
     "vits": "the length of its waveform depends on predicted durations, and it samples noise at "

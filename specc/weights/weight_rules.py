@@ -244,7 +244,7 @@ def _raise_unknown_weight(
 ) -> NoReturn:
     nearest_name = find_nearest_name(name, parameters)
     help_text, notes = "`specc show` lists the names of all weights", []
-    if not nearest_name and "{" in name:
+    if "*" in name or (not nearest_name and "{" in name):
         # a loop with zero iterations creates no weights
         notes = ["no weight matches it; a number of layers in the config may be 0"]
         help_text = "add a layer, or remove the rule"

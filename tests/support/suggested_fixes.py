@@ -12,6 +12,20 @@ OTHER_ADVICE = {
 }  # fmt: skip
 """Commands, replaced text, and changes of another file or command line."""
 
+CALL_AS_VALUE = """\
+  f = mlp(hidden=16, act=gelu) @ mlp
+  return residual(x, f=f,"""
+CALL_AS_ARGUMENT = "  return residual(x, f=mlp(hidden=16, act=gelu) @ mlp,"
+SHIFTED_INDEX = """\
+keep[j - 1]
+
+graph g(x: float[batch, n, 8], keep: keep[batch, n]) -> (y: float[batch, n, 8]) {
+  return attention(x, heads=2, mask=before(keep)) @ attn"""
+SHIFTED_TENSOR = """\
+keep[j]
+
+graph g(x: float[batch, n, 8], keep: keep[batch, n]) -> (y: float[batch, n, 8]) {
+  return attention(x, heads=2, mask=before(pad(keep, before=1)[:, 0:n])) @ attn"""
 MEAN = "x = x - insert(mean(x, axis=1), axis=1)"
 RAGGED = "s = concat([s, t])"
 GRID = "grid(dot, x, x)"
@@ -178,6 +192,9 @@ APPLIED_FIXES: dict[str, list[tuple[str, str, str]]] = {
         ("mask near(n: int) = i - j < n", "graph", "mask near(n: int) = i - j < n\ngraph h(x: float[n]) -> (y: float[n]) { return x }\ngraph"),
     ],
     "E0205-a-mask-is-no-function": [("mask=", "apply(causal, x)", "attend(x, x, x, mask=causal)")],
+    "E0211-call-as-value": [
+        ("residual(x, f=mlp(…), …)", CALL_AS_VALUE, CALL_AS_ARGUMENT),
+    ],
     "E0211-counted": [
         ("count_include_pad=true", "padding=1)", "padding=1, count_include_pad=true)"),
         ("count_include_pad=false", "padding=1)", "padding=1, count_include_pad=false)"),
@@ -203,6 +220,10 @@ APPLIED_FIXES: dict[str, list[tuple[str, str, str]]] = {
     "E0302-two-lengths": [
         ("attend(x, memory, memory, mask=all)", "x + memory", "x + attend(x, memory, memory, mask=all)"),
         ("where src = tgt", "(y: float[batch, tgt, 8]) {", "(y: float[batch, tgt, 8]) where src = tgt {"),
+    ],
+    "E0208-shifted-index-in-mask": [
+        ("keep[j - 1]", SHIFTED_INDEX, SHIFTED_TENSOR),
+        ("pad(keep, before=1)", SHIFTED_INDEX, SHIFTED_TENSOR),
     ],
     "E0208-index-of-several": [
         ("gather(x, ids, axis=…)", "x[:, at]", "gather(x, at[:, none], axis=1)[:, 0]"),
