@@ -102,7 +102,7 @@ def _is_error_small(
 
 def _is_broadcast(gate: Value | None, gated_value: Value | None) -> bool:
     """Return True if one element of `gate` multiplies several elements of `gated_value`. An error
-    of such an element affects many results, and computing it accurately costs little.
+    in such a gate affects many results, and computing the gate accurately is cheap.
     """
     if gate is None or gated_value is None:
         return False

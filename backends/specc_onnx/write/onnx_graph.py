@@ -198,7 +198,7 @@ def _list_model_inputs(
 
 
 def _map_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
-    """Return the output tensors by name. The time axis of a KV buffer is its capacity."""
+    """Return the output tensors by name. The length of a KV buffer is its capacity."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.present_key, cache.present_value)):
         outputs[name] = outputs[name].with_type(get_buffer_type(outputs[name].type))
