@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specc.decode.setting_table import PREFILL_CHUNK_SIZE
+from specc.driver.compiled_model_check import check_model_is_compiled
 from specc.driver.option_kinds import (
     COUNT_OPTION,
     INTEGER_OPTION,
@@ -16,7 +17,6 @@ from specc.driver.option_kinds import (
     STRING_OPTION,
     check_argument_kinds,
 )
-from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.runtime.package_files import open_package_files
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Node, Value
 from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.graph_quantization import expand_recurrent_layers
-from specc.transforms.weight_uses import find_matrix_product, find_underlying_weight
+from specc.transforms.quantizable_weights import find_matrix_product, find_underlying_weight
 
 WeightPathState: TypeAlias = Mapping[Value, str]
 """The weight names, keyed by the value that represents the weight in a graph or loop body."""

@@ -31,8 +31,8 @@ from specc.driver.compile_options import (
     CompileReport,
     build_compile_options,
 )
+from specc.driver.compiled_model_check import check_model_is_compiled
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
-from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.io.atomic_write import OutputDirectory
 from specc.io.output_paths import raise_would_overwrite
 from specc.io.safe_read import escape_text

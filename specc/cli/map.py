@@ -25,6 +25,7 @@ from specc.cli.options import (
 from specc.cli.terminal import is_progress_shown, print_json_result, print_note, print_result_line
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_thousands
+from specc.driver.compiled_model_check import check_model_is_compiled
 from specc.driver.option_kinds import (
     STRING_LIST_OPTION,
     STRING_OPTION,
@@ -32,7 +33,6 @@ from specc.driver.option_kinds import (
     make_choice_kind,
     make_int_parser,
 )
-from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.io.safe_read import escape_text
 
 DEFAULT_LIMITS = BatchLimits()

@@ -32,6 +32,7 @@ from specc.cli.run_outputs import (
 from specc.cli.run_task_inputs import add_example_command, has_array_arguments
 from specc.cli.terminal import get_output_settings, print_json_result, print_note
 from specc.diagnostics.diagnostic import SpeccError, raise_error
+from specc.driver.compiled_model_check import check_model_is_compiled
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     STRING_LIST_OPTION,
@@ -39,7 +40,6 @@ from specc.driver.option_kinds import (
     Option,
     make_choice_kind,
 )
-from specc.driver.uncompiled_model import check_model_is_compiled
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array

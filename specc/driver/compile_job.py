@@ -8,8 +8,15 @@ from typing import Any, get_args
 
 from specc import backend
 from specc.backend import CompilerBackend
-from specc.driver import precision, preprocessing_section
+from specc.driver import preprocessing_section
 from specc.driver.compile_options import CompileOptions
+from specc.driver.quantization_and_half_precision import (
+    check_target_for_external_quantizers,
+    find_half_precision_limits,
+    plan_quantization,
+    plan_quantized_storage,
+    quantize_model_graphs,
+)
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
 from specc.driver.taps import add_taps
@@ -27,13 +34,13 @@ from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.weights.dequantized_checkpoint import find_copyable_quantized_weights, make_scale_source
 from specc.weights.parameter_sources import (
     CheckpointBinding,
     ParameterSource,
     RandomInitWeights,
     find_tied_parameters,
 )
+from specc.weights.quantized_checkpoint import find_copyable_quantized_weights, make_scale_source
 from specc.weights.quantized_weights import QuantizedWeights, WeightsWithKVCacheScales
 from specc.weights.transposed_weights_and_norm_folding import (
     NormFoldedWeights,
@@ -139,7 +146,7 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
     compiler = backend.load_compiler()
     target = compiler.get_target(options.target)
     if options.for_external_quantization:
-        target = precision.check_target_for_external_quantizers(target, quantize)
+        target = check_target_for_external_quantizers(target, quantize)
     return {"compiler": compiler, "target": target, "quantize": quantize}
 
 
@@ -224,7 +231,7 @@ class LoweringJob(CompileJob):
 
     def quantize_model_graphs(self, source: ModelSource) -> ModelSource:
         """Return `source` with the weights of `quantization_decision` quantized in all graphs."""
-        return precision.quantize_model_graphs(source, self.quantization_decision.plan)
+        return quantize_model_graphs(source, self.quantization_decision.plan)
 
 
 STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"
@@ -249,9 +256,9 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     )
     ties = find_tied_parameters(source)
     if stored_codes:
-        decision = precision.plan_quantized_storage(graph, ties, stored_codes)
+        decision = plan_quantized_storage(graph, ties, stored_codes)
     else:
-        decision = precision.plan_quantization(
+        decision = plan_quantization(
             graph,
             job.quantize,
             job.target,
@@ -271,5 +278,5 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         unquantized_weights=unquantized,
         quantized=QuantizedWeights(unquantized, plan, stored_scales=scales) if plan else None,
         int4_method=STORED_RECIPE if scales is not None else "",
-        range_checks=precision.find_half_precision_limits(graph, plan, job.half_dtype),
+        range_checks=find_half_precision_limits(graph, plan, job.half_dtype),
     )

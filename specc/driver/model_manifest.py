@@ -1,17 +1,18 @@
 """Build the manifest that is stored in a compiled model's metadata."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import groupby
 
 from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataBuilder
-from specc.driver import precision
 from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import build_input_signature, get_decode_settings
 from specc.driver.weight_sources import describe_weight_sources
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, select_entries
 from specc.ir.model import StandaloneGeneratorSource
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.weights.quantized_weights import QuantizedWeights
 
 
 def describe_graph(
@@ -61,7 +62,7 @@ def build_manifest(
     """
     model, declared_graph = job.model, scoring_graph or graph
     unquantized_reasons = job.quantization_decision.unquantized_reasons
-    job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted_model))
+    job.attention_forms.extend(describe_attention_forms(graph.name, emitted_model))
     # a standalone generator computes the defaults of its inputs, so the manifest lists no defaults
     inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
@@ -81,7 +82,7 @@ def build_manifest(
             hash_contents=job.options.hash == "full",
         ),
         initializers=_find_initializers(job, declared_graph, emitted_model),
-        precision=precision.describe_weight_precision(
+        precision=describe_weight_precision(
             declared_graph, job.quantized, unquantized_reasons, emitted_model, job.int4_method
         )
         if job.quantized
@@ -109,3 +110,56 @@ def _find_initializers(
         for n, i in initializer_names.items()
         if i in emitted_model.initializer_names
     }
+
+
+def describe_weight_precision(
+    graph: Graph,
+    values: QuantizedWeights,
+    kept_reasons: Mapping[str, str],
+    emitted_model: EmittedModel,
+    int4_method: str,
+) -> dict[str, object]:
+    """Return the manifest entry of each quantized weight, and the reason why each other weight is
+    not quantized.
+
+    `int4_method` is the quantization method of int4 weights. In an entry, `error` is a relative
+    error, and `worst` is the maximum absolute error of an element.
+    """
+    entries: dict[str, object] = {}
+    initializers = emitted_model.initializer_names
+    for name in graph.parameters:
+        format = values.plan.get(name)
+        if format is None:
+            continue
+        quantized = values.streams[values.base.get_tied_source(name) or name]
+        error = quantized.error
+        entries[name] = {
+            "bits": format.bits,
+            "block": format.group_size,
+            "layout": format.layout,
+            "rounding": format.rounding,
+            "turned": format.is_transposed,
+            **{
+                str(role): initializers[format.format_tensor_name(name, role)]
+                for role in format.tensor_roles[1:]
+            },
+            "recipe": quantized.recipe,
+            "error": float(f"{error.relative_error:.4g}"),
+            "worst": float(f"{error.max_error:.4g}"),
+        }
+    return {
+        "rounded": entries,
+        "recipe": int4_method,
+        "kept": select_entries(kept_reasons, graph.parameters),
+    }
+
+
+def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
+    """Describe how attention is lowered, once per group of consecutive equal layers."""
+    lowerings = (
+        (a["how"], a["scope"]) for a in emitted_model.attention_weight_locations if "how" in a
+    )
+    for how, entries in groupby(lowerings, key=lambda lowering: lowering[0]):
+        scopes = [scope for _, scope in entries]
+        scope_texts = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
+        yield f"{graph}: {' '.join(scope_texts)}: {how}"

@@ -8,7 +8,7 @@ from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.artifact.generation_metadata import ChunkConfig, GenerationMetadata
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WrittenModel
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver import precision, preprocessing_section
+from specc.driver import preprocessing_section
 from specc.driver.compile_job import LoweringJob, list_job_input_files
 from specc.driver.compile_options import CompileReport
 from specc.driver.genai_config_and_export_profiles import RETURNED_LOGITS, apply_export_profile
@@ -21,6 +21,7 @@ from specc.driver.generation_graphs import (
     get_generate_section,
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
+from specc.driver.quantization_and_half_precision import describe_quantization
 from specc.driver.quantize_option_errors import raise_no_int8_kv_cache
 from specc.driver.weight_sources import count_parameters, count_weight_bytes
 from specc.huggingface.repository_files import (
@@ -319,7 +320,7 @@ def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -
         *job.remarks,
         *job.quantize.remarks,
         *([job.int4_method] if job.int4_method else []),
-        *precision.describe_quantization(
+        *describe_quantization(
             job.quantization_decision, job.norm_folds, job.quantize, job.target, job.options.graphs
         ),
         *_iterate_unapplied_settings(job),

@@ -28,7 +28,7 @@ from specc.huggingface.repository_files import (
     read_checkpoint_tokenizer,
     read_tokenizer_file,
 )
-from specc.huggingface.tokenizer_settings import describe_ignored_settings
+from specc.huggingface.tokenizer_config import describe_ignored_settings
 from specc.io.file_type_detection import is_gguf_path
 from specc.io.json_io import JsonFields, parse_tagged_record, to_json_value
 from specc.io.safe_read import escape_text, read_required_file

@@ -21,7 +21,7 @@ from specc.huggingface.processor_files import (
     read_json_object,
     read_optional_object,
 )
-from specc.huggingface.tokenizer_settings import iterate_ignored_settings
+from specc.huggingface.tokenizer_config import iterate_ignored_settings
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax import ast

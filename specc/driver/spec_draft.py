@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from specc.diagnostics.diagnostic import Source, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.driver.config_compatibility import warn_unread_keys
+from specc.driver.config_json_check import warn_unread_keys
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weight_sources import WeightSources, load_parameters

@@ -9,7 +9,7 @@ from specc.analysis.length_limits import has_context_length
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.driver import preprocessing_section
-from specc.driver.config_compatibility import (
+from specc.driver.config_json_check import (
     check_model_type,
     warn_about_context_limits,
     warn_unread_keys,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.weights.parameter_names import NamePattern
+from specc.weights.parameter_name_patterns import NamePattern
 
 
 def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:

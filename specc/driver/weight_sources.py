@@ -31,7 +31,6 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.weights.checkpoint_binding import HeadInitialization, bind_parameters
 from specc.weights.checkpoint_files import open_weights
-from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
@@ -42,6 +41,7 @@ from specc.weights.parameter_sources import (
     RandomInitWeights,
     read_parameter,
 )
+from specc.weights.quantized_checkpoint import DequantizedCheckpoint
 from specc.weights.transposed_weights_and_norm_folding import (
     bind_without_transpose,
     find_transposed_parameters,

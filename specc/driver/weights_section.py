@@ -20,7 +20,7 @@ from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 from specc.weights import weight_expressions as t
 from specc.weights.initializers import parse_initializer
-from specc.weights.parameter_names import NamePattern
+from specc.weights.parameter_name_patterns import NamePattern
 from specc.weights.weight_rules import (
     IgnoreRule,
     LoadRule,

@@ -15,7 +15,7 @@ from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 from specc.syntax.input_declarations import iterate_declared_inputs
-from specc.weights.parameter_names import NamePattern, find_nearest_name
+from specc.weights.parameter_name_patterns import NamePattern, find_nearest_name
 
 UsableItem: TypeAlias = ast.Block | ast.Definition
 """An item that other items can use by name."""

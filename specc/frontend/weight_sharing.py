@@ -19,7 +19,7 @@ from specc.ir.types import Type
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_lexer import Fragment, make_file_fragment
 from specc.syntax.dsl.dsl_parser import EXPR, parse_fragment
-from specc.weights.parameter_names import NamePattern
+from specc.weights.parameter_name_patterns import NamePattern
 
 if TYPE_CHECKING:
     from specc.frontend.elaboration_context import LexicalScope

@@ -14,7 +14,7 @@ from specc.huggingface.processor_files import (
     get_object,
     read_json_object,
 )
-from specc.huggingface.tokenizer_settings import drop_unknown_tokens, find_unknown_token
+from specc.huggingface.tokenizer_config import drop_unknown_tokens, find_unknown_token
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.library.spec_file_lookup import CONFIG_FILE_NAME

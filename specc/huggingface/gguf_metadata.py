@@ -11,9 +11,14 @@ from typing import Any, TypeAlias
 from specc.diagnostics.diagnostic import Source
 from specc.frontend.config_json import JsonObject, parse_config_json
 from specc.huggingface.processor_files import get_list
-from specc.huggingface.tokenizer_settings import ADDED_TOKEN_KEYS, apply_tokenizer_settings
+from specc.huggingface.tokenizer_config import ADDED_TOKEN_KEYS, apply_tokenizer_settings
 from specc.io.safe_read import escape_text
-from specc.weights.formats.gguf import ROPE_TENSORS, GGUFFile, open_gguf, select_architecture
+from specc.weights.formats.gguf_file_and_tensor_names import (
+    ROPE_TENSORS,
+    GGUFFile,
+    open_gguf,
+    select_architecture,
+)
 from specc.weights.formats.gguf_header import GGUFHeader, Metadata
 
 Fields: TypeAlias = dict[str, object]

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Span
 from specc.frontend.config_json import JsonObject
-from specc.huggingface.image_processor_settings import CHANNEL_KEYS, ImageSettingsReader
+from specc.huggingface.image_processor_defaults import CHANNEL_KEYS, ImageSettingsReader
 from specc.huggingface.processor_files import (
     PREPROCESSOR,
     PROCESSOR,

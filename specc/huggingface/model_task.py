@@ -24,7 +24,7 @@ from specc.huggingface.processor_files import (
     get_tokenizer_arguments,
     read_optional_object,
 )
-from specc.huggingface.tokenizer_settings import map_token_ids
+from specc.huggingface.tokenizer_config import map_token_ids
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import TASKS, PreprocessingConfig, Task, find_task

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.huggingface.processor_files import Settings, find_repository_files, get_token_content
-from specc.huggingface.tokenizer_settings import read_tokenizer_settings
+from specc.huggingface.tokenizer_config import read_tokenizer_settings
 from specc.io.file_type_detection import is_gguf_path
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file

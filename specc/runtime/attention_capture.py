@@ -26,7 +26,7 @@ from specc.runtime.attention_weights import (
 )
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.loaded_model import LoadedModel
-from specc.weights.parameter_names import NamePattern
+from specc.weights.parameter_name_patterns import NamePattern
 
 MAX_INDEX = 9999
 """Maximum layer or head index that `parse_number_list` accepts."""

@@ -38,7 +38,7 @@ from specc.ir.ops.recurrent import remove_axis
 from specc.ir.recurrent_as_loop import expand_to_scan
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_graph
-from specc.transforms.weight_uses import find_matrix_product, find_underlying_weight
+from specc.transforms.quantizable_weights import find_matrix_product, find_underlying_weight
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:

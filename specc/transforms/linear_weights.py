@@ -16,7 +16,7 @@ from specc.ir.op import Op
 from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_into_builder
-from specc.transforms.weight_uses import find_underlying_weight
+from specc.transforms.quantizable_weights import find_underlying_weight
 
 MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 

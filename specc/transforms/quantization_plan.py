@@ -26,13 +26,13 @@ from specc.transforms.graph_quantization import (
     find_lstm_only_weights,
     list_lstm_weight_pairs,
 )
-from specc.transforms.weight_uses import (
+from specc.transforms.quantizable_weights import (
     WeightUses,
     collect_weight_uses,
     find_matrix_product,
     find_underlying_weight,
 )
-from specc.weights.parameter_names import NamePattern
+from specc.weights.parameter_name_patterns import NamePattern
 
 QuantizationKind: TypeAlias = Literal["int8", "int4", "int8-weights", "int8-tensor"]
 QUANTIZATION_KINDS: tuple[QuantizationKind, ...] = ("int8", "int4", "int8-weights", "int8-tensor")

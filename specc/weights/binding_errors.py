@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
 from specc.weights.checkpoint_files import Checkpoint
-from specc.weights.parameter_names import (
+from specc.weights.parameter_name_patterns import (
     find_nearest_name,
     format_name_groups,
     generalize_name_pairs,

@@ -12,7 +12,7 @@ from specc.weights.binding_errors import MissingParameter
 from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
-from specc.weights.parameter_names import NamePattern, get_name_without_numbers
+from specc.weights.parameter_name_patterns import NamePattern, get_name_without_numbers
 from specc.weights.parameter_sources import BoundParameter, CheckpointBinding, RandomInitWeights
 from specc.weights.weight_expressions import (
     Expr,

@@ -22,7 +22,7 @@ from specc.io.safe_read import (
     read_regular_file,
 )
 from specc.ir.array import Array
-from specc.weights.formats.gguf import open_gguf
+from specc.weights.formats.gguf_file_and_tensor_names import open_gguf
 from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, TensorFile, open_safetensors
 from specc.weights.formats.safetensors_header import TensorEntry
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.weights.parameter_names import group_parameter_names
+from specc.weights.parameter_name_patterns import group_parameter_names
 
 
 class WeightExpressionError(Exception):

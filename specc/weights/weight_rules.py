@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
-from specc.weights.parameter_names import NamePattern, find_nearest_name
+from specc.weights.parameter_name_patterns import NamePattern, find_nearest_name
 from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 

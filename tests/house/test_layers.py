@@ -26,13 +26,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.decode.setting_table": set(),
     "specc.decode.settings_errors": {"specc.decode.setting_table", "specc.diagnostics"},
     # only name patterns, which specs contain too
-    "specc.weights.parameter_names": set(),
+    "specc.weights.parameter_name_patterns": set(),
     "specc.frontend": {
         "specc.decode.settings_errors", "specc.diagnostics", "specc.io", "specc.ir", "specc.syntax",
-        "specc.weights.parameter_names",
+        "specc.weights.parameter_name_patterns",
     },
     "specc.library": {"specc.diagnostics", "specc.frontend", "specc.io", "specc.syntax"},
-    "specc.transforms": {"specc.diagnostics", "specc.ir", "specc.weights.parameter_names"},
+    "specc.transforms": {"specc.diagnostics", "specc.ir", "specc.weights.parameter_name_patterns"},
     # a lowering of loops that the backends share
     "specc.transforms.chunk_scan": {"specc.ir", "specc.transforms"},
     "specc.analysis": {
@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.weights.formats": {"ml_dtypes", "numpy", "specc.diagnostics", "specc.io", "specc.ir.array"},
     "specc.weights": {
         "ml_dtypes", "numpy", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
-        "specc.weights.formats", "specc.weights.int_quantization", "specc.weights.parameter_names",
+        "specc.weights.formats", "specc.weights.int_quantization", "specc.weights.parameter_name_patterns",
         "specc.weights.random_stream",
     },
     "specc.drawing": {"PIL", "numpy", "specc.diagnostics", "specc.io", "specc.ir.array"},
@@ -93,19 +93,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     # no package imports it, so training finds specs and preprocessing here
     "specc_torch": {
         "numpy", "specc.backend", "specc.diagnostics", "specc.driver", "specc.driver.option_kinds",
-        "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.weights", "specc.weights.parameter_names",
+        "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.weights", "specc.weights.parameter_name_patterns",
         "specc.weights.formats", "torch",
     },
     "specc.runtime": {
         "ml_dtypes", "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.decode",
         "specc.decode.setting_table", "specc.decode.settings_errors", "specc.diagnostics", "specc.drawing",
         "specc.io", "specc.ir", "specc.ir.array", "specc.preprocessing", "specc.weights.int_quantization",
-        "specc.weights.parameter_names",
+        "specc.weights.parameter_name_patterns",
     },
     "specc.verification": {
         "ml_dtypes", "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.decode", "specc.diagnostics",
         "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.transforms.chunk_scan",
-        "specc.weights.int_quantization", "specc.weights.parameter_names",
+        "specc.weights.int_quantization", "specc.weights.parameter_name_patterns",
     },
     "specc.batch_inference": {
         "numpy", "pyarrow", "ray", "specc.analysis", "specc.artifact", "specc.decode", "specc.diagnostics",
@@ -120,10 +120,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.huggingface": {
         "huggingface_hub", "specc.backend", "specc.decode", "specc.decode.setting_table",
         "specc.decode.settings_errors", "specc.diagnostics", "specc.frontend", "specc.io", "specc.ir", "specc.library", "specc.preprocessing",
-        "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_names",
+        "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_name_patterns",
     },
     "specc.driver.option_kinds": {"specc.diagnostics", "specc.io"},
-    "specc.driver.uncompiled_model": {
+    "specc.driver.compiled_model_check": {
         "specc.artifact", "specc.diagnostics", "specc.io", "specc.library",
     },
     "specc.driver": {
@@ -131,7 +131,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.decode.settings_errors", "specc.diagnostics", "specc.frontend", "specc.huggingface",
         "specc.incremental", "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.preprocessing",
         "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline", "specc.weights",
-        "specc.weights.formats", "specc.weights.parameter_names", "specc.weights.random_stream",
+        "specc.weights.formats", "specc.weights.parameter_name_patterns", "specc.weights.random_stream",
     },
     "specc.visualize": {
         "numpy", "specc.analysis", "specc.diagnostics", "specc.drawing", "specc.driver", "specc.io",
@@ -144,7 +144,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.cli": {
         "numpy", "specc.analysis", "specc.artifact", "specc.batch_inference", "specc.decode.setting_table",
         "specc.diagnostics", "specc.drawing", "specc.driver", "specc.driver.option_kinds",
-        "specc.driver.uncompiled_model", "specc.frontend", "specc.huggingface",
+        "specc.driver.compiled_model_check", "specc.frontend", "specc.huggingface",
         "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.lsp", "specc.preprocessing",
         "specc.runtime", "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline",
         "specc.verification", "specc.version", "specc.visualize", "specc.weights", "specc.weights.formats",
@@ -152,10 +152,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # the public interface of compiled models, which must not import the compiler
     "specc.model": {
         "specc.batch_inference", "specc.decode", "specc.diagnostics", "specc.driver.option_kinds",
-        "specc.driver.uncompiled_model", "specc.ir.array", "specc.runtime",
+        "specc.driver.compiled_model_check", "specc.ir.array", "specc.runtime",
     },
     "specc.model_loading": {
-        "specc.decode.setting_table", "specc.driver.option_kinds", "specc.driver.uncompiled_model",
+        "specc.decode.setting_table", "specc.driver.option_kinds", "specc.driver.compiled_model_check",
         "specc.model", "specc.runtime",
     },
     # the public interface

@@ -16,7 +16,7 @@ from support.hf_text_cases import DECODERS, ENCODERS
 from transformers import CONFIG_MAPPING
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.config_compatibility import warn_unread_keys
+from specc.driver.config_json_check import warn_unread_keys
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.section_evaluation import value_to_json

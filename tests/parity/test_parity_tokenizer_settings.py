@@ -12,7 +12,7 @@ import transformers
 from support.text_checkpoints import TOKENIZERS
 from tokenizers import Tokenizer
 
-from specc.huggingface.tokenizer_settings import apply_tokenizer_settings
+from specc.huggingface.tokenizer_config import apply_tokenizer_settings
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 TEXTS = [

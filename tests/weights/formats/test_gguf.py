@@ -36,10 +36,10 @@ from specc.huggingface.model_family import load_checkpoint_config
 from specc.io.json_io import Json
 from specc.ir.array import Array
 from specc.weights.checkpoint_files import open_weights
-from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
-from specc.weights.formats.gguf import open_gguf
+from specc.weights.formats.gguf_file_and_tensor_names import open_gguf
 from specc.weights.formats.quantized_decoders import QuantizationSettings
 from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.quantized_checkpoint import DequantizedCheckpoint
 
 
 def decode_float16(raw: bytes) -> float:

@@ -16,8 +16,8 @@ from specc.huggingface.quantization_config import CheckpointQuantization, read_q
 from specc.ir.array import Array
 from specc.library.spec_file_lookup import load_config_json
 from specc.weights.checkpoint_files import Checkpoint, open_weights
-from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.formats.safetensors import open_safetensors, write_safetensors
+from specc.weights.quantized_checkpoint import DequantizedCheckpoint
 
 KEPT = Path(__file__).parents[2] / "kept" / "quantized"
 EXPECTED = "expected:"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specc.weights.parameter_names import (
+from specc.weights.parameter_name_patterns import (
     NamePattern,
     find_nearest_name,
     format_name_groups,

@@ -1,31 +1,30 @@
-"""Choose the quantization plan and the compute dtype (f32, f16, bf16) of a compilation."""
+"""Choose the quantized weights and the 16-bit compute dtype of a compilation, and check that the
+target supports them.
+"""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from typing import NoReturn
 
-from specc.backend import EmittedModel
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.quantize_option_errors import check_patterns_match, find_ineffective_options
 from specc.driver.quantize_section import QuantizeRequest, check_group_size
 from specc.io.safe_read import escape_text
 from specc.ir import ops
-from specc.ir.graph import Graph, select_entries
+from specc.ir.graph import Graph
 from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorSource
 from specc.ir.ops.quantized import FoldedNorm, PackedWeightFormat, QuantizationPlan, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import HalfDtype
+from specc.transforms.quantizable_weights import find_underlying_weight
 from specc.transforms.quantization_plan import (
     QuantizationDecision,
     QuantizationKind,
     QuantizationOptions,
     choose_weight_formats,
 )
-from specc.transforms.weight_uses import find_underlying_weight
-from specc.weights.quantized_weights import QuantizedWeights
 from specc.weights.transposed_weights_and_norm_folding import WeightRangeCheck
 
 
@@ -247,56 +246,3 @@ def quantize_model_graphs(source: ModelSource, plan: QuantizationPlan) -> ModelS
             quantized = replace(derived, encode=encode, step=quantize_graph(derived.step))
             return replace(source, graph=quantize_graph(graph), derived=quantized)
     return quantize_graph(source)
-
-
-def describe_weight_precision(
-    graph: Graph,
-    values: QuantizedWeights,
-    kept_reasons: Mapping[str, str],
-    emitted_model: EmittedModel,
-    int4_method: str,
-) -> dict[str, object]:
-    """Return the manifest entry of each quantized weight, and the reason why each other weight is
-    not quantized.
-
-    `int4_method` is the quantization method of int4 weights. In an entry, `error` is a relative
-    error, and `worst` is the maximum absolute error of an element.
-    """
-    entries: dict[str, object] = {}
-    initializers = emitted_model.initializer_names
-    for name in graph.parameters:
-        format = values.plan.get(name)
-        if format is None:
-            continue
-        quantized = values.streams[values.base.get_tied_source(name) or name]
-        error = quantized.error
-        entries[name] = {
-            "bits": format.bits,
-            "block": format.group_size,
-            "layout": format.layout,
-            "rounding": format.rounding,
-            "turned": format.is_transposed,
-            **{
-                str(role): initializers[format.format_tensor_name(name, role)]
-                for role in format.tensor_roles[1:]
-            },
-            "recipe": quantized.recipe,
-            "error": float(f"{error.relative_error:.4g}"),
-            "worst": float(f"{error.max_error:.4g}"),
-        }
-    return {
-        "rounded": entries,
-        "recipe": int4_method,
-        "kept": select_entries(kept_reasons, graph.parameters),
-    }
-
-
-def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
-    """Describe how attention is lowered, once per group of consecutive equal layers."""
-    lowerings = (
-        (a["how"], a["scope"]) for a in emitted_model.attention_weight_locations if "how" in a
-    )
-    for how, entries in groupby(lowerings, key=lambda lowering: lowering[0]):
-        scopes = [scope for _, scope in entries]
-        scope_texts = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
-        yield f"{graph}: {' '.join(scope_texts)}: {how}"
