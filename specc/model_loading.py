@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specc.decode.setting_table import PREFILL_CHUNK_SIZE
+from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.driver.compiled_model_check import check_model_is_compiled
 from specc.driver.option_kinds import (
     COUNT_OPTION,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specc.batch_inference.block_runner import BlockRunner
-from specc.batch_inference.engines import BlockProgress, LocalEngine, RayEngine
 from specc.batch_inference.job_files import (
     PLAN_DIRECTORY,
     BlockStatistics,
@@ -20,6 +19,7 @@ from specc.batch_inference.job_files import (
     read_plan,
 )
 from specc.batch_inference.job_planner import JobRequest, plan_job
+from specc.batch_inference.worker_processes_and_ray import BlockProgress, LocalEngine, RayEngine
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import write_file_atomically

@@ -14,6 +14,7 @@ from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.types import Type
+from specc.preprocessing.predictions import compute_probabilities
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     DetectionOutput,
@@ -24,7 +25,7 @@ from specc.preprocessing.preprocessing_records import (
     SegmentationOutput,
     TextOutput,
 )
-from specc.preprocessing.result_formatting import compute_probabilities, format_output
+from specc.preprocessing.result_formatting import format_output
 from specc.preprocessing.text_codec import decode_text
 from specc.runtime.attention_weights import AttentionNode, locate_attention_nodes
 from specc.runtime.generation_stream import GenerationResult, split_by_codebook

@@ -21,7 +21,7 @@ from specc.cli.options import UsageError, describe_unknown_option, find_option_g
 from specc.cli.terminal import print_diagnostics
 from specc.diagnostics.diagnostic import Diagnostic, ErrorCategory, SpeccError, compute_exit_status
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.io.platform import (
+from specc.io.platform_and_signals import (
     ProcessTerminatedError,
     get_pending_termination,
     install_termination_handlers,
@@ -45,7 +45,7 @@ COMMANDS = {
         "check", "check names, shapes, causality and padding of a spec", "check my.specc"
     ),
     "compile": Command(
-        "compile_commands",
+        "compile_and_export",
         "compile a spec to an ONNX model or a package",
         "compile gpt2 --weights gpt2/ --graphs all -o out/gpt2",
     ),
@@ -53,7 +53,7 @@ COMMANDS = {
         "run", "run a compiled model, or generate text", 'run out/numbers "de 305" --max-tokens 64'
     ),
     "export": Command(
-        "compile_commands",
+        "compile_and_export",
         "export a compiled model for Triton Inference Server",
         "export triton digits.onnx -o repository/",
     ),
@@ -63,12 +63,12 @@ COMMANDS = {
         "map dates.onnx orders.parquet --column text=source -o out/",
     ),
     "verify": Command(
-        "comparison_commands",
+        "verify_and_diff",
         "compare a compiled model with the float64 reference",
         "verify low.onnx --baseline full.onnx --threshold kl=0.001",
     ),
     "new": Command(
-        "authoring_commands",
+        "new_and_lsp",
         "write a new spec from a built-in model or a checkpoint",
         "new rnnsearch my.yaml",
     ),
@@ -78,37 +78,35 @@ COMMANDS = {
         "show gpt2 --dims batch=1,seq=1024",
     ),
     "diff": Command(
-        "comparison_commands",
+        "verify_and_diff",
         "compare the architectures of two specs, models or packages",
         "diff llama mistral",
     ),
-    "fmt": Command("rewrite_commands", "reformat specs", "fmt my.specc"),
+    "fmt": Command("fmt_convert_expand", "reformat specs", "fmt my.specc"),
     "convert": Command(
-        "rewrite_commands",
+        "fmt_convert_expand",
         "convert .specc to YAML or back, or GloVe vectors to safetensors",
         "convert my.yaml -o my.specc",
     ),
     "expand": Command(
-        "rewrite_commands",
+        "fmt_convert_expand",
         "inline base specs and standard library blocks into one spec",
         "expand my.yaml -o whole.specc",
     ),
     "explain": Command(
-        "catalog_commands", "print the description of a diagnostic code", "explain E0302"
+        "list_doc_explain", "print the description of a diagnostic code", "explain E0302"
     ),
     "list": Command(
-        "catalog_commands",
+        "list_doc_explain",
         "list built-in specs, model types, blocks, masks, scores and functions",
         "list specs",
     ),
     "doc": Command(
-        "catalog_commands",
+        "list_doc_explain",
         "print the documentation of a spec, block or function",
         "doc attention --source",
     ),
-    "lsp": Command(
-        "authoring_commands", "run the language server on stdin and stdout", "lsp --schema"
-    ),
+    "lsp": Command("new_and_lsp", "run the language server on stdin and stdout", "lsp --schema"),
     "completion": Command(
         "completion", "print a completion script for bash, zsh or fish", "completion bash"
     ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from specc.artifact.package_index_and_integrity import is_package_directory
 from specc.cli.terminal import STDIN_NAME, print_note, read_spec_from_stdin
-from specc.decode.setting_table import STRATEGIES
+from specc.decode.setting_names_and_limits import STRATEGIES
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.driver.option_kinds import (

@@ -20,7 +20,7 @@ from specc.cli.run_inputs import (
     add_task_images,
     parse_input_arguments,
 )
-from specc.cli.run_outputs import (
+from specc.cli.run_outputs_and_predictions import (
     RunOutputFiles,
     array_to_json,
     generated_sequence_to_json,
@@ -46,12 +46,9 @@ from specc.ir.array import Array
 from specc.preprocessing.chat_template import MAX_TEXT
 from specc.preprocessing.images import ImageSize
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
-from specc.preprocessing.preprocessing_config import (
-    PROBABILITY_FUNCTIONS,
-    PreprocessingConfig,
-    Task,
-)
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.result_formatting import format_results
+from specc.preprocessing.tasks import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_capture import capture_attention, capture_generation_attention
 from specc.runtime.generation_request import prepare_chat
 from specc.runtime.generation_stream import GenerationStream, convert_results_to_arrays

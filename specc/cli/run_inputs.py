@@ -32,13 +32,13 @@ from specc.preprocessing.image_prompts import (
     prepare_images,
 )
 from specc.preprocessing.images import ImageSize, decode_image
-from specc.preprocessing.preprocessing_config import Task
 from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
     DetectionOutput,
     ImageConfig,
     Waveform,
 )
+from specc.preprocessing.tasks import Task
 from specc.preprocessing.text_batches_and_windows import batch_sequences
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.generation_request import find_chat_tokenizer

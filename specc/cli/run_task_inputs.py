@@ -12,7 +12,6 @@ from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.preprocessing.array_files import load_strict_json
-from specc.preprocessing.preprocessing_config import Task, TaskInput
 from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
     FilterBanks,
@@ -20,6 +19,7 @@ from specc.preprocessing.preprocessing_records import (
     LogMel,
     Waveform,
 )
+from specc.preprocessing.tasks import Task, TaskInput
 from specc.runtime.model_inputs import ModelInputs
 
 AUDIO_READINGS = (Waveform, LogMel, FilterBanks)

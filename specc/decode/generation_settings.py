@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from specc.decode.setting_table import (
+from specc.decode.setting_names_and_limits import (
     GENERAL_OPTIONS,
     GENERATION_OPTIONS,
     OPTIONS_BY_NAME,
     STRATEGY_OPTIONS,
     GenerationOption,
 )
-from specc.decode.settings_errors import (
+from specc.decode.setting_validation import (
     check_spec_settings,
     convert_to_list,
     find_sequence_count_error,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from specc.analysis.length_limits import find_length_limits
-from specc.decode.settings_errors import convert_to_list, parse_strategy
+from specc.decode.setting_validation import convert_to_list, parse_strategy
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.compile_options import PROFILES

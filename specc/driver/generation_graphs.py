@@ -16,7 +16,7 @@ from specc.artifact.generation_metadata import (
 )
 from specc.artifact.manifest import RECORDED_SETTINGS, UNSUPPORTED_SETTINGS, RandomInitInfo
 from specc.decode.generation_settings import GenerationSettings, merge_settings
-from specc.decode.settings_errors import VocabularySizes
+from specc.decode.setting_validation import VocabularySizes
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_job import CompileJob, LoweringJob
 from specc.incremental.step_plan import OutputPositions

@@ -3,7 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from specc.decode.settings_errors import VocabularySizes, check_spec_settings, find_codebook_error
+from specc.decode.setting_validation import (
+    VocabularySizes,
+    check_spec_settings,
+    find_codebook_error,
+)
 from specc.diagnostics.diagnostic import Diagnostic, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import LexicalScope

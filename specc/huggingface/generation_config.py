@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from specc.decode.settings_errors import check_spec_settings
+from specc.decode.setting_validation import check_spec_settings
 from specc.diagnostics.diagnostic import raise_error
 from specc.huggingface.processor_files import (
     find_repository_file,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from specc.decode.settings_errors import VocabularySizes
+from specc.decode.setting_validation import VocabularySizes
 from specc.frontend.section_evaluation import get_vocabulary_sizes
 from specc.huggingface.processor_files import (
     SENTENCE_CONFIGS,

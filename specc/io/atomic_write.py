@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Protocol
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io import platform
+from specc.io import platform_and_signals
 from specc.io.output_paths import (
     check_regular_file,
     normalize_output_path,
@@ -68,7 +68,7 @@ def check_free_disk_space(directory: str | Path, size: int) -> None:
     """Raise E0813 if a directory's disk has fewer than `size` bytes of free space."""
     if (progress := WRITE_PROGRESS.get()) is not None:
         progress.add_expected_bytes(size)
-    free = platform.get_free_disk_space(directory)
+    free = platform_and_signals.get_free_disk_space(directory)
     if free is not None and free < size:
         raise_error(
             "E0813",
@@ -189,7 +189,7 @@ class OutputDirectory:
         temporary = self._reserve_name()
         digest, size, progress = hashlib.sha256(), 0, WRITE_PROGRESS.get()
         try:
-            fd = os.open(temporary, platform.get_create_flags(), 0o666)
+            fd = os.open(temporary, platform_and_signals.get_create_flags(), 0o666)
             try:
                 for chunk in chunks:
                     digest.update(chunk)
@@ -198,7 +198,7 @@ class OutputDirectory:
                     if progress is not None:
                         progress.add_written_bytes(memoryview(chunk).nbytes)
                 if existing_mode is not None:
-                    platform.copy_file_mode(fd, stat.S_IMODE(existing_mode) & 0o777)
+                    platform_and_signals.copy_file_mode(fd, stat.S_IMODE(existing_mode) & 0o777)
                 os.fsync(fd)
             except BaseException:
                 with suppress(OSError):
@@ -223,9 +223,9 @@ class OutputDirectory:
             target = self.path / name
             if not os.path.lexists(target):
                 self._published.append(target)
-            platform.replace_file(temporary, target)
+            platform_and_signals.replace_file(temporary, target)
         if self._hash_named_files:
-            platform.sync_directory(self.path)
+            platform_and_signals.sync_directory(self.path)
         self._publish_entries()
         # Keep files of the new package, and files outside the directory even if the old index lists
         # them.
@@ -247,14 +247,14 @@ class OutputDirectory:
                 target = self.path / name
                 backup = self._reserve_name() if os.path.lexists(target) else None
                 if backup is not None:
-                    platform.link_or_copy_file(target, backup)
+                    platform_and_signals.link_or_copy_file(target, backup)
                 backups[target] = backup
-                platform.replace_file(temporary, target)
-            platform.sync_directory(self.path)
+                platform_and_signals.replace_file(temporary, target)
+            platform_and_signals.sync_directory(self.path)
         except BaseException:
             for target, backup in backups.items():
                 if backup is not None:
-                    platform.replace_file(backup, target)
+                    platform_and_signals.replace_file(backup, target)
                 else:
                     _unlink_quietly(target)
             raise
@@ -265,7 +265,7 @@ class OutputDirectory:
         name, temporary = entry
         published, self._published = self._published, []
         try:
-            platform.replace_file(temporary, self.path / name)
+            platform_and_signals.replace_file(temporary, self.path / name)
         except OSError:
             self._published = published
             raise
@@ -291,7 +291,7 @@ def _write_chunk(fd: int, chunk: Chunk) -> None:
 def _sync_after_rename(path: Path) -> None:
     """Sync the directory after its only entry is published. If this fails, only raise E0815."""
     try:
-        platform.sync_directory(path)
+        platform_and_signals.sync_directory(path)
     except OSError as error:
         raise_error(
             "E0815",
@@ -331,7 +331,7 @@ _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
 @cache
 def get_process_namespace() -> str:
     """Return eight hex digits that identify boot and container, in which process ids are unique."""
-    identifiers = [platform.get_host_name()]
+    identifiers = [platform_and_signals.get_host_name()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):  # not every system has `/proc`
             identifiers.append(_read_file_or_link(path))
@@ -354,7 +354,7 @@ def get_temporary_prefix() -> str:
 def is_stale_file_name(name: str, written_time: float) -> bool:
     """Return True if a temporary file, written at `written_time`, has no running process."""
     match = _TEMPORARY_NAME.fullmatch(name)
-    if match is None or platform.is_process_alive(int(match[2])):
+    if match is None or platform_and_signals.is_process_alive(int(match[2])):
         return False
     return match[1] == get_process_namespace() or time.time() - written_time > STALE_SECONDS
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.io.platform import get_read_flags
+from specc.io.platform_and_signals import get_read_flags
 
 
 class Closeable(ABC):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,9 +11,8 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.preprocessing_config import Options, Task
-from specc.preprocessing.preprocessing_records import TextConfig
-from specc.preprocessing.result_formatting import compute_probabilities
+from specc.preprocessing.preprocessing_records import CtcOutput, TextConfig
+from specc.preprocessing.tasks import Options, Task
 from specc.preprocessing.text_batches_and_windows import TextEncoding
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import (
@@ -65,6 +65,18 @@ class TaskResults:
 def make_predictions(task_results: TaskResults) -> list[Prediction]:
     """Return the predictions of a task, one per text."""
     return TASK_PREDICTIONS[task_results.task.kind](task_results)
+
+
+def compute_probabilities(logits: Array) -> NDArray[np.float64]:
+    """Return the float64 softmax over the last axis, which is uniform if no score is finite."""
+    scores = logits.astype(np.float64)
+    maximum = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - np.where(np.isfinite(maximum), maximum, 0))
+        total = powers.sum(axis=-1, keepdims=True)
+        is_valid = np.isfinite(total) & (total > 0)
+        uniform = 1 / max(1, scores.shape[-1])
+        return np.where(is_valid, powers / np.where(is_valid, total, 1), uniform)
 
 
 def apply_score_function(scores: Floats, function: str) -> Floats:
@@ -244,6 +256,20 @@ def compute_cosine_similarities(vectors: Array) -> Floats:
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     unit = rows / np.where(lengths > 0, lengths, 1)
     return np.asarray(unit @ unit.T)
+
+
+def decode_ctc(ids: Sequence[int], record: CtcOutput) -> str:
+    """Decode the best CTC path of a sequence to text, without repeated tokens and blanks."""
+    vocabulary_size = len(record.vocab)
+    tokens = [record.vocab[i] if i < vocabulary_size else record.unknown_token for i in ids]
+    merged_tokens = [token for token, _ in groupby(tokens)]
+    blank = record.vocab[record.blank_token_id]
+    text = "".join(
+        record.word_separator if token == record.word_delimiter else token
+        for token in merged_tokens
+        if token != blank
+    ).strip()
+    return text.lower() if record.do_lower_case else text
 
 
 AGGREGATION_STRATEGIES = ("none", "simple", "first", "average", "max")

@@ -13,6 +13,7 @@ from specc.drawing.png import encode_png
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.images import ImageSize, denormalize_image
+from specc.preprocessing.predictions import compute_probabilities, decode_ctc
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     CtcOutput,
@@ -25,7 +26,7 @@ from specc.preprocessing.preprocessing_records import (
     TextConfig,
     TextOutput,
 )
-from specc.preprocessing.text_codec import decode_ctc, decode_text
+from specc.preprocessing.text_codec import decode_text
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 
 Floats = NDArray[np.float64]
@@ -158,18 +159,6 @@ def format_output(
             boxes = outputs.get(record.boxes_output)
             lines = _format_boxes(name, record, value, boxes, sizes)
     return FormattedResults(tuple(lines))
-
-
-def compute_probabilities(logits: Array) -> NDArray[np.float64]:
-    """Return the float64 softmax over the last axis, which is uniform if no score is finite."""
-    scores = logits.astype(np.float64)
-    maximum = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-    with np.errstate(invalid="ignore"):
-        powers = np.exp(scores - np.where(np.isfinite(maximum), maximum, 0))
-        total = powers.sum(axis=-1, keepdims=True)
-        is_valid = np.isfinite(total) & (total > 0)
-        uniform = 1 / max(1, scores.shape[-1])
-        return np.where(is_valid, powers / np.where(is_valid, total, 1), uniform)
 
 
 def format_percent(fraction: float) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NoReturn, cast
 
 import numpy as np
@@ -14,7 +14,6 @@ from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import (
     ByteTokenizer,
     CharTokenizer,
-    CtcOutput,
     TextConfig,
     WordTokenizer,
 )
@@ -189,17 +188,3 @@ def _raise_unknown(text: str, position: int, reason: str) -> NoReturn:
         notes=[f"character {position + 1} of the text"],
         helps=["remove it, or use characters of the vocabulary"],
     )
-
-
-def decode_ctc(ids: Sequence[int], record: CtcOutput) -> str:
-    """Decode the best CTC path of a sequence to text, without repeated tokens and blanks."""
-    vocabulary_size = len(record.vocab)
-    tokens = [record.vocab[i] if i < vocabulary_size else record.unknown_token for i in ids]
-    merged_tokens = [token for token, _ in groupby(tokens)]
-    blank = record.vocab[record.blank_token_id]
-    text = "".join(
-        record.word_separator if token == record.word_delimiter else token
-        for token in merged_tokens
-        if token != blank
-    ).strip()
-    return text.lower() if record.do_lower_case else text

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any, NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
-from specc.io.platform import discard_native_stderr
+from specc.io.platform_and_signals import discard_native_stderr
 from specc.io.safe_read import escape_text
 from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer, TokenizerFile
 

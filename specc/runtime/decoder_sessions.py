@@ -9,7 +9,7 @@ import numpy as np
 
 from specc.artifact.generation_metadata import GenerationMetadata
 from specc.backend import Computation, DeviceTensor, DeviceTensors, IOBindingRun, Session
-from specc.decode.setting_table import PREFILL_CHUNK_SIZE
+from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.decode.token_selection import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
 from specc.ir.graph import Graph

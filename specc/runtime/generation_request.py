@@ -13,7 +13,7 @@ from specc.artifact.manifest import RandomInitInfo
 from specc.backend import Session
 from specc.decode.decode_loop import DelayedPrompt, apply_delay_pattern
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.settings_errors import VocabularySizes, find_codebook_error
+from specc.decode.setting_validation import VocabularySizes, find_codebook_error
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.ir.array import Array, Arrays

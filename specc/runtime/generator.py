@@ -15,8 +15,8 @@ from specc.artifact.generation_metadata import (
 from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.decode.decode_loop import check_delays
 from specc.decode.generation_settings import GenerationSettings, merge_settings
-from specc.decode.setting_table import GENERATION_OPTIONS, PREFILL_CHUNK_SIZE
-from specc.decode.settings_errors import SUPPRESSING_SETTINGS
+from specc.decode.setting_names_and_limits import GENERATION_OPTIONS, PREFILL_CHUNK_SIZE
+from specc.decode.setting_validation import SUPPRESSING_SETTINGS
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.json_io import parse_exact_integer

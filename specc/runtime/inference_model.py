@@ -10,13 +10,13 @@ from typing import NoReturn
 from specc.artifact.generation_metadata import is_streaming_package
 from specc.artifact.manifest import Manifest, RandomInitInfo
 from specc.artifact.package_index_and_integrity import INDEX_FILE, read_package_index
-from specc.decode.setting_table import PREFILL_CHUNK_SIZE
+from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import Closeable, escape_text
 from specc.ir.array import Array
-from specc.preprocessing.preprocessing_config import Task
+from specc.preprocessing.tasks import Task
 from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.generator import Generator, make_generator, open_generator
 from specc.runtime.loaded_model import LoadedModel, load_model

@@ -10,7 +10,7 @@ from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS, UNSUPPORTED
 from specc.backend import Session
 from specc.decode.beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.setting_table import OPTIONS_BY_NAME
+from specc.decode.setting_names_and_limits import OPTIONS_BY_NAME
 from specc.decode.token_selection import (
     DecodeObserver,
     DecodeStepOutput,

@@ -17,9 +17,9 @@ from specc.preprocessing.predictions import (
     TaskResults,
     make_predictions,
 )
-from specc.preprocessing.preprocessing_config import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextConfig
 from specc.preprocessing.python_inputs import convert_input
+from specc.preprocessing.tasks import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.text_batches_and_windows import (
     TextEncoding,
     batch_encodings,

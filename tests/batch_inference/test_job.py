@@ -20,11 +20,11 @@ import specc.batch_inference.block_runner
 import specc.batch_inference.job_files
 from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.block_runner import BlockRunner
-from specc.batch_inference.engines import LocalEngine
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import plan_job
 from specc.batch_inference.row_batches import InputRow
+from specc.batch_inference.worker_processes_and_ray import LocalEngine
 from specc.diagnostics.diagnostic import SpeccError
 
 
@@ -202,7 +202,7 @@ def find_workers(out: Path) -> Iterator[int]:
             words = (entry / "cmdline").read_bytes().decode()
         except OSError:
             continue
-        if "specc.batch_inference.engines" in words and str(out) in words:
+        if "specc.batch_inference.worker_processes_and_ray" in words and str(out) in words:
             yield int(entry.name)
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from specc.cli import main as cli
-from specc.cli.catalog_commands import WEIGHT_RULE_DOCS
+from specc.cli.list_doc_explain import WEIGHT_RULE_DOCS
 from specc.cli.options import OPTIONS_OF_OTHER_TOOLS
 from specc.diagnostics.render import escape_control_characters
 from specc.driver.weights_section import WEIGHT_TRANSFORMS
-from specc.io.platform import ProcessTerminatedError
+from specc.io.platform_and_signals import ProcessTerminatedError
 
 SPECC = [sys.executable, "-m", "specc"]
 SPEC = """specc 1

@@ -15,7 +15,7 @@ from support.tokenizer_files import train_tokenizer
 import specc
 from specc.cli.main import main
 from specc.drawing.png import encode_png
-from specc.preprocessing.preprocessing_config import TASKS
+from specc.preprocessing.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "command-line.schema.json").read_text(encoding="utf-8"))

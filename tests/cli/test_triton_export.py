@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import specc
-from specc.cli.compile_commands import FILE_HEADER
+from specc.cli.compile_and_export import FILE_HEADER
 from specc.cli.main import main
 
 SPEC = """specc 1

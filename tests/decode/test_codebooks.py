@@ -16,7 +16,7 @@ from specc.decode.decode_loop import (
     list_codebook_frames,
 )
 from specc.decode.generation_settings import GenerationSettings, merge_settings
-from specc.decode.settings_errors import find_codebook_error
+from specc.decode.setting_validation import find_codebook_error
 from specc.decode.token_selection import (
     DecodeStepOutput,
     filter_candidates,

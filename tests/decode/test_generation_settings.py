@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specc.decode.generation_settings import GenerationArguments, GenerationSettings, merge_settings
-from specc.decode.setting_table import GENERATION_OPTIONS
+from specc.decode.setting_names_and_limits import GENERATION_OPTIONS
 from specc.diagnostics.diagnostic import SpeccError
 
 BEAM = {"start": 1, "stop": 2, "strategy": {"kind": "beam", "num_beams": 12, "length_penalty": 0.6}}

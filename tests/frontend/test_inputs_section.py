@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.cli.rewrite_commands import expand_spec
+from specc.cli.fmt_convert_expand import expand_spec
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.unused_names import find_unused_names

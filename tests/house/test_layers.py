@@ -23,12 +23,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.ir.array": {"numpy"},
     "specc.syntax": {"specc.diagnostics", "yaml"},
     # only names and ranges, which specs contain too
-    "specc.decode.setting_table": set(),
-    "specc.decode.settings_errors": {"specc.decode.setting_table", "specc.diagnostics"},
+    "specc.decode.setting_names_and_limits": set(),
+    "specc.decode.setting_validation": {"specc.decode.setting_names_and_limits", "specc.diagnostics"},
     # only name patterns, which specs contain too
     "specc.weights.parameter_name_patterns": set(),
     "specc.frontend": {
-        "specc.decode.settings_errors", "specc.diagnostics", "specc.io", "specc.ir", "specc.syntax",
+        "specc.decode.setting_validation", "specc.diagnostics", "specc.io", "specc.ir", "specc.syntax",
         "specc.weights.parameter_name_patterns",
     },
     "specc.library": {"specc.diagnostics", "specc.frontend", "specc.io", "specc.syntax"},
@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.ir.array", "tokenizers",
     },
     "specc.decode": {
-        "numpy", "specc.decode.setting_table", "specc.decode.settings_errors", "specc.diagnostics",
+        "numpy", "specc.decode.setting_names_and_limits", "specc.decode.setting_validation", "specc.diagnostics",
         "specc.ir.array", "specc.weights.random_stream",
     },
     "specc.artifact": {
@@ -98,7 +98,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.runtime": {
         "ml_dtypes", "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.decode",
-        "specc.decode.setting_table", "specc.decode.settings_errors", "specc.diagnostics", "specc.drawing",
+        "specc.decode.setting_names_and_limits", "specc.decode.setting_validation", "specc.diagnostics", "specc.drawing",
         "specc.io", "specc.ir", "specc.ir.array", "specc.preprocessing", "specc.weights.int_quantization",
         "specc.weights.parameter_name_patterns",
     },
@@ -118,8 +118,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.weights", "specc.weights.int_quantization",
     },
     "specc.huggingface": {
-        "huggingface_hub", "specc.backend", "specc.decode", "specc.decode.setting_table",
-        "specc.decode.settings_errors", "specc.diagnostics", "specc.frontend", "specc.io", "specc.ir", "specc.library", "specc.preprocessing",
+        "huggingface_hub", "specc.backend", "specc.decode", "specc.decode.setting_names_and_limits",
+        "specc.decode.setting_validation", "specc.diagnostics", "specc.frontend", "specc.io", "specc.ir", "specc.library", "specc.preprocessing",
         "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_name_patterns",
     },
     "specc.driver.option_kinds": {"specc.diagnostics", "specc.io"},
@@ -128,7 +128,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.driver": {
         "numpy", "specc.driver.option_kinds", "specc.analysis", "specc.artifact", "specc.backend", "specc.calibration", "specc.decode",
-        "specc.decode.settings_errors", "specc.diagnostics", "specc.frontend", "specc.huggingface",
+        "specc.decode.setting_validation", "specc.diagnostics", "specc.frontend", "specc.huggingface",
         "specc.incremental", "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.preprocessing",
         "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline", "specc.weights",
         "specc.weights.formats", "specc.weights.parameter_name_patterns", "specc.weights.random_stream",
@@ -142,7 +142,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.huggingface", "specc.io", "specc.library", "specc.syntax", "specc.version",
     },
     "specc.cli": {
-        "numpy", "specc.analysis", "specc.artifact", "specc.batch_inference", "specc.decode.setting_table",
+        "numpy", "specc.analysis", "specc.artifact", "specc.batch_inference", "specc.decode.setting_names_and_limits",
         "specc.diagnostics", "specc.drawing", "specc.driver", "specc.driver.option_kinds",
         "specc.driver.compiled_model_check", "specc.frontend", "specc.huggingface",
         "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.lsp", "specc.preprocessing",
@@ -155,7 +155,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.driver.compiled_model_check", "specc.ir.array", "specc.runtime",
     },
     "specc.model_loading": {
-        "specc.decode.setting_table", "specc.driver.option_kinds", "specc.driver.compiled_model_check",
+        "specc.decode.setting_names_and_limits", "specc.driver.option_kinds", "specc.driver.compiled_model_check",
         "specc.model", "specc.runtime",
     },
     # the public interface

@@ -11,7 +11,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.io import atomic_write as output
-from specc.io import platform
+from specc.io import platform_and_signals
 from specc.io.atomic_write import OutputDirectory, write_file_atomically
 from specc.io.output_paths import reject_input_overwrite
 
@@ -111,7 +111,7 @@ def test_failing_call_keeps_the_old_file(
             (directory / "a.onnx").write_bytes(b"old")
         before = read_files(directory)
         faulty = FailingOS(n, error)
-        for module in (output, platform):
+        for module in (output, platform_and_signals):
             monkeypatch.setattr(module, "os", faulty)
         complete = {"a.onnx": b"new content"}
         try:
@@ -145,7 +145,7 @@ def test_failing_call_keeps_the_old_package(
         before = read_files(directory)
         faulty = FailingOS(n, error)
         with monkeypatch.context() as patch:
-            for module in (output, platform):
+            for module in (output, platform_and_signals):
                 patch.setattr(module, "os", faulty)
             try:
                 write_version(directory, b"2")

@@ -10,7 +10,7 @@ import pytest
 
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
-from specc.io import output_paths, platform
+from specc.io import output_paths, platform_and_signals
 from specc.io.atomic_write import write_file_atomically
 
 WITHOUT = """
@@ -33,7 +33,7 @@ def imported(name, *rest, **more):
         raise ImportError(name)
     return was(name, *rest, **more)
 builtins.__import__ = imported
-import specc.io.platform as system
+import specc.io.platform_and_signals as system
 system.IS_WINDOWS = True
 def never(*given):
     raise AssertionError("asking would end the process")
@@ -126,8 +126,8 @@ def test_replacing_an_open_file_is_retried(tmp_path: Path, monkeypatch: pytest.M
         really(source, target)
 
     monkeypatch.setattr(os, "replace", replace_busy_file)
-    monkeypatch.setattr(platform, "IS_WINDOWS", True)
-    monkeypatch.setattr(platform, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(platform_and_signals, "IS_WINDOWS", True)
+    monkeypatch.setattr(platform_and_signals, "RETRY_SECONDS", 0.0)
     write_file_atomically(tmp_path / "a.txt", [b"new"])
     assert (times[0], (tmp_path / "a.txt").read_bytes()) == (3, b"new")
     # a file that stays open causes an error and remains unchanged
@@ -138,7 +138,7 @@ def test_replacing_an_open_file_is_retried(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "a.txt").read_bytes() == b"new"
     # other errors are not retried
     times[0] = 1
-    monkeypatch.setattr(platform, "IS_WINDOWS", False)
+    monkeypatch.setattr(platform_and_signals, "IS_WINDOWS", False)
     with pytest.raises(SpeccError, match="E0812"):
         write_file_atomically(tmp_path / "a.txt", [b"newer"])
     assert times[0] == 2
@@ -150,7 +150,7 @@ def test_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Monk
 
     (tmp_path / "a").write_bytes(b"kept")
     monkeypatch.setattr(os, "link", raise_not_permitted)
-    platform.link_or_copy_file(tmp_path / "a", tmp_path / "b")
+    platform_and_signals.link_or_copy_file(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == b"kept"
 
 

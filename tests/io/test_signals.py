@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from specc.cli import catalog_commands as list_command
+from specc.cli import list_doc_explain as list_command
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
-from specc.io import platform
+from specc.io import platform_and_signals
 from specc.io.atomic_write import create_temporary_directory
 
 WAITING = """
@@ -33,8 +33,8 @@ def stays(given):
         (folder / "sums").write_bytes(b"x")
         out.write_named_file("m.onnx", chunks())
 
-import specc.cli.catalog_commands
-specc.cli.catalog_commands.execute_list = stays
+import specc.cli.list_doc_explain
+specc.cli.list_doc_explain.execute_list = stays
 sys.argv = ["specc", "list"]
 main.run_and_exit()
 """
@@ -85,17 +85,17 @@ def test_signal_masked_by_an_import_error(
             raise ImportError("initialization failed") from None
         return 0
 
-    monkeypatch.setattr(platform, "RECEIVED_SIGNALS", [])
+    monkeypatch.setattr(platform_and_signals, "RECEIVED_SIGNALS", [])
     monkeypatch.setattr(
         list_command, "add_list_arguments" if loading else "execute_list", interrupt_import
     )
-    numbers = [signal.SIGINT, *(getattr(signal, n) for n in platform.SIGNAL_NAMES)]
+    numbers = [signal.SIGINT, *(getattr(signal, n) for n in platform_and_signals.SIGNAL_NAMES)]
     before = [signal.getsignal(n) for n in numbers]
     try:
         for each in numbers:
             signal.signal(each, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        platform.install_termination_handlers()
+        platform_and_signals.install_termination_handlers()
         assert main(["list"]) == 128 + number
     finally:
         for each, handler in zip(numbers, before, strict=True):

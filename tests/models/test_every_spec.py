@@ -15,7 +15,7 @@ from support.small_configs import FAMILIES, SMALL_CONFIGS, list_specs_with
 from support.verification_lines import list_model_lines
 
 import specc
-from specc.cli.catalog_commands import read_spec_title
+from specc.cli.list_doc_explain import read_spec_title
 from specc.cli.main import main
 from specc.driver.spec_loader import open_spec
 from specc.frontend.symbolic_check import check_spec_symbolically

@@ -20,6 +20,7 @@ from specc.preprocessing.audio import (
     compute_log_mel_spectrogram,
     make_slaney_filters,
 )
+from specc.preprocessing.predictions import decode_ctc
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     AudioConfig,
@@ -29,7 +30,6 @@ from specc.preprocessing.preprocessing_records import (
     Waveform,
 )
 from specc.preprocessing.result_formatting import format_results
-from specc.preprocessing.text_codec import decode_ctc
 
 RNG = np.random.default_rng(3)
 SMALL = LogMel(num_mel_bins=3, num_frames=5, window_length=8, hop_length=4, sample_rate=16_000)

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image as Pillow
 
 from specc.diagnostics.diagnostic import SpeccError
+from specc.preprocessing.predictions import compute_probabilities
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     ByteTokenizer,
@@ -18,12 +19,7 @@ from specc.preprocessing.preprocessing_records import (
     SegmentationOutput,
     TextOutput,
 )
-from specc.preprocessing.result_formatting import (
-    compute_probabilities,
-    format_output,
-    format_percent,
-    format_results,
-)
+from specc.preprocessing.result_formatting import format_output, format_percent, format_results
 
 
 def decode_png(data: bytes) -> np.ndarray:

@@ -12,7 +12,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.api import Model
 from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS, UNSUPPORTED_SETTINGS
-from specc.decode.setting_table import GENERATION_OPTIONS
+from specc.decode.setting_names_and_limits import GENERATION_OPTIONS
 from specc.diagnostics.diagnostic import SpeccError
 
 SCALE, STEPS = 2.5, 6

@@ -25,7 +25,7 @@ import onnxruntime
 import pytest
 
 from specc import backend
-from specc.cli import authoring_commands, check
+from specc.cli import check, new_and_lsp
 from specc.cli import main as cli
 from specc.io import atomic_write as output
 from specc.preprocessing import chat_template
@@ -195,7 +195,7 @@ FAILURES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "pyarrow is missing": lambda p: p.setitem(sys.modules, "pyarrow", None),
     "Pillow is missing": lambda p: p.setitem(sys.modules, "PIL", None),
     "tokenizers is missing": lambda p: p.setitem(sys.modules, "tokenizers", None),
-    "pygls is missing": lambda p: p.setattr(authoring_commands, "find_spec", lambda name: None),
+    "pygls is missing": lambda p: p.setattr(new_and_lsp, "find_spec", lambda name: None),
     "jinja2 is missing": lambda p: p.setattr(chat_template, "find_spec", lambda name: None),
     "the runtime stops": lambda p: p.setattr(
         onnxruntime.InferenceSession, "run", _raises(RuntimeError("Non-zero status code returned"))

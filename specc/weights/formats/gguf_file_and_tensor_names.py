@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.platform import read_at_offset
+from specc.io.platform_and_signals import read_at_offset
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.weights.formats.gguf_header import (

@@ -16,7 +16,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.atomic_write import write_file_atomically
 from specc.io.file_type_detection import PRODUCER_NAME, identify_other_file_format
 from specc.io.output_paths import WEIGHTS_OUTPUT, resolve_output_path
-from specc.io.platform import read_at_offset, read_into_buffer
+from specc.io.platform_and_signals import read_at_offset, read_into_buffer
 from specc.io.safe_read import Closeable, UnreadableFileError, escape_text, open_regular_file
 from specc.ir.array import Array
 from specc.weights.formats.safetensors_header import (

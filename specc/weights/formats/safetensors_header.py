@@ -16,7 +16,7 @@ from specc.io.json_io import (
     parse_exact_integer,
     parse_strict_json,
 )
-from specc.io.platform import read_at_offset
+from specc.io.platform_and_signals import read_at_offset
 from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.ir.array import Array
 

@@ -17,7 +17,7 @@ from specc.artifact.package_index_and_integrity import INDEX_FILE
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import SpeccError
 from specc.io import atomic_write as output
-from specc.io import platform
+from specc.io import platform_and_signals
 from specc.runtime.model_package import open_package
 
 EXTRAS = [
@@ -73,7 +73,7 @@ def iterate_failures(
         before = read_directory(directory)
         faulty = Faulty(call, nth, error)
         with patch.context() as context:
-            for module in (output, platform):
+            for module in (output, platform_and_signals):
                 context.setattr(module, "os", faulty)
             with contextlib.suppress(SpeccError, KeyboardInterrupt, Stopped, OSError):
                 write_pair_package(directory, seed=1, extra_files=EXTRAS, load=False)

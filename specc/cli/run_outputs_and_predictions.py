@@ -26,8 +26,8 @@ from specc.io.output_paths import (
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.predictions import compute_cosine_similarities
-from specc.preprocessing.preprocessing_config import Task
 from specc.preprocessing.result_formatting import format_percent
+from specc.preprocessing.tasks import Task
 from specc.runtime.attention_capture import (
     AttentionCapture,
     AttentionSelection,

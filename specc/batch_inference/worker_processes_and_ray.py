@@ -186,7 +186,7 @@ class LocalEngine:
         paths = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
         process = subprocess.Popen(
-            [sys.executable, "-m", "specc.batch_inference.engines", str(self.out)],
+            [sys.executable, "-m", "specc.batch_inference.worker_processes_and_ray", str(self.out)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

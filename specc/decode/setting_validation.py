@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specc.decode.setting_table import (
+from specc.decode.setting_names_and_limits import (
     GENERAL_OPTIONS,
     GENERATION_OPTIONS,
     OPTIONS_BY_NAME,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specc.cli import main as cli
-from specc.cli.authoring_commands import make_spec_name
+from specc.cli.new_and_lsp import make_spec_name
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_draft import SCHEMA_FILE, DerivedSpec, draft_spec, format_derived_spec
