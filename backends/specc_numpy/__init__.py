@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specc_numpy import conv, indexing, nn, quantized, recurrent, tensor
+from specc_numpy import conv, indexing, interpolation, loop, nn, quantized, recurrent, tensor
 from specc_numpy.numpy_interpreter import evaluate, evaluate_graph
 
 __all__ = [
@@ -10,6 +10,8 @@ __all__ = [
     "evaluate",
     "evaluate_graph",
     "indexing",
+    "interpolation",
+    "loop",
     "nn",
     "quantized",
     "recurrent",

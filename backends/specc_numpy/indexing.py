@@ -1,16 +1,14 @@
-"""Evaluate ops that select, reorder or resample positions."""
-
-import math
+"""Evaluate ops that select positions: sort, top-k, slices, index, gather."""
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph_interpreter import (
     check_index_range,
-    evaluate_length,
-    evaluate_pad_amounts,
+    evaluate_index,
+    evaluate_last_index,
+    evaluate_slice,
     evaluate_stride,
     evaluate_top_k,
 )
@@ -54,179 +52,33 @@ evaluate.add_rules(
         ops.StridedSlice: lambda op, env, x: np.take(
             x, np.arange(*evaluate_stride(op, x.shape[op.axis], env)), axis=op.axis
         ),
-        ops.Roll: lambda op, env, x: np.roll(x, evaluate_length(op.shift, env), axis=op.axis),
+        ops.Slice: lambda op, env, x: np.take(
+            x, np.arange(*evaluate_slice(op, x.shape[op.axis], env)), axis=op.axis
+        ),
+        ops.Index: lambda op, env, x: np.take(
+            x, evaluate_index(op, x.shape[op.axis], env), axis=op.axis
+        ),
+        ops.Last: lambda op, env, x: np.take(
+            x, evaluate_last_index(x.shape[op.axis]), axis=op.axis
+        ),
     }
 )
-
-
-@evaluate
-def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
-    """Pad both ends of an axis with a constant, by reflection, or with the edge values.
-
-    a[*a t *b] -> a[*a u *b]
-    """
-    start_padding, end_padding = evaluate_pad_amounts(op, x.shape[op.axis], env)
-    widths = [(0, 0)] * x.ndim
-    widths[op.axis] = start_padding, end_padding
-    if op.mode == "constant":
-        return np.pad(x, widths, constant_values=op.value)
-    return np.pad(x, widths, mode="edge" if op.mode == "edge" else "reflect")
-
-
-@evaluate
-def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
-    """Resize axes by nearest-neighbor, linear or cubic interpolation, like PyTorch.
-
-    a[*a t *b] -> a[*a u *b]
-    """
-    for n, dim in enumerate(op.sizes):
-        axis, size = op.axis + n, evaluate_length(dim, env)
-        length = x.shape[axis]
-        if length < 1 or size < 1:
-            raise_error("E0912", f"cannot resize an axis of length {length} to {size}")
-        # An explicit scale factor is used unchanged, because it differs from the ratio of the
-        # rounded sizes.
-        step = 1 / op.factors[n] if op.factors else length / size
-        if not op.is_interpolating:
-            x = np.take(x, find_nearest_indices(op.mode, length, size, step), axis=axis)
-        elif op.antialias:
-            x = _sum_weighted_positions(
-                x, axis, _compute_antialiased_weights(op.mode, length, size, step)
-            )
-        else:
-            coordinates = _compute_source_coordinates(
-                length, size, step, align_corners=op.align_corners
-            )
-            x = _sum_weighted_positions(x, axis, INTERPOLATION_RULES[op.mode](coordinates))
-    return x
-
-
-def _compute_source_coordinates(
-    length: int, size: int, step: float, *, align_corners: bool
-) -> Array:
-    """Map output indices to source coordinates, with `align_corners` or half-pixel centers."""
-    positions = np.arange(size)
-    if align_corners:
-        return positions * ((length - 1) / (size - 1) if size > 1 else 0.0)
-    coordinates: Array = (positions + 0.5) * step - 0.5
-    return coordinates
-
-
-def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Array]]) -> Array:
-    """Return weighted sums of neighbors along an axis. Indices beyond the border are clamped."""
-    trailing_axes = [1] * (x.ndim - 1 - axis)
-    weighted_sum: Array = np.zeros(())
-    for index, weight in neighbors:
-        values = np.take(x, np.clip(index, 0, x.shape[axis] - 1), axis=axis)
-        weighted_sum = weighted_sum + values * weight.reshape(-1, *trailing_axes)
-    return weighted_sum
-
-
-def find_nearest_indices(mode: str, length: int, size: int, step: float) -> Array:
-    """Return the nearest source index of each output index, computed in float32 like in PyTorch."""
-    offset = np.float32(0.5 if mode == "nearest_exact" else 0)
-    positions = np.arange(size).astype(np.float32) + offset
-    indices: Array = np.minimum(np.floor(positions * np.float32(step)).astype(np.int64), length - 1)
-    return indices
-
-
-def _compute_linear_weights(coordinates: Array) -> list[tuple[Array, Array]]:
-    """Return the two source indices around each coordinate, with their interpolation weights."""
-    coordinates = np.maximum(coordinates, 0.0)
-    lower = np.floor(coordinates).astype(np.int64)
-    return [(lower, 1 - (coordinates - lower)), (lower + 1, coordinates - lower)]
-
-
-def _compute_cubic_weights(coordinates: Array) -> list[tuple[Array, Array]]:
-    """Return four source indices per coordinate and their weights (Keys 1981, a = -0.75)."""
-    a, lower = -0.75, np.floor(coordinates).astype(np.int64)
-    neighbors = []
-    for offset in (-1, 0, 1, 2):
-        distance = np.abs(coordinates - lower - offset)
-        inner = ((a + 2) * distance - (a + 3)) * distance * distance + 1
-        outer = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-        neighbors.append((lower + offset, inner if offset in (0, 1) else outer))
-    return neighbors
-
-
-def _compute_antialiased_weights(
-    mode: str, length: int, size: int, step: float
-) -> list[tuple[Array, Array]]:
-    """Return the source indices in the support of a triangle or cubic filter, and their weights."""
-    filter_scale = max(step, 1.0)
-    centers = (np.arange(size) + 0.5) * step
-    radius = filter_scale * (1 if mode == "bilinear" else 2)
-    first_indices = np.floor(centers - radius + 0.5).astype(np.int64)
-    neighbors = []
-    for n in range(math.ceil(2 * radius) + 1):
-        distance = np.abs(first_indices + n + 0.5 - centers) / filter_scale
-        if mode == "bilinear":
-            weight = np.maximum(1 - distance, 0)
-        else:
-            # the cubic kernel of Keys (1981) with a = -0.5
-            inner = (1.5 * distance - 2.5) * distance * distance + 1
-            outer = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
-            weight = np.where(distance < 1, inner, np.where(distance < 2, outer, 0))
-        is_in_range = (first_indices + n >= 0) & (first_indices + n < length)
-        neighbors.append((first_indices + n, np.where(is_in_range, weight, 0.0)))
-    weight_sum = sum(weight for _, weight in neighbors)
-    return [(index, weight / weight_sum) for index, weight in neighbors]
-
-
-INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
-"""For each interpolation mode, the function that computes source indices (clamped to the axis) and
-interpolation weights.
-"""
-
-
-@evaluate
-def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) -> Array:
-    """Sample a feature map at points with coordinates in [-1, 1], like PyTorch's `grid_sample`.
-
-    f[b c h w], f[b *u xy] -> f[b c *u]
-    """
-    if min(x.shape[2:]) < 1:
-        raise_error("E0912", f"a feature map of shape {x.shape} is sampled")
-    points = grid.reshape(len(grid), math.prod(grid.shape[1:-1]), 2)
-    columns, rows = (_compute_pixel_weights(op, points[..., n], x.shape[3 - n]) for n in range(2))
-    batch = np.arange(len(x))[:, None]
-    samples = np.zeros((*points.shape[:2], x.shape[1]))
-    for row, row_weight in rows:
-        for column, column_weight in columns:
-            samples = samples + x[batch, :, row, column] * (row_weight * column_weight)[..., None]
-    return np.moveaxis(samples, 2, 1).reshape(*x.shape[:2], *grid.shape[1:-1])
-
-
-def _compute_pixel_weights(
-    op: ops.GridSample, coordinates: Array, size: int
-) -> list[tuple[Array, Array]]:
-    """Return the indices and weights of the two pixels next to each point on an axis. Points are in
-    [-1, 1]. NaN is treated as -1.
-    """
-    coordinates = np.where(np.isnan(coordinates), -1.0, coordinates)
-    coordinates = (
-        (coordinates + 1) / 2 * (size - 1)
-        if op.align_corners
-        else ((coordinates + 1) * size - 1) / 2
-    )
-    if op.padding_mode == "reflection":
-        edge = 0.0 if op.align_corners else 0.5
-        span = max(size - 1 + 2 * edge, 1.0)
-        coordinates = span - np.abs((coordinates + edge) % (2 * span) - span) - edge
-    if op.padding_mode != "zeros":
-        coordinates = np.clip(coordinates, 0, size - 1)
-    lower = np.floor(coordinates) if op.mode == "bilinear" else np.round(coordinates)
-    neighbors = [(lower, 1 - (coordinates - lower)), (lower + 1, coordinates - lower)]
-    if op.mode == "nearest":
-        neighbors = [(lower, np.ones(coordinates.shape))]
-    return [
-        # an infinite coordinate may have the weight NaN, so its pixel index is arbitrary
-        (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
-        for n, weight in neighbors
-    ]
 
 
 def check_indices(ids: Array, size: int, table_name: str) -> None:
     """Raise E0913 if an id is not a valid index of a table with `size` rows."""
     if ids.size:
         check_index_range(int(ids.min()), int(ids.max()), size, table_name)
+
+
+@evaluate
+def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array:
+    """Gather the positions `ids` along an axis, separately for each index of the leading axes.
+
+    a[*b t *d], i[*b u] -> a[*b u *d]
+    """
+    check_indices(ids, table.shape[op.axis], "the axis that is gathered from")
+    result: Array = np.empty((*ids.shape, *table.shape[op.axis + 1 :]), table.dtype)
+    for batch_index in np.ndindex(*ids.shape[:-1]):
+        result[batch_index] = table[batch_index][ids[batch_index]]
+    return result

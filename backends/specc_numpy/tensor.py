@@ -1,4 +1,4 @@
-"""Evaluate elementwise ops, reductions and reshapes."""
+"""Evaluate elementwise ops, reductions, reshapes and padding."""
 
 import math
 import operator
@@ -11,14 +11,11 @@ from specc.ir.array import Array
 from specc.ir.graph_interpreter import (
     compute_merged_shape,
     convert_einsum_axes_to_integers,
-    evaluate_index,
-    evaluate_last_index,
     evaluate_length,
-    evaluate_slice,
+    evaluate_pad_amounts,
     evaluate_split_shape,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
-from specc_numpy.indexing import check_indices
 from specc_numpy.numpy_interpreter import LengthValues, evaluate, get_numpy_dtype
 
 
@@ -101,18 +98,10 @@ evaluate.add_rules(
         ops.Squeeze: lambda op, env, x: np.squeeze(x, op.axis),
         ops.Expand: lambda op, env, x: np.repeat(x, evaluate_length(op.length, env), axis=op.axis),
         ops.Concat: lambda op, env, *xs: np.concatenate(xs, axis=op.axis),
+        ops.Roll: lambda op, env, x: np.roll(x, evaluate_length(op.shift, env), axis=op.axis),
         ops.Flip: lambda op, env, x: np.flip(x, op.axis),
         ops.CumSum: lambda op, env, x: np.cumsum(x, axis=op.axis, dtype=x.dtype),
         ops.MatMul: lambda op, env, left, right: left @ right,
-        ops.Slice: lambda op, env, x: np.take(
-            x, np.arange(*evaluate_slice(op, x.shape[op.axis], env)), axis=op.axis
-        ),
-        ops.Index: lambda op, env, x: np.take(
-            x, evaluate_index(op, x.shape[op.axis], env), axis=op.axis
-        ),
-        ops.Last: lambda op, env, x: np.take(
-            x, evaluate_last_index(x.shape[op.axis]), axis=op.axis
-        ),
         ops.Reduce: lambda op, env, x: REDUCTIONS[op.fn](x, op.axis),
         ops.OneHot: lambda op, env, ids: (
             ids[..., None] == np.arange(evaluate_length(op.size, env))
@@ -134,19 +123,6 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
         np.nan_to_num(x, nan=0.0, posinf=highest, neginf=lowest), lowest, highest
     )
     return np.trunc(clipped).astype(get_numpy_dtype(op.to))
-
-
-@evaluate
-def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array:
-    """Gather the positions `ids` along an axis, separately for each index of the leading axes.
-
-    a[*b t *d], i[*b u] -> a[*b u *d]
-    """
-    check_indices(ids, table.shape[op.axis], "the axis that is gathered from")
-    result: Array = np.empty((*ids.shape, *table.shape[op.axis + 1 :]), table.dtype)
-    for batch_index in np.ndindex(*ids.shape[:-1]):
-        result[batch_index] = table[batch_index][ids[batch_index]]
-    return result
 
 
 @evaluate
@@ -200,3 +176,17 @@ def einsum(op: ops.Einsum, env: LengthValues, *operands: Array) -> Array:
     terms, result = convert_einsum_axes_to_integers(op)
     arguments = [argument for pair in zip(operands, terms, strict=True) for argument in pair]
     return np.asarray(np.einsum(*arguments, result))
+
+
+@evaluate
+def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
+    """Pad both ends of an axis with a constant, by reflection, or with the edge values.
+
+    a[*a t *b] -> a[*a u *b]
+    """
+    start_padding, end_padding = evaluate_pad_amounts(op, x.shape[op.axis], env)
+    widths = [(0, 0)] * x.ndim
+    widths[op.axis] = start_padding, end_padding
+    if op.mode == "constant":
+        return np.pad(x, widths, constant_values=op.value)
+    return np.pad(x, widths, mode="edge" if op.mode == "edge" else "reflect")

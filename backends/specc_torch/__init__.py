@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from specc_torch import conv, indexing, nn, quantized, recurrent, tensor
+from specc_torch import conv, indexing, interpolation, loop, nn, quantized, recurrent, tensor
 from specc_torch.spec_module import SpecModule
 from specc_torch.torch_interpreter import evaluate
 from specc_torch.training_module_and_dataset import Dataset, batch, check_output_path, module, save
@@ -29,6 +29,8 @@ __all__ = [
     "conv",
     "evaluate",
     "indexing",
+    "interpolation",
+    "loop",
     "module",
     "nn",
     "quantized",

@@ -1,4 +1,4 @@
-"""`Scan`, RNN, GRU and LSTM in PyTorch, with PyTorch's fused layers where they are equivalent."""
+"""RNN, GRU and LSTM in PyTorch, with PyTorch's fused layers where they are equivalent."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,9 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from specc.ir import ops
-from specc.ir.graph_interpreter import run_scan
-from specc.ir.types import Type
-from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """A function that computes the states after a time step from the input projection `W x + b` and the
@@ -168,49 +166,3 @@ def _list_initial_states(
         x.sequence.new_zeros(len(x.sequence), size) if initial_state is None else initial_state
         for size, initial_state in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
     )
-
-
-@evaluate
-def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tensor, ...]:
-    """Run the body of a `Scan` for each position of an axis. Return the final loop-carried values
-    and the stacked scan outputs.
-
-    a[*s]... -> a[*t]
-    """
-    keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
-
-    def select_unpadded(t: int, new_value: Tensor, old_value: Tensor | None) -> Tensor:
-        # At a padded position, the state is unchanged and the output is zeros.
-        if keep is None:
-            return new_value
-        is_valid = keep[:, t].reshape(-1, *[1] * (new_value.ndim - 1))
-        return torch.where(
-            is_valid, new_value, torch.zeros_like(new_value) if old_value is None else old_value
-        )
-
-    carries, scan_outputs = run_scan(
-        op,
-        operands,
-        steps,
-        slice_position=lambda x, t: x.select(op.axis, t),
-        evaluate_body=lambda values, requested_values: run_graph_nodes(
-            op.body, values, context, requested_values
-        ),
-        select_value=select_unpadded,
-        is_all_true=lambda carry: bool(carry.all()),
-    )
-    types = [value.type for value in op.get_scan_outputs()]
-    outputs = zip(scan_outputs, types, strict=True)
-    return (*carries, *(_stack_scan_outputs(x, type, op, context, steps) for x, type in outputs))
-
-
-def _stack_scan_outputs(
-    outputs: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
-) -> Tensor:
-    """Stack scan outputs in position order, with zeros for iterations that did not run."""
-    shape = [context.evaluate_length(d) for d in type.shape]
-    zeros = torch.zeros(shape, dtype=context.get_dtype(type.dtype), device=context.device)
-    if not steps:
-        return zeros.unsqueeze(op.axis).narrow(op.axis, 0, 0)
-    outputs = [*outputs, *[zeros] * (steps - len(outputs))]
-    return torch.stack(outputs[::-1] if op.reverse else outputs, dim=op.axis)

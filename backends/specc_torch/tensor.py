@@ -1,7 +1,7 @@
-"""Elementwise ops, reductions and reshapes in PyTorch."""
+"""Elementwise ops, reductions, reshapes and padding in PyTorch."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,13 +11,10 @@ from specc.ir import ops
 from specc.ir.graph_interpreter import (
     compute_merged_shape,
     convert_einsum_axes_to_integers,
-    evaluate_index,
-    evaluate_last_index,
-    evaluate_slice,
+    evaluate_pad_amounts,
     evaluate_split_shape,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
-from specc_torch.indexing import check_tensor_indices, make_full
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 TORCH_FUNCTIONS = (
@@ -106,16 +103,13 @@ evaluate.add_rules(
             *x.shape[: op.axis], context.evaluate_length(op.length), *x.shape[op.axis + 1 :]
         ),
         ops.Concat: lambda op, context, *xs: torch.cat(xs, dim=op.axis),
+        ops.Roll: lambda op, context, x: torch.roll(x, context.evaluate_length(op.shift), op.axis),
         ops.Flip: lambda op, context, x: x.flip(op.axis),
         ops.CumSum: lambda op, context, x: torch.cumsum(x, dim=op.axis, dtype=x.dtype),
         ops.OneHot: lambda op, context, ids: (
             ids[..., None] == context.arange(context.evaluate_length(op.size))
         ).to(context.float_dtype),
         ops.MatMul: lambda op, context, left, right: left @ right,
-        ops.Last: lambda op, context, x: x.select(op.axis, evaluate_last_index(x.shape[op.axis])),
-        ops.Index: lambda op, context, x: x.select(
-            op.axis, evaluate_index(op, x.shape[op.axis], context.lengths)
-        ),
     }
 )
 
@@ -130,30 +124,6 @@ def cast(op: ops.Cast, context: ForwardContext, x: Tensor) -> Tensor:
         lowest, highest = FLOAT32_INTEGER_RANGES[op.to]
         x = torch.nan_to_num(x, nan=0.0, posinf=highest, neginf=lowest).clamp(lowest, highest)
     return x.to(context.get_dtype(op.to))
-
-
-@evaluate
-def slice_(op: ops.Slice, context: ForwardContext, x: Tensor) -> Tensor:
-    """Slice an axis.
-
-    a[*a t *b] -> a[*a u *b]
-    """
-    start, stop = evaluate_slice(op, x.shape[op.axis], context.lengths)
-    return x.narrow(op.axis, start, stop - start)
-
-
-@evaluate
-def gather(op: ops.Gather, context: ForwardContext, table: Tensor, ids: Tensor) -> Tensor:
-    """Gather the positions `ids` along an axis, separately for each index of the leading axes.
-
-    a[*b t *d], i[*b u] -> a[*b u *d]
-    """
-    check_tensor_indices(ids, table.shape[op.axis], "the axis that is gathered from")
-    inner_shape = table.shape[op.axis + 1 :]
-    indices = (
-        ids.long().reshape(*ids.shape, *[1] * len(inner_shape)).expand(*ids.shape, *inner_shape)
-    )
-    return torch.gather(table, op.axis, indices)
 
 
 @evaluate
@@ -215,3 +185,28 @@ def einsum(op: ops.Einsum, context: ForwardContext, *operands: Tensor) -> Tensor
     return torch.einsum(
         *(argument for pair in zip(operands, terms, strict=True) for argument in pair), result
     )
+
+
+@evaluate
+def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
+    """Pad both ends of an axis with a constant, by reflection, or with the edge values.
+
+    a[*a t *b] -> a[*a u *b]
+    """
+    length = x.shape[op.axis]
+    start_padding, end_padding = evaluate_pad_amounts(op, length, context.lengths)
+    if op.mode == "constant":
+        start, end = (make_full(x, op.axis, (n,), op.value) for n in (start_padding, end_padding))
+        return torch.cat([start, x, end], dim=op.axis)
+    # PyTorch's reflection padding supports only images and sequences, so positions are gathered.
+    indices = torch.arange(-start_padding, length + end_padding, device=x.device)
+    if op.mode == "reflect":
+        indices = (length - 1) - ((length - 1) - indices.abs()).abs()
+    return x.index_select(op.axis, indices.clamp(0, max(length - 1, 0)))
+
+
+def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
+    """Return a tensor filled with `value`. It has the shape of `x`, in which axes of the sizes
+    `lengths` replace `axis`.
+    """
+    return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)

@@ -19,7 +19,7 @@ from specc.frontend.spec_values import (
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.ir.ops.recurrent import remove_axis
+from specc.ir.ops.loop import remove_axis
 from specc.ir.types import Type
 from specc.syntax import ast
 

@@ -25,7 +25,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_required_nodes
 from specc.ir.model import DecodeState
 from specc.ir.op import Op
-from specc.ir.ops.recurrent import LoopOperands, remove_axis
+from specc.ir.ops.loop import LoopOperands, remove_axis
 from specc.ir.types import Type
 
 if TYPE_CHECKING:

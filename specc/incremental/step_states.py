@@ -24,7 +24,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, NodeResults, Value
 from specc.ir.model import DecodeState, StateRole
-from specc.ir.ops.recurrent import remove_axis
+from specc.ir.ops.loop import remove_axis
 from specc.ir.types import Type
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.graph import Graph, GraphBuilder, Input, NodeOperands, Value
-from specc.ir.ops.recurrent import remove_axis
+from specc.ir.ops.loop import remove_axis
 
 RecurrentOp = ops.Rnn | ops.Gru | ops.Lstm
 CellCaptures = Mapping[str, Value]

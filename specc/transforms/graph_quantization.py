@@ -28,13 +28,13 @@ from specc.ir.graph import (
 )
 from specc.ir.model import KVCache
 from specc.ir.op import Op
+from specc.ir.ops.loop import remove_axis
 from specc.ir.ops.quantized import (
     ActivationRoundingMode,
     QuantizationFormat,
     QuantizationPlan,
     TensorRole,
 )
-from specc.ir.ops.recurrent import remove_axis
 from specc.ir.recurrent_as_loop import expand_to_scan
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_graph

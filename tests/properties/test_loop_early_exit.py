@@ -15,7 +15,7 @@ from support.verification_lines import list_model_lines
 
 import specc
 import specc_numpy
-import specc_numpy.recurrent
+import specc_numpy.loop
 from specc.analysis.batch_independence import check_batch_independence
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.body_extraction import EarlyExit
@@ -152,14 +152,14 @@ def test_a_loop_runs_until_all_positions_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if padded positions would iterate forever, and if there are no valid positions."""
-    walked = specc_numpy.recurrent.evaluate_nodes
+    walked = specc_numpy.loop.evaluate_nodes
     turns: list[int] = []
 
     def counted(*args: Any) -> Any:
         turns.append(1)
         return walked(*args)
 
-    monkeypatch.setattr(specc_numpy.recurrent, "evaluate_nodes", counted)
+    monkeypatch.setattr(specc_numpy.loop, "evaluate_nodes", counted)
     early = 0
     for seed in range(20):
         graph, _ = elaborate_text(tmp_path, seed)

@@ -29,8 +29,8 @@ from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_printer_and_lexer import IR_HEADER, format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection
+from specc.ir.ops.loop import remove_axis
 from specc.ir.ops.quantized import WeightLayout
-from specc.ir.ops.recurrent import remove_axis
 from specc.ir.types import FULL_INTERVAL, Interval, Type
 from specc.transforms import pass_pipeline
 from specc.transforms.fuse_scan import fuse_scan

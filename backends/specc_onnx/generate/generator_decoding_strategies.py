@@ -38,8 +38,9 @@ from specc_onnx.generate.generator_inputs import (
 from specc_onnx.generate.generator_logits_processors import LogitsProcessors
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.indexing import emit_top_k
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_reduce, emit_top_k
+from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_reduce
 
 GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
 """The dimension of the model's outputs whose size is the number of generated tokens."""

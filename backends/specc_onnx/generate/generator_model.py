@@ -35,16 +35,12 @@ from specc_onnx.generate.generator_loop_body import (
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable
+from specc_onnx.lower.indexing import emit_zeroed_padding_indices
 from specc_onnx.lower.onnx_nodes import make_unique_name
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower_nodes
-from specc_onnx.lower.tensor_helpers import (
-    emit_axis_length,
-    emit_count_nonzero,
-    emit_full,
-    emit_zeroed_padding_indices,
-)
+from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero, emit_full
 from specc_onnx.write.onnx_graph import BuiltModel, add_parameters, finish_model
 
 

@@ -15,8 +15,9 @@ from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
 from specc_onnx.generate.generator_inputs import GENERATED_DIM, NO_TOKEN, LoopCarry, TokenSelection
 from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.indexing import emit_top_k
 from specc_onnx.lower.onnx_values import OnnxValue
-from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero, emit_top_k
+from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero
 
 NO_SCORE = float("-inf")
 """The score of an unused beam or a banned token."""

@@ -12,15 +12,14 @@ from specc.ir import ops
 from specc.ir.graph import Value
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import (
+from specc_onnx.lower.indexing import (
     VALUE_PRESERVING_OPS,
-    emit_min_length_padding,
-    emit_reduce,
     is_nonnegative_value,
     is_position_id_source,
 )
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import emit_min_length_padding, emit_reduce
 
 INTEGER_DTYPES = frozenset({"i64", "i32"})
 """Integer types in which a graph may compute."""

@@ -1,28 +1,24 @@
-"""Lower ops that select, reorder or resample positions.
+"""Lower ops that select positions: sort, top-k, slices, index, gather.
 
-`Resize` is lowered to ONNX's `Resize` if ONNX's operator is exact, and otherwise to gathers and
-weighted sums.
+Negative indices count from the end of the axis in ONNX, but are out of range in the IR.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specc.ir import ops
-from specc.ir.dim import Dim, mod_dims, multiply_dims
+from specc.ir.graph import Node, Value
+from specc.ir.length_constraints import is_never_negative
+from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.onnx_targets import HALF_DTYPES
-from specc_onnx.lower.onnx_values import OnnxValue, Tensor
+from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import (
-    emit_arange,
-    emit_full,
-    emit_nonnegative_size,
-    emit_reshape,
-    emit_stable_top_k,
-)
+from specc_onnx.lower.tensor_helpers import emit_arange, emit_nonnegative_size
+
+lower.add_rules({ops.Last: lambda op, g, x: x.gather(-1, op.axis)})
 
 
 @lower
@@ -50,292 +46,192 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> OnnxValue:
 
 
 @lower
-def roll(op: ops.Roll, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower a rotation of an axis to a `Concat` of two slices."""
+def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> OnnxValue:
+    """Emit `Slice`, or one `Split` for all slices of `x` if the slices partition the axis."""
     length = x.shape[op.axis]
-    # the shift is not reduced modulo an axis size of 0, because the remainder is undefined
-    shift = op.shift if length == 0 else mod_dims(op.shift, length)
-    if shift == 0:
+    if op.start == 0 and op.stop == length:
         return x
-    tail = x.slice(op.axis, length - shift, length)
-    head = x.slice(op.axis, 0, length - shift)
-    return tail.emit_node("Concat", head, axis=op.axis)
+    if x.value and (ends := g.facts.split_ends.get(x.value, {}).get(op.axis)):
+        starts = [0, *ends[:-1]]
+        sizes = [b - a for a, b in zip(starts, ends, strict=True)]
+        pieces = g.emit_nodes("Split", len(ends), x, sizes, axis=op.axis)
+        return pieces[starts.index(op.start.number or 0)]
+    start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
+    stop = emit_nonnegative_size(g, op.stop, length - op.stop)
+    return x.emit_node("Slice", start, stop, [op.axis])
 
 
 @lower
-def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower padding to `Pad` with padding sizes for both ends of every axis."""
-    if op.padding_before == 0 == op.padding_after:
-        return x
-    length = x.shape[op.axis]
-    # ONNX's `pads` operand contains the start padding of all axes, then the end padding.
-    ends = [Dim.from_value(0)] * (2 * x.rank)
-    ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
-    first_length, *other_lengths = op.list_nonnegative_lengths(length)
-    start_width = emit_nonnegative_size(g, op.padding_before, first_length, *other_lengths)
-    widths = [g.emit_shape([end]) for end in ends]
-    widths[op.axis] = start_width
-    if op.mode == "constant" and g.lacks_kernel("Pad", x.dtype):
-        start_padding, end_padding = (
-            emit_full(
-                g, op.value, x.dtype, (*x.shape[: op.axis], pad_width, *x.shape[op.axis + 1 :])
+def index(op: ops.Index, g: Emitter, x: Tensor) -> OnnxValue:
+    """Lower the selection of one position to a `Gather` with a scalar index."""
+    if op.index.number is not None:
+        return x.gather(g.emit_length(op.index), op.axis)
+    position = emit_nonnegative_size(g, op.index, op.index)
+    return x.gather(position.squeeze(0), op.axis)
+
+
+@lower
+def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> OnnxValue:
+    """Emit `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
+    if op.axis == 0:
+        return table.gather(emit_checked_indices(ids), 0)
+    # on the last axis, `GatherND` would copy single elements and be five times slower
+    if op.axis == table.rank - 1:
+        return table.gather_elements(emit_checked_indices(ids), op.axis)
+    indices = emit_checked_indices(ids).cast("i64")  # `GatherND` accepts only i64 indices
+    index_columns = indices.unsqueeze(ids.rank)
+    return table.emit_node("GatherND", index_columns, batch_dims=op.axis)
+
+
+LOWEST_KEY = float(np.nextafter(np.finfo(np.float32).min, np.float32(0)))
+"""The lowest f32 key that the CUDA kernel of `TopK` distinguishes from its padding."""
+
+
+STABLE_TOP_K_LENGTH = 256
+"""The largest axis size for which the CUDA kernel of `TopK` orders equal elements by index."""
+
+
+def emit_top_k(
+    x: OnnxValue, count: Operand, *, axis: int, largest: bool = True
+) -> tuple[OnnxValue, ...]:
+    """Emit a `TopK`. Return the `count` largest or smallest elements, sorted, and their indices.
+    Equal elements are ordered by index, as ONNX defines, except by some kernels on long axes
+    (`emit_stable_top_k`).
+    """
+    g, options = x.g, dict[str, Any](axis=axis, largest=int(largest), sorted=1)
+    if not g.lacks_kernel("TopK inf", x.dtype):
+        return g.emit_nodes("TopK", 2, x, count, **options)
+    # The CUDA kernel of `TopK` pads the axis with the lowest finite value and returns padding
+    # instead of -inf.
+    kind, limit = ("Max", LOWEST_KEY) if largest else ("Min", -LOWEST_KEY)
+    _, indices = g.emit_nodes("TopK", 2, x.emit_node(kind, limit), count, **options)
+    return x.gather_elements(indices, axis), indices
+
+
+def emit_stable_top_k(
+    x: Tensor, count: Operand, *, axis: int, largest: bool
+) -> tuple[OnnxValue, ...]:
+    """Emit a `TopK` that orders equal elements by index even on long axes."""
+    g, length = x.g, x.shape[axis]
+    is_short = length.number is not None and length.number <= STABLE_TOP_K_LENGTH
+    if is_short or not g.lacks_kernel("stable TopK", x.dtype):
+        return emit_top_k(x, count, axis=axis, largest=largest)
+    # The first `TopK` sorts all elements, because `TopK` may select any of several equal elements.
+    # The second `TopK` sorts the indices within each run of equal elements by the key `run index *
+    # axis size + element index`.
+    axis_length = g.emit_shape([length])
+    values, indices = emit_top_k(x, axis_length, axis=axis, largest=largest)
+    previous_indices = (emit_arange(g, length) - 1).maximum(0)
+    equals_previous = values.equals(values.gather(previous_indices, axis))
+    run_ids = (~equals_previous).cast("i64").emit_node("CumSum", axis)
+    keys = run_ids * axis_length + indices
+    sorted_keys, _ = emit_top_k(keys, count, axis=axis, largest=False)
+    top_values = values.emit_node("Slice", [0], count, [axis])
+    return top_values, sorted_keys % axis_length
+
+
+MAX_SIGN_SEARCH_DEPTH = 48
+"""Maximum number of ops through which the sign analysis follows a value."""
+
+
+VALUE_PRESERVING_OPS = (
+    *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
+    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll),
+    *(ops.Sort, ops.TopK, ops.StridedSlice),
+)
+"""Ops whose results are elements of their first operand."""
+
+
+MAX_INTEGERS = {"i64": 2**63 - 1, "i32": 2**31 - 1}
+
+
+def emit_checked_indices(ids: Tensor) -> OnnxValue:
+    """Emit indices in which negative values are replaced by an index that is out of range, so that
+    the runtime reports an error instead of counting from the end of the axis.
+    """
+    if ids.value is not None and is_nonnegative_value(ids.value, ids.g):
+        return ids
+    return (ids < 0).if_else(MAX_INTEGERS[ids.dtype], ids)
+
+
+def emit_zeroed_padding_indices(ids: Tensor, keep: Tensor) -> OnnxValue:
+    """Replace negative values of `ids` with 0 where the padding mask `keep` is false."""
+    zero = ids.g.emit_constant(0, ids.dtype)
+    return (~keep & (ids < zero)).if_else(zero, ids)
+
+
+def is_nonnegative_value(value: Value, g: Emitter) -> bool:
+    """Return True if no element of an integer tensor can be negative."""
+    return SignAnalysis(g.lengths).are_nonnegative(value)
+
+
+@dataclass
+class SignAnalysis:
+    """An analysis that proves integer values nonnegative by following the ops that compute them.
+    `known_signs` memoizes its results (True if nonnegative).
+    """
+
+    lengths: DimResolver
+    known_signs: dict[Value, bool] = field(default_factory=dict)
+    depth: int = 0
+
+    def are_nonnegative(self, *values: Value | None) -> bool:
+        """Return True if no element of `values` can be negative. None is an unknown value."""
+        return all(v is not None and self._is_nonnegative(v) for v in values)
+
+    def _is_nonnegative(self, value: Value) -> bool:
+        if value not in self.known_signs:
+            self.depth += 1
+            self.known_signs[value] = (
+                value.node is not None
+                and self.depth <= MAX_SIGN_SEARCH_DEPTH
+                and (is_position_id_source(value) or self._is_nonnegative_node(value.node))
             )
-            for pad_width in (op.padding_before, op.padding_after)
-        )
-        return start_padding.emit_node("Concat", x, end_padding, axis=op.axis)
-    value = g.emit_constant(op.value, x.dtype) if op.mode == "constant" else None
-    all_widths = g.emit_node("Concat", *widths, axis=0)
-    return x.emit_node("Pad", all_widths, value, mode=op.mode)
+            self.depth -= 1
+        return self.known_signs[value]
+
+    def _is_nonnegative_node(self, node: Node) -> bool:
+        """Return True if the results of a node are nonnegative, ignoring overflow."""
+        match node:
+            case Node(ops.Constant(value=number)):
+                return number >= 0
+            case Node(ops.Size(length=length)):
+                # a dimension such as `past - window` may be negative
+                bounds = self.lengths.lower_bounds
+                return is_never_negative(length.substitute(self.lengths.length_equations), bounds)
+            case Node(ops.Cast(), (Value() as x,)):
+                # casts from floats are not analyzed, because truncation changes signs: -0.5 becomes
+                # 0
+                is_integer = x.type.dtype in MAX_INTEGERS
+                return x.type.dtype == "bool" or (is_integer and self.are_nonnegative(x))
+            case Node(ops.Arith(fn="max"), (a, b)):
+                # a maximum is nonnegative if one operand is nonnegative, as in `max(ids, 0)`
+                return self.are_nonnegative(a) or self.are_nonnegative(b)
+            case Node(ops.Delay(fill_value=first), args):
+                return first >= 0 and self.are_nonnegative(*args)
+        return self.are_nonnegative(*_list_sign_sources(node))
 
 
-CUBIC_COEFFICIENT = -0.75
-"""The coefficient `a` of cubic convolution (Keys, 1981) in PyTorch."""
+def _list_sign_sources(node: Node) -> Sequence[Value | None]:
+    """Return the operands that, if nonnegative, make results nonnegative; [None] if unknown."""
+    match node:
+        case Node(ops.Arith(fn="mod"), (_, divisor)):
+            # a remainder has the sign of the divisor
+            return [divisor]
+        case Node(ops.Where(), (_, *branches)):
+            return branches
+        case Node(ops.Arith(fn="add" | "mul" | "floordiv" | "min") | ops.Concat(), args):
+            return args
+        case Node(ops.Gather() | ops.Reduce(fn="sum") | ops.CumSum(), (x, *_)):
+            return [x]
+    return [node.args[0] if isinstance(node.op, VALUE_PRESERVING_OPS) else None]
 
 
-@lower
-def resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower a resize to ONNX's `Resize` only if the result is exact. `Resize` computes coordinates
-    in float32 (errors of 1e-5 from 50 positions on, except for factors of 2), has a slow cubic
-    mode, and rounds nearest-neighbor coordinates differently from PyTorch.
-    """
-    if op.mode == "bilinear" and not op.antialias and _is_exact_in_float32(op, x):
-        return _emit_resize(op, g, x)
-    result: OnnxValue = x
-    for index in _order_resized_axes(op, x):
-        axis, size = op.axis + index, op.sizes[index]
-        sampler = _AxisSampler(g, op, x.shape[axis], size, index)
-        if op.antialias:
-            result = sampler.emit_antialiased(result, axis, x.rank)
-        elif op.is_interpolating:
-            result = sampler.emit_interpolated(result, axis, x.rank)
-        else:
-            result = result.gather(sampler.emit_nearest(), axis)
-    return result
-
-
-def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
-    """Return the axes in the order in which they are resized: downsampled axes before upsampled
-    axes, each group from the last axis to the first.
-    """
-
-    def get_axis_order(n: int) -> tuple[bool, int]:
-        length, size = x.shape[op.axis + n].number, op.sizes[n].number
-        is_upsampled = length is None or size is None or size > length
-        return is_upsampled, -n if is_upsampled else n
-
-    return sorted(range(len(op.sizes)), key=get_axis_order)
-
-
-def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
-    """Return True if every sampled coordinate is exact in float32."""
-    if op.align_corners:
-        return False
-    # compute the scale from the axis sizes, because an odd size times 0.5 is rounded
-    lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
-    factors = op.factors or (None,) * len(op.sizes)
-    return all(
-        np.frexp(_compute_scale_factor(n, m, factor))[0] == 0.5  # the factor is a power of two
-        for (n, m), factor in zip(lengths, factors, strict=True)
-    )
-
-
-def _compute_scale_factor(length: Dim, target_length: Dim, factor: float | None) -> float:
-    """Return the scale factor of a resized axis, or 0 if it is unknown at compile time."""
-    if factor is not None and factor == int(factor):
-        return factor
-    if length.number is None or target_length.number is None:
-        return 0.0
-    ratio = target_length.number / length.number
-    return ratio if factor in (None, ratio) else 0.0
-
-
-def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit `Resize` with all other axes merged into the batch axis: `[n, 1, height, width]` for two
-    resized axes, `[n, 1, 1, width]` for one.
-    """
-    count, rank = len(op.sizes), x.rank
-    resized_axes = range(op.axis, op.axis + count)
-    order = [*(n for n in range(rank) if n not in resized_axes), *resized_axes]
-    is_transposed = order != [*range(rank)]
-    shape = [x.shape[n] for n in order]
-    leading_shape = shape[: rank - count]
-    unit_axes = [Dim.from_value(1)] * (2 if count == 1 else 1)
-    transposed = x.transpose(order) if is_transposed else x
-    result_shape = (multiply_dims(leading_shape), *unit_axes, *op.sizes)
-    source_shape = (multiply_dims(leading_shape), *unit_axes, *shape[rank - count :])
-    resized = emit_reshape(transposed, source_shape, source_shape=shape).emit_node(
-        "Resize",
-        None,
-        None,
-        g.emit_shape(result_shape),
-        mode="linear",
-        coordinate_transformation_mode="half_pixel",
-    )
-    resized = emit_reshape(resized, (*leading_shape, *op.sizes), source_shape=result_shape)
-    if not is_transposed:
-        return resized
-    return resized.transpose([order.index(n) for n in range(rank)])
-
-
-LINEAR_GRID_SINCE = 20
-"""The first opset in which `GridSample` calls its bilinear mode `linear`."""
-
-
-@lower
-def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> OnnxValue:
-    """Emit a `GridSample` with a grid of width 1. 16-bit floats are computed in f32."""
-    batch, channels = x.shape[:2]
-    count = multiply_dims(grid.shape[1:-1])
-    points = (batch, count, 1, 2)
-    compute_dtype = "f32" if x.dtype in HALF_DTYPES else x.dtype
-    operands = (x, emit_reshape(grid, points))
-    mode = "linear" if op.mode == "bilinear" and g.opset >= LINEAR_GRID_SINCE else op.mode
-    sampled = g.emit_node(
-        "GridSample",
-        *(operand.cast(compute_dtype) for operand in operands),
-        mode=mode,
-        padding_mode=op.padding_mode,
-        align_corners=int(op.align_corners),
-    )
-    sampled = sampled.cast(x.dtype)
-    sampled_shape = (batch, channels, count, 1)
-    return emit_reshape(sampled, (batch, channels, *grid.shape[1:-1]), source_shape=sampled_shape)
-
-
-def compute_antialias_weights(
-    mode: str, length: int, target_length: int
-) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return each filter tap's source positions and weights for `target_length` outputs."""
-    step = length / target_length
-    filter_scale = max(step, 1.0)
-    radius = filter_scale if mode == "bilinear" else 2 * filter_scale
-    centers = (np.arange(target_length) + 0.5) * step
-    first_positions = np.floor(centers - radius + 0.5)
-    # the axes of `positions` are the filter taps and the output positions
-    positions = first_positions + np.arange(np.ceil(2 * radius) + 1)[:, None]
-    distance = np.abs(positions + 0.5 - centers) / filter_scale
-    weights = ANTIALIAS_KERNELS[mode](distance) * ((positions >= 0) & (positions < length))
-    weights = weights / weights.sum(axis=0)
-    indices = positions.clip(0, length - 1).astype(np.int64)
-    return [(n, weight) for n, weight in zip(indices, weights, strict=True) if weight.any()]
-
-
-def _evaluate_cubic(distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Evaluate the cubic kernel of Keys (1981) with a = -0.5."""
-    inner = 1.5 * distance**3 - 2.5 * distance**2 + 1
-    outer = -0.5 * distance**3 + 2.5 * distance**2 - 4 * distance + 2
-    weights: NDArray[np.float64] = np.select([distance < 1, distance < 2], [inner, outer])
-    return weights
-
-
-ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-    "bilinear": lambda distance: np.maximum(1 - distance, 0),
-    "bicubic": _evaluate_cubic,
-}
-"""The filter of each mode, which maps the distances of source positions from the center of an
-output position, divided by the filter scale, to filter weights.
-"""
-
-
-@dataclass(frozen=True)
-class _AxisSampler:
-    """An emitter of nodes that resize one axis to `target_length`. `index` is the axis's index in
-    `op.factors`.
-    """
-
-    g: Emitter
-    op: ops.Resize
-    length: Dim
-    target_length: Dim
-    index: int
-
-    def emit_nearest(self) -> OnnxValue:
-        """Emit nearest-neighbor positions `⌊i · n / m⌋`, computed in float32 as in PyTorch."""
-        points = emit_arange(self.g, self.target_length).cast("f32")
-        if self.op.mode == "nearest_exact":
-            points = points + 0.5
-        indices = (points * self._emit_step("f32")).floor()
-        return self._clamp_positions(indices.cast("i64"))
-
-    def emit_antialiased(self, x: OnnxValue, axis: int, rank: int) -> OnnxValue:
-        """Resize `axis` of `x`, which has `rank` axes, with an antialiasing filter whose weights
-        are constants. The axis size and the target size are static.
-        """
-        length, size = self.length.number, self.target_length.number
-        assert length is not None, "antialiased `resize` requires a static axis size"
-        assert size is not None, "antialiased `resize` requires a static target size"
-        terms = []
-        for indices, weights in compute_antialias_weights(self.op.mode, length, size):
-            values = x.gather(indices.tolist(), axis)
-            weight = self.g.emit_constant(weights.reshape(-1, *[1] * (rank - axis - 1)), "f32")
-            terms.append(values * weight)
-        return sum(terms[1:], terms[0])
-
-    def emit_interpolated(self, x: OnnxValue, axis: int, rank: int) -> OnnxValue:
-        """Resize `axis` of `x`, which has `rank` axes, by linear or cubic interpolation."""
-        coordinates = self._emit_positions()
-        if self.op.mode == "bilinear":
-            coordinates = coordinates.maximum(0.0)
-        lower = coordinates.floor()
-        fraction = (coordinates - lower).cast("f32")
-        fraction = fraction.unsqueeze(*range(1, rank - axis))
-        lower_index = lower.cast("i64")
-        if self.op.mode == "bilinear":
-            left_values, right_values = (
-                self._emit_neighbor(x, axis, lower_index, step) for step in (0, 1)
-            )
-            left_weight = 1.0 - fraction
-            # Multiply both neighbors by weights. Do not interpolate with their difference, because
-            # the difference of two infinities is NaN.
-            return left_values * left_weight + right_values * fraction
-        terms = [
-            self._emit_neighbor(x, axis, lower_index, step) * self._emit_weight(fraction, step)
-            for step in (-1, 0, 1, 2)
-        ]
-        return sum(terms[1:], terms[0])
-
-    def _emit_positions(self) -> OnnxValue:
-        """Emit the source coordinates in float64."""
-        g = self.g
-        points = emit_arange(g, self.target_length).cast("f64")
-        if self.op.align_corners:
-            # if the output axis has size 1, avoid a division by 0
-            last_index = g.emit_length(self.target_length - 1).maximum(1)
-            last_source = g.emit_length(self.length - 1).cast("f64")
-            return points * (last_source / last_index.cast("f64"))
-        return (points + 0.5) * self._emit_step("f64") - 0.5
-
-    def _emit_step(self, dtype: str) -> OnnxValue:
-        """Emit the distance between the source coordinates of two adjacent output positions."""
-        g = self.g
-        if self.op.factors:
-            return g.emit_constant(1 / self.op.factors[self.index], dtype)
-        length, target_length = (
-            g.emit_length(d).cast(dtype) for d in (self.length, self.target_length)
-        )
-        return length / target_length
-
-    def _emit_neighbor(
-        self, x: OnnxValue, axis: int, lower_index: OnnxValue, step: int
-    ) -> OnnxValue:
-        """Emit the values of `x` at index `lower_index + step`, clamped to the range of `axis`."""
-        positions = lower_index + step if step else lower_index
-        if self.op.mode == "bicubic":
-            positions = positions.maximum(0)
-        return x.gather(self._clamp_positions(positions), axis)
-
-    def _clamp_positions(self, positions: OnnxValue) -> OnnxValue:
-        return positions.minimum(self.g.emit_length(self.length - 1))
-
-    def _emit_weight(self, fraction: OnnxValue, step: int) -> OnnxValue:
-        """Emit the cubic interpolation weight at distance `|fraction - step|`."""
-        a = CUBIC_COEFFICIENT
-        distance = (fraction - float(step)).abs()
-        is_inner = step in (0, 1)
-        # ((a + 2) d - (a + 3)) d d + 1 for d <= 1, and ((a d - 5 a) d + 8 a) d - 4 a for d > 1
-        coefficients = (a + 2, -(a + 3), 0.0, 1.0) if is_inner else (a, -5 * a, 8 * a, -4 * a)
-        weight = self.g.emit_constant(coefficients[0], "f32")
-        for coefficient in coefficients[1:]:
-            weight = weight * distance
-            weight = weight + coefficient if coefficient else weight
-        return weight
+def is_position_id_source(value: Value) -> bool:
+    """Return True if the op of a value returns position ids or indices."""
+    match value.node and value.node.op:
+        case ops.Range() | ops.Extent() | ops.ArgMax():
+            return True
+        case ops.Sort() | ops.TopK():
+            return value.index == 1  # result 1 of both ops contains the indices
+    return False

@@ -12,7 +12,7 @@ from specc.analysis.linear_recurrence import MAX_LOOP_LENGTH, match_linear_recur
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Value, collect_required_nodes
-from specc.ir.ops.recurrent import LoopOperands, remove_axis
+from specc.ir.ops.loop import LoopOperands, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, compute_recurrence_in_chunks
 from specc_onnx.lower.blocked_attention_loop import assume_nonempty

@@ -14,10 +14,10 @@ from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
 from specc.ir.graph import Node, Value
 from specc_onnx.lower.conv import emit_convolution
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
+from specc_onnx.lower.indexing import emit_checked_indices
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
-    emit_checked_indices,
     emit_expand,
     emit_flatten,
     emit_full,

@@ -1,4 +1,4 @@
-"""Lower elementwise ops, reductions, reshapes and `Einsum`.
+"""Lower elementwise ops, reductions, reshapes, padding and `Einsum`.
 
 ONNX's `Einsum` is used only for a repeated axis in one term, because ONNX Runtime 1.31 crashes in
 `Einsum` if an axis is empty. Other einsums are lowered to Transpose, Reshape and MatMul.
@@ -9,23 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specc.ir import ops
-from specc.ir.dim import Dim, multiply_dims
+from specc.ir.dim import Dim, mod_dims, multiply_dims
 from specc.ir.graph import Node, Value
 from specc_onnx.lower.elementwise import INTEGER_DTYPES, emit_float_to_integer, emit_integer_sum
 from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.indexing import emit_stable_top_k
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
-    emit_checked_indices,
     emit_count_nonzero,
     emit_full,
     emit_matmul,
     emit_nonnegative_size,
     emit_reduce,
     emit_reshape,
-    emit_stable_top_k,
 )
 
 lower.add_rules(
@@ -41,7 +40,6 @@ lower.add_rules(
         ops.Split: lambda op, g, x: emit_reshape(x, g.site.types[0].shape),
         ops.Insert: lambda op, g, x: x.unsqueeze(op.axis),
         ops.Squeeze: lambda op, g, x: x.squeeze(op.axis),
-        ops.Last: lambda op, g, x: x.gather(-1, op.axis),
         ops.CumSum: lambda op, g, x: x.emit_node("CumSum", op.axis),
         ops.MatMul: lambda op, g, left, right: emit_matmul(left, right),
     }
@@ -123,44 +121,6 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> OnnxValue:
     if len(parts) == 1:
         return parts[0]
     return g.emit_node("Concat", *parts, axis=op.axis)
-
-
-@lower
-def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit `Slice`, or one `Split` for all slices of `x` if the slices partition the axis."""
-    length = x.shape[op.axis]
-    if op.start == 0 and op.stop == length:
-        return x
-    if x.value and (ends := g.facts.split_ends.get(x.value, {}).get(op.axis)):
-        starts = [0, *ends[:-1]]
-        sizes = [b - a for a, b in zip(starts, ends, strict=True)]
-        pieces = g.emit_nodes("Split", len(ends), x, sizes, axis=op.axis)
-        return pieces[starts.index(op.start.number or 0)]
-    start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
-    stop = emit_nonnegative_size(g, op.stop, length - op.stop)
-    return x.emit_node("Slice", start, stop, [op.axis])
-
-
-@lower
-def index(op: ops.Index, g: Emitter, x: Tensor) -> OnnxValue:
-    """Lower the selection of one position to a `Gather` with a scalar index."""
-    if op.index.number is not None:
-        return x.gather(g.emit_length(op.index), op.axis)
-    position = emit_nonnegative_size(g, op.index, op.index)
-    return x.gather(position.squeeze(0), op.axis)
-
-
-@lower
-def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> OnnxValue:
-    """Emit `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
-    if op.axis == 0:
-        return table.gather(emit_checked_indices(ids), 0)
-    # on the last axis, `GatherND` would copy single elements and be five times slower
-    if op.axis == table.rank - 1:
-        return table.gather_elements(emit_checked_indices(ids), op.axis)
-    indices = emit_checked_indices(ids).cast("i64")  # `GatherND` accepts only i64 indices
-    index_columns = indices.unsqueeze(ids.rank)
-    return table.emit_node("GatherND", index_columns, batch_dims=op.axis)
 
 
 @lower
@@ -309,3 +269,42 @@ def _emit_einsum_operator(
     ]
     equation = f"{','.join(operand_terms)}->{result_term}"
     return g.emit_node("Einsum", *args, equation=equation)
+
+
+@lower
+def roll(op: ops.Roll, g: Emitter, x: Tensor) -> OnnxValue:
+    """Lower a rotation of an axis to a `Concat` of two slices."""
+    length = x.shape[op.axis]
+    # the shift is not reduced modulo an axis size of 0, because the remainder is undefined
+    shift = op.shift if length == 0 else mod_dims(op.shift, length)
+    if shift == 0:
+        return x
+    tail = x.slice(op.axis, length - shift, length)
+    head = x.slice(op.axis, 0, length - shift)
+    return tail.emit_node("Concat", head, axis=op.axis)
+
+
+@lower
+def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
+    """Lower padding to `Pad` with padding sizes for both ends of every axis."""
+    if op.padding_before == 0 == op.padding_after:
+        return x
+    length = x.shape[op.axis]
+    # ONNX's `pads` operand contains the start padding of all axes, then the end padding.
+    ends = [Dim.from_value(0)] * (2 * x.rank)
+    ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
+    first_length, *other_lengths = op.list_nonnegative_lengths(length)
+    start_width = emit_nonnegative_size(g, op.padding_before, first_length, *other_lengths)
+    widths = [g.emit_shape([end]) for end in ends]
+    widths[op.axis] = start_width
+    if op.mode == "constant" and g.lacks_kernel("Pad", x.dtype):
+        start_padding, end_padding = (
+            emit_full(
+                g, op.value, x.dtype, (*x.shape[: op.axis], pad_width, *x.shape[op.axis + 1 :])
+            )
+            for pad_width in (op.padding_before, op.padding_after)
+        )
+        return start_padding.emit_node("Concat", x, end_padding, axis=op.axis)
+    value = g.emit_constant(op.value, x.dtype) if op.mode == "constant" else None
+    all_widths = g.emit_node("Concat", *widths, axis=0)
+    return x.emit_node("Pad", all_widths, value, mode=op.mode)

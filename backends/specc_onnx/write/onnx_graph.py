@@ -23,6 +23,7 @@ from specc_onnx.lower import (  # noqa: F401  each module registers the rules of
     conv,
     elementwise,
     indexing,
+    interpolation,
     loop,
     mixture_of_experts,
     nn,

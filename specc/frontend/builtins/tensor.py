@@ -1,6 +1,7 @@
-"""Built-in functions that reshape or move elements, e.g. split, transpose, concat, gather."""
+"""Built-in functions that reshape or move elements, e.g. split, transpose, concat, pad."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 from specc.frontend.builtins.registry import (
     LAST_AXIS,
@@ -294,34 +295,6 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
 
 
 @register_builtin()
-def last(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Return the last position of an axis."""
-    return site.add_op(ops.Last(site.resolve_axis(x, axis)), x)
-
-
-@register_builtin()
-def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Select positions along an axis by indices, separately for each index of the leading axes:
-    `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
-
-    If `ids` lacks axis `axis`, like the result of `argmax`, one position is selected and the axis
-    is removed. `ids` has no axes after `axis`; for a table and ids of any shape, use `embedding`.
-    """
-    axis_index = site.resolve_axis(x, axis)
-    for leading_axis, (ids_length, length) in enumerate(
-        zip(ids.shape[:axis_index], x.shape, strict=False)
-    ):
-        if ids_length.number == 1 and length.number != 1:
-            ids = site.add_op(ops.Expand(leading_axis, length), ids)
-    # if `ids` lacks the axis, like a result of `argmax`, one position per leading index is selected
-    lacks_axis = len(ids.shape) == axis_index
-    if lacks_axis:
-        ids = site.insert_axis(ids, axis_index)
-    selected = site.add_op(ops.Gather(axis_index), x, ids)
-    return site.squeeze_axis(selected, axis_index) if lacks_axis else selected
-
-
-@register_builtin()
 def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Concatenate `p` before `x` along an axis, broadcasting `p` over the batch: a [CLS]
     token or a prefix.
@@ -346,12 +319,6 @@ def _concat_broadcast(
             if n != axis_index and length == 1 and target != 1:
                 p = site.add_op(ops.Expand(n, target), p)
     return site.add_op(ops.Concat(axis_index), *((p, x) if is_prefix else (x, p)))
-
-
-@register_builtin()
-def one_hot(site: CallSite, x: Tensor, *, size: Dim) -> Tensor:
-    """Encode indices as one-hot vectors of length `size` along a new last axis."""
-    return site.add_op(ops.OneHot(size), x)
 
 
 @register_builtin(name="range")
@@ -390,3 +357,43 @@ def length(site: CallSite, x: Tensor, *, axis: Dim) -> Dim:
 def size(site: CallSite, x: Tensor) -> Dim:
     """Return the number of elements of a tensor."""
     return multiply_dims(x.shape)
+
+
+@register_builtin()
+def roll(site: CallSite, x: Tensor, by: Dim, *, axis: Dim = SECOND_AXIS) -> Tensor:
+    """Shift an axis circularly by `by` positions. Position t of the result is position `t - by` of
+    `x`. Positions that are shifted past one end are inserted at the other end.
+    """
+    return site.add_op(ops.Roll(site.resolve_axis(x, axis), by), x)
+
+
+@register_builtin()
+def pad(
+    site: CallSite,
+    x: Tensor,
+    *,
+    before: Dim = ZERO,
+    after: Dim = ZERO,
+    axis: Dim = SECOND_AXIS,
+    mode: Literal["constant", "reflect", "edge"] = "constant",
+    value: Anything = ZERO,
+) -> Tensor:
+    """Pad an axis with `before` positions at the start and `after` positions at the end. By
+    default, new positions have the value `value`. `mode=edge` repeats the border position, and
+    `mode=reflect` mirrors positions at the border without repeating the border position.
+    """
+    axis_index = site.resolve_axis(x, axis)
+    number = get_fill_value(site, x, value, "value")
+    for option, count in (("before", before), ("after", after)):
+        site.check_range(count, option, 0)
+        limit = x.shape[axis_index] - 1
+        excess = count - limit
+        if mode == "reflect" and excess.number is not None and excess.number > 0:
+            site.raise_error(
+                "E0326",
+                f"`mode=reflect` can pad at most {limit} positions here, got {count}",
+                option,
+                describe_value(x),
+                helps=["`mode=edge` repeats the border any number of times"],
+            )
+    return site.add_op(ops.Pad(axis_index, before, after, mode, number), x)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
-from specc.ir.ops.recurrent import check_body_input_types
+from specc.ir.ops.loop import check_body_input_types
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import KIND_BY_DTYPE, ShapeError, Type
 
@@ -334,3 +334,27 @@ class MixtureOfExperts(
         if result != Type(result_types[0].dtype, (*token_shape, result.shape[-1])):
             raise ShapeError(f"the body returns {result} for tokens {list(map(str, token_shape))}")
         return result_types
+
+
+class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
+    """`(x - mean) / sqrt(var + eps) * g + b`, with mean and variance over a group of adjacent
+    channels and all other axes except the first (arXiv:1803.08494, eq. 1 to 7).
+
+    The channels are axis `axis`, and are split into `groups` groups of equal size.
+    """
+
+    axis: int
+    groups: Dim
+    eps: float
+
+    weight, bias = OptionalOperand(1), OptionalOperand(2)
+
+    def get_first_variadic_group_rank(self) -> int | None:
+        return self.axis - 1
+
+    def infer_result_axes(self, axes: AxisBindings) -> None:
+        remainder = mod_dims(axes["c"], self.groups).number
+        if remainder:
+            raise ShapeError(
+                f"{axes['c']} channels cannot be divided into {self.groups} equal groups", (0,)
+            )

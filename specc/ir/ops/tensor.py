@@ -1,4 +1,4 @@
-"""Elementwise ops, reductions, and ops that reshape or move elements."""
+"""Elementwise ops, reductions, and ops that reshape, pad or move elements."""
 
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.op import Op, Operand
@@ -216,71 +216,6 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
         return self.signature.build_results(axes)
 
 
-class Slice(Op, sig="a[*a t *b] -> a[*a u *b]", is_selection=True):
-    """Select the positions `start` to `stop` (exclusive) of axis `axis`."""
-
-    axis: int
-    start: Dim
-    stop: Dim
-
-    def infer_result_axes(self, axes: AxisBindings) -> None:
-        length = axes["t"]
-        if self.start.is_negative:
-            raise ShapeError(f"a slice cannot start at {self.start}", (0,))
-        if (length - self.stop).is_negative:
-            raise ShapeError(f"a slice up to {self.stop} exceeds the axis length {length}", (0,))
-        if (self.stop - self.start).is_negative:
-            title = f"a slice from {self.start} up to {self.stop} has a negative length"
-            raise ShapeError(title, (0,))
-        axes["u"] = self.stop - self.start
-
-
-class Index(Op, sig="a[*a t *b] -> a[*a *b]", is_selection=True):
-    """Select position `index` of axis `axis` and remove the axis."""
-
-    axis: int
-    index: Dim
-
-    @property
-    def start(self) -> Dim:
-        """The start of the equivalent `Slice`."""
-        return self.index
-
-    @property
-    def stop(self) -> Dim:
-        """The end (exclusive) of the equivalent `Slice`."""
-        return self.index + 1
-
-    def infer_result_axes(self, axes: AxisBindings) -> None:
-        length = axes["t"]
-        if self.index.is_negative or (length - self.index - 1).is_negative:
-            title = f"index {self.index} is out of range for an axis of length {length}"
-            raise ShapeError(title, (0,))
-
-
-class Last(Op, sig="a[*a t$ *b] -> a[*a *b]", is_selection=True):
-    """Select the last position of axis `axis` and remove the axis."""
-
-    axis: int
-
-
-class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]", is_selection=True):
-    """Gather positions of axis `axis` by index, separately for each index of the leading axes:
-    `x[b, ids[b, u]]`.
-    """
-
-    table, ids = Operand(0), Operand(1)
-
-    axis: int
-
-    def get_signature(self) -> Signature:
-        batch_axes = " ".join(f"b{n}" for n in range(self.axis))
-        return Signature.parse(f"a[{batch_axes} t~ *d], i[{batch_axes} u] -> a[{batch_axes} u *d]")
-
-    def get_first_variadic_group_rank(self) -> int | None:
-        return None
-
-
 class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
     """Reverse axis `axis`."""
 
@@ -355,3 +290,49 @@ class Einsum(Op, sig="f[*s] -> f[*t]", is_compute_intensive=True):
         left, right = self.equation.split("->")
         terms = ", ".join(f"f[{t.strip()}]" for t in left.split(","))
         return Signature.parse(f"{terms} -> f[{right.strip()}]")
+
+
+PAD_MODES = ("constant", "reflect", "edge")
+
+
+class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
+    """Rotate axis `axis` by `shift` positions, so that position t of the result is position `(t -
+    shift) mod n` of the operand.
+    """
+
+    axis: int
+    shift: Dim
+
+
+class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
+    """Pad axis `axis` with `padding_before` and `padding_after` positions.
+
+    `constant` pads with `value`, `edge` repeats the first and last position, and `reflect` mirrors
+    the axis without repeating its first and last position.
+    """
+
+    axis: int
+    padding_before: Dim
+    padding_after: Dim
+    mode: str = "constant"
+    value: float | int | bool = 0
+
+    def infer_result_axes(self, axes: AxisBindings) -> None:
+        assert self.mode in PAD_MODES, self.mode
+        length = axes["t"]
+        if any(d.is_negative for d in self.list_nonnegative_lengths(length)):
+            raise ShapeError(
+                f"cannot pad an axis of length {length} with {self.padding_before} positions "
+                f"before and {self.padding_after} after in mode {self.mode}",
+                (0,),
+            )
+        axes["u"] = self.padding_before + length + self.padding_after
+
+    def list_nonnegative_lengths(self, length: Dim) -> tuple[Dim, ...]:
+        """Return the dimensions that must be non-negative to pad an axis of size `length`."""
+        ends = self.padding_before, self.padding_after
+        if self.mode == "constant" or self.padding_before == 0 == self.padding_after:
+            return ends
+        if self.mode == "edge":
+            return *ends, length - 1
+        return *ends, *(length - 1 - end for end in ends)
