@@ -6,7 +6,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.syntax.dsl.unexpected_token import MODULE_CALLS
+from specc.syntax.dsl.syntax_hints import MODULE_CALLS
 
 HEAD = """specc 1
 model m

@@ -1,243 +1,396 @@
-"""Build syntax trees. `AstBuilder` runs the callbacks of grammar rules, such as `NodeRule`."""
+"""Build the syntax tree from grammar rules: expressions, types, statements, items and the file."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeAlias
 
-from specc.diagnostics.diagnostic import ErrorCollector, Label, Span
-from specc.diagnostics.immutable_dataclass import immutable_dataclass
+from specc.diagnostics.diagnostic import Span
+from specc.diagnostics.suggest import format_suggestion
 from specc.syntax import ast
-from specc.syntax.comments import CommentAttacher, CommentedBody
-from specc.syntax.dsl.dsl_lexer import Comment, Fragment, Token
+from specc.syntax.comments import attach_file_comments, move_opening_comment
+from specc.syntax.dsl.dsl_lexer import Token
+from specc.syntax.dsl.grammar_callbacks import (
+    FOREIGN_LITERALS,
+    LITERAL_WORDS,
+    RULE_CALLBACKS,
+    AstBuilder,
+    NodeRule,
+    TupleRule,
+    drop_absent_symbols,
+    register_rule,
+)
+from specc.syntax.input_declarations import resolve_declared_inputs
 
-ESCAPE_SEQUENCE = re.compile(r"\\(u\{([0-9a-fA-F]{1,6})\}|.)")
-ESCAPED_CHARACTERS = {'"': '"', "\\": "\\", "n": "\n", "t": "\t", "r": "\r"}
-LITERAL_WORDS = ("true", "false", "none")
-FOREIGN_LITERALS = {
-    **dict.fromkeys(("yes", "on"), "true"),
-    **dict.fromkeys(("no", "off"), "false"),
-    **dict.fromkeys(("null", "nil"), "none"),
+Argument: TypeAlias = ast.Expr | ast.Option
+
+RULE_CALLBACKS |= {
+    "number": NodeRule(ast.NumberLiteral, "text"),
+    "text": NodeRule(ast.TextLiteral, "value"),
+    "quoted_path": NodeRule(ast.WeightName, "text"),
+    "option": NodeRule(ast.Option, "name value"),
+    "record_entry": NodeRule(ast.Option, "name value"),
+    "index": NodeRule(ast.Index, "base *items"),
+    "slice": NodeRule(ast.Slice, "start stop step"),
+    "rest": NodeRule(ast.EllipsisDims),
+    "unary": NodeRule(ast.Unary, "op operand"),
+    "choice": NodeRule(ast.Conditional, "then condition otherwise"),
+    "list_of": NodeRule(ast.ListLiteral, "*items"),
+    "list_for": NodeRule(ast.ListComprehension, "item variable iterable"),
+    "list_type": NodeRule(ast.TypeName, "element_type optional", name="list"),
+    "pair_type": NodeRule(ast.TypeName, "element_type optional", name="pair"),
+    "dims_of": TupleRule(),
+    "types": TupleRule(),
+    "exprs": TupleRule(),
+    **dict.fromkeys(
+        (
+            *("name", "field_name", "input_name", "type_name", "component", "comparison"),
+            *("soft", "plain_soft", "hard"),
+        ),
+        lambda b, span, child: child,
+    ),
+    "dotted": lambda b, span, *parts: ast.Name(".".join(t.text for t in parts), span=span),
+    "dotted_path": lambda b, span, *parts: ast.WeightName(
+        ".".join(t.text for t in parts), span=span
+    ),
+    # parentheses are not nodes of the tree, but messages underline them
+    "group": lambda b, span, inner: replace(inner, span=span),
+    "weighted": lambda b, span, call, weights: replace(call, weights=weights, span=span),
+    **dict.fromkeys(
+        ("binary", "power"),
+        lambda b, span, left, op, right: ast.Binary(
+            op.text, left, right, span=span, op_span=b.get_span(op)
+        ),
+    ),
+    "chain_first": lambda b, span, left, op, right: ast.Compare(
+        (op.text,), (left, right), span=span
+    ),
+    # `0 <= i < n` is one node with two operators, not a comparison with a boolean
+    "chain_more": lambda b, span, chain, op, right: ast.Compare(
+        (*chain.ops, op.text), (*chain.operands, right), span=span
+    ),
+    "plain_type": lambda b, span, name, dims, optional: ast.TypeName(
+        name=name.text, dims=dims, optional=optional is not None, span=span
+    ),
+    "sided_type": lambda b, span, kind, side: (
+        kind if side is None else replace(kind, side=side.text, span=span)
+    ),
 }
-"""The spec literals that correspond to literals of other languages, keyed by the other literal."""
-RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
-"""The names that specs may not bind: literals, and names that look like literals."""
 
 
-@dataclass
-class AstBuilder(ErrorCollector):
-    """The builder of the syntax tree of one fragment."""
+@register_rule("title")
+@register_rule("word")
+def _build_title(b: AstBuilder, span: Span, token: Token) -> ast.TextLiteral:
+    text = b.unescape_string(token) if token.kind == "STRING" else token.text
+    return ast.TextLiteral(text, span=span)
 
-    fragment: Fragment
-    tokens: list[Token]
-    comments: list[Comment]
 
-    def __post_init__(self) -> None:
-        self.attacher = CommentAttacher(self.fragment.source.text, self.comments)
-
-    def __call__(self, rule: str, children: list[object], first: int, last: int) -> object:
-        """Return the value of a grammar rule that was parsed from tokens `first` to `last`."""
-        first = max(first, 0)  # a rule without tokens gets the span of the first token
-        span = self.fragment.make_span(self.tokens[first].start, self.tokens[max(last, first)].end)
-        return RULE_CALLBACKS[rule](self, span, *children)
-
-    def get_span(self, token: Token) -> Span:
-        """Return the source span of a token."""
-        return self.fragment.make_span(token.start, token.end)
-
-    def unescape_string(self, token: Token) -> str:
-        """Return the value of a string literal, with escape sequences resolved."""
-
-        def unescape_character(match: re.Match[str]) -> str:
-            letter, digits = match.group(1), match.group(2)
-            code = int(digits, 16) if digits is not None else -1
-            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # the code point is not a surrogate
-                return chr(code)
-            if letter in ESCAPED_CHARACTERS:
-                return ESCAPED_CHARACTERS[letter]
-            start = token.start + 1 + match.start()  # the 1 skips the opening quote
-            span = self.fragment.make_span(start, start + len(match.group()))
-            self.report_error(
-                "E0118",
-                f"unknown escape sequence `{match.group()}`",
-                span,
-                "here",
-                'strings support `\\"`, `\\\\`, `\\n`, `\\t`, `\\r` and `\\u{1F4A1}`',
-            )
-            return ""
-
-        return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
-
-    def convert_child(self, child: object) -> object:
-        """Convert a child to a field value. Tokens become strings. Report E0115 if a literal is
-        used as a name.
-        """
-        if not isinstance(child, Token):
-            return child
-        is_string = child.kind == "STRING"
-        return self.unescape_string(child) if is_string else self.check_bound_name(child)
-
-    def check_bound_name(self, token: Token) -> str:
-        """Return the text of a token that binds a name. Report E0115 for a literal."""
-        if token.text in RESERVED_VALUE_NAMES:
-            self.report_error(
-                "E0115",
-                f"`{token.text}` cannot be used as a name",
-                self.get_span(token),
-                "this is a literal",
-                f"choose another name, such as `{token.text.lower()}_`",
-            )
-        return token.text
-
-    def build_body(
-        self, opener: Token, remaining_children: Sequence[object]
-    ) -> CommentedBody[ast.Commentable]:
-        """Build a body in braces, with its comments. `remaining_children` are the children after
-        the opening brace, including the closing brace.
-        """
-        closer = remaining_children[-1]
-        assert isinstance(closer, Token)
-        children = [child for child in remaining_children if isinstance(child, ast.Commentable)]
-        return self.attacher.attach_comments(
-            children, self.get_span(opener).end, self.get_span(closer).start
+@register_rule("reference")
+def _build_reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
+    lower = name.path.lower()
+    # `True`, `NULL` and `yes` are rejected by `AstBuilder.check_bound_name`
+    literal = FOREIGN_LITERALS.get(lower, lower if lower in LITERAL_WORDS else name.path)
+    if literal != name.path:
+        b.report_error(
+            "E0105",
+            f"`{name.path}` is not a value here; {format_suggestion(literal)}",
+            span,
+            f"write `{literal}`",
+            "the literals are `true`, `false` and `none`",
         )
-
-    def report_duplicates(
-        self, description: str, children: Iterable[object], help: str = "remove one of the two"
-    ) -> None:
-        """Report E0116 if children have equal names. `description` is e.g. "the option"."""
-        spans_by_name: dict[str, Span | None] = {}
-        for child in children:
-            get_name_and_span = NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object]
-            name, span = get_name_and_span(child, self)
-            # `_` ignores a result, so it may occur several times
-            if name in spans_by_name and name != "_" and span is not None:
-                first_span = spans_by_name[name]
-                related_labels = (
-                    (Label(first_span, "first here"),) if first_span is not None else ()
-                )
-                title = f"{description} `{name}` is duplicated"
-                self.report_error(
-                    "E0116", title, span, "again here", help, related_labels=related_labels
-                )
-            spans_by_name.setdefault(name, span)
+    return name
 
 
-NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
+@register_rule("call")
+def _build_call(
+    b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | None
+) -> ast.Call:
+    present_arguments: tuple[Argument, ...] = drop_absent_symbols(arguments)
+    args = tuple(a for a in present_arguments if not isinstance(a, ast.Option))
+    options = tuple(a for a in present_arguments if isinstance(a, ast.Option))
+    b.report_duplicates("the option", options)
+    for previous, argument in pairwise(present_arguments):
+        is_late = isinstance(previous, ast.Option) and not isinstance(argument, ast.Option)
+        if is_late and argument.span is not None:
+            b.report_error(
+                "E0119",
+                "an input after an option",
+                argument.span,
+                "this has no name",
+                "inputs come first, options (`name=value`) after them",
+            )
+            break
+    return ast.Call(function, args, options, span=span)
 
 
-NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
-    Token: lambda token, b: (token.text, b.get_span(token)),
-    ast.TextLiteral: lambda node, _: (node.value, node.span),
-    ast.ExpectedValues: lambda node, _: (node.key, node.span),
-    ast.IgnoredKeys: lambda node, _: ("ignore", node.span),
-    ast.Option: lambda node, _: (node.name, node.name_span),
-    object: lambda node, _: (node.name, node.span),
+@register_rule("record_of")
+def _build_record(
+    b: AstBuilder, span: Span, *children: ast.Option | Token | None
+) -> ast.RecordLiteral:
+    # skip the tokens of the braces
+    fields = tuple(f for f in children if isinstance(f, ast.Option))
+    b.report_duplicates("the field", fields)
+    return ast.RecordLiteral(fields, span=span)
+
+
+@register_rule("choice_type")
+def _build_choice_type(
+    b: AstBuilder, span: Span, *children: ast.TextLiteral | Token | None
+) -> ast.TypeName:
+    titles = [t for t in children if isinstance(t, ast.TextLiteral)]
+    b.report_duplicates("the choice", titles)
+    optional = isinstance(children[-1], Token)  # the last child is `?` or None
+    names = tuple(t.value for t in titles)
+    return ast.TypeName(name="choice", optional=optional, names=names, span=span)
+
+
+@register_rule("record_type")
+def _build_record_type(
+    b: AstBuilder, span: Span, *children: ast.Field | Token | None
+) -> ast.TypeName:
+    fields = tuple(f for f in children if isinstance(f, ast.Field))
+    b.report_duplicates("the field", fields)
+    optional = isinstance(children[-1], Token)  # the last child is `?` or None
+    return ast.TypeName(name="record", optional=optional, fields=fields, span=span)
+
+
+RepeatHeader: TypeAlias = tuple[str, ast.Expr]
+"""The header of a `repeat` loop, such as `i in layers`."""
+ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
+"""The header of a `scan` loop, such as `y, m in ys, ms`."""
+DefinitionHeader: TypeAlias = tuple[str, tuple[ast.DefinitionParameter, ...] | None, Span]
+"""The header of a definition: name, parameters (None without parentheses), and name span."""
+
+SCAN = NodeRule(ast.ScanLoop, "variables+sequences along carry collect reverse keep until {body}")
+CONFIG = NodeRule(ast.ConfigSection, "{entries}")
+FIELD = NodeRule(ast.Field, "name type sources default doc")
+READING = NodeRule(ast.ReadingSection, "{entries}")
+GENERATE = NodeRule(ast.GenerateSection, "name input_name source {settings}", "the setting")
+RULE_CALLBACKS |= {
+    # statements
+    "let": NodeRule(ast.Assignment, "targets value"),
+    "targets": TupleRule("the name"),
+    "names": TupleRule("the name"),
+    "repeat": NodeRule(ast.RepeatLoop, "variable+iterable under collect {body}"),
+    "repeat_head": TupleRule(),
+    "when": NodeRule(ast.WhenStatement, "condition body+end+trailing otherwise+else_end"),
+    # the tree cannot represent a comment after `else {`
+    "otherwise": lambda b, span, body: move_opening_comment(body),
+    "return": NodeRule(ast.ReturnStatement, "values"),
+    "require": NodeRule(ast.RequireStatement, "condition because"),
+    # config
+    "assign": NodeRule(ast.ConfigOverride, "name value"),
+    "sources": TupleRule(),
+    "unread": NodeRule(ast.IgnoredKeys, "*keys"),
+    # blocks, graphs and definitions
+    "dims": NodeRule(ast.Dims, "*names", "the length"),
+    "use": NodeRule(ast.UseStatement, "paths name sources under"),
+    "files": TupleRule(),
+    "keys": TupleRule(),
+    "block": NodeRule(ast.Block, "name params results {body}", kind="block"),
+    "graph": NodeRule(ast.Block, "name params results where architectures {body}", kind="graph"),
+    "params": TupleRule("the input"),
+    "inputs": NodeRule(ast.InputsSection, "{entries}"),
+    "declared_input": NodeRule(ast.InputDeclaration, "name type default"),
+    "param": lambda b, span, name, kind, default: ast.BlockParameter(
+        b.check_bound_name(name), kind or ast.MISSING_TYPE, default, kind is None, span=span
+    ),
+    "named_results": TupleRule("the result"),
+    "result": NodeRule(ast.BlockParameter, "name type"),
+    "where": TupleRule("the length"),
+    "equation": NodeRule(ast.Equation, "name value"),
+    "parameters": TupleRule("the parameter"),
+    "parameter": NodeRule(ast.DefinitionParameter, "name type default"),
+    # other sections
+    "reads": NodeRule(ast.InputPreprocessing, "name value"),
+    "shows": NodeRule(ast.OutputPostprocessing, "name value"),
+    "weights": NodeRule(ast.WeightsSection, "{rules}"),
+    "from_file": NodeRule(ast.WeightsFile, "path"),
+    "tie": NodeRule(ast.WeightTyingRule, "name source condition"),
+    "load": NodeRule(ast.LoadRule, "name value condition"),
+    "ignore": NodeRule(ast.IgnoreRule, "names condition"),
+    "paths": TupleRule(),
+    "share": NodeRule(ast.WeightSharingRule, "name condition"),
+    "stream": NodeRule(ast.StreamSection, "source input_name"),
+    "setting": NodeRule(ast.Setting, "name value"),
+    "quantize": NodeRule(ast.QuantizeSection, "{entries}", "the word"),
+    "words": TupleRule(),
+    # a list of types needs an entry for every result, and `_` leaves a result untyped
+    "target": lambda b, span, name, kind: ast.AssignmentTarget(
+        b.check_bound_name(name), None if kind == ast.MISSING_TYPE else kind, span=span
+    ),
+    "body": lambda b, span, opener, *rest: b.build_body(opener, rest),
+    "one_result": lambda b, span, kind: (ast.BlockParameter("", kind, span=span),),
+    "made_for": lambda b, span, *names: tuple(n.value for n in drop_absent_symbols(names)),
+    "definition": NodeRule(ast.Definition, "kind name+params+name_span doc value"),
+    "definition_head": lambda b, span, name, params: (
+        b.check_bound_name(name),
+        params,
+        b.get_span(name),
+    ),
+    "expect": lambda b, span, key, *values: ast.ExpectedValues(
+        b.unescape_string(key), tuple(t.value for t in drop_absent_symbols(values)), span=span
+    ),
+    "rounds": lambda b, span, name, values: ast.QuantizeEntry(
+        name.value, values if isinstance(values, tuple) else (values,), span=span
+    ),
+    # the grammar allows negative values, so that the setting's error can list the valid values
+    "below_zero": lambda b, span, minus, number: ast.TextLiteral(
+        minus.text + number.text, span=span
+    ),
+    "extends": lambda b, span, title: replace(title, span=span),
 }
-"""The functions that return a child's name and span, by class."""
 
 
-RuleCallback = Callable[..., object]
-"""A function `(builder, span, *children)` that returns the value of a grammar rule."""
-R = TypeVar("R", bound=RuleCallback)
-T = TypeVar("T")
-N = TypeVar("N", bound=ast.Node)
-RULE_CALLBACKS: dict[str, RuleCallback] = {}
+@register_rule("scan")
+def _build_scan(b: AstBuilder, span: Span, *children: object) -> ast.ScanLoop:
+    node = SCAN(b, span, *children)
+    location = node.until.span if node.until else span
+    if not node.variables and location is not None:
+        b.report_error(
+            "E0728",
+            "this loop has no bound",
+            location,
+            "the maximum number of iterations is missing",
+            "add the maximum: `scan step in 8 carry … until all(…) { … }`",
+        )
+    return node
 
 
-def register_rule(name: str) -> Callable[[R], R]:
-    """Register a function as the callback of a grammar rule."""
-
-    def register(function: R) -> R:
-        assert name not in RULE_CALLBACKS, f"two callbacks for {name}"
-        RULE_CALLBACKS[name] = function
-        return function
-
-    return register
-
-
-def drop_absent_symbols(children: Iterable[T | None]) -> tuple[T, ...]:
-    """Return the children that are not None, the placeholder for an absent optional symbol."""
-    return tuple(c for c in children if c is not None)
-
-
-@immutable_dataclass
-class TupleRule:
-    """A callback that returns a rule's children as a tuple. If `unique` is set, duplicate names are
-    reported, and `unique` is the description of a child in the message.
-    """
-
-    unique: str = ""
-
-    def __call__(self, b: AstBuilder, span: Span, *children: object) -> tuple[object, ...]:
-        """Return the children without absent optional symbols."""
-        present_children = drop_absent_symbols(children)
-        if self.unique:
-            b.report_duplicates(self.unique, present_children)
-        return tuple(map(b.convert_child, present_children))
+@register_rule("scan_head")
+def _build_scan_head(
+    b: AstBuilder, span: Span, variables: tuple[str, ...], sequences: tuple[ast.Expr, ...]
+) -> ScanHeader:
+    if len(variables) != len(sequences):
+        b.report_error(
+            "E0120",
+            f"{len(variables)} names run over {len(sequences)} sequences",
+            span,
+            "these do not pair up",
+            "write as many names before `in` as sequences after it: `scan x, y in xs, ys`",
+        )
+    return variables, sequences
 
 
-FLAG_FIELDS = ("reverse", "optional")
-"""The Boolean fields that are True if a keyword or `?` is present."""
+@register_rule("dim_name")
+def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> ast.DimName:
+    minimum = 0
+    if bound is not None and bound.text.isdigit():
+        minimum = int(bound.text)
+    elif bound is not None:  # the bound is not an integer, e.g. `>= 1.5`
+        b.report_error(
+            "E0108",
+            "the minimum length is not an integer",
+            b.get_span(bound),
+            "here",
+            "write `>= 1`",
+        )
+    return ast.DimName(b.check_bound_name(name), minimum, span=span)
 
 
-class NodeRule(Generic[N]):
-    """A callback that builds a node, whose fields `fields` are set by the children in order.
+@register_rule("config")
+def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.ConfigSection:
+    node = CONFIG(b, span, *children)
+    b.report_duplicates(
+        "the value", (e for e in node.entries if isinstance(e, ast.Field | ast.ConfigOverride))
+    )
+    b.report_duplicates(
+        "the expectation", (e for e in node.entries if isinstance(e, ast.ExpectedValues))
+    )
+    _report_repeated_ignores(b, node)
+    return node
 
-    In `fields`, `a+b` are the fields of a child that is a tuple, `*name` collects all further
-    children, and `{name}` is a body in braces, which may begin with a docstring (field `doc`). The
-    field of an absent child keeps its default. `unique` has the same meaning as in `TupleRule`.
-    """
 
-    def __init__(
-        self, kind: type[N], fields: str = "", unique: str = "", /, **constants: object
-    ) -> None:
-        self.kind: Callable[..., N] = kind
-        self.fields = [name for name in fields.split() if name[0] not in "*{"]
-        self.rest_field = next((n[1:] for n in fields.split() if n[0] == "*"), "")
-        self.body_field = next((n[1:-1] for n in fields.split() if n[0] == "{"), "")
-        self.unique = unique
-        self.constants: Mapping[str, object] = constants
-        self.has_name_span = kind in (ast.Option, ast.Block)
+def _report_repeated_ignores(b: AstBuilder, node: ast.ConfigSection) -> None:
+    """Report E0116 for a second `ignore` list in `config`, because YAML allows each key once."""
+    ignored = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
+    keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in ignored for key in e.keys))
+    b.report_duplicates("the list", ignored, f"write one list: `ignore {keys}`")
 
-    def __call__(self, b: AstBuilder, span: Span, *children: object) -> N:
-        """Return the node built from its children."""
-        size = len(self.fields)
-        head, rest = children[:size], drop_absent_symbols(children[size:])
-        values = {**self.constants, "span": span}
-        for name, child in zip(self.fields, head, strict=True):
-            values |= self._read_field(b, name, child)
-        if self.body_field:
-            body, doc = self._read_body(b, rest)
-            values |= zip((self.body_field, "end", "trailing"), body, strict=True)
-            values |= {"doc": doc} if doc is not None else {}
-            rest = body.children
-        elif self.rest_field:
-            values[self.rest_field] = tuple(map(b.convert_child, rest))
-        if self.unique:
-            b.report_duplicates(self.unique, rest)
-        if isinstance(trailing := values.pop("trailing", None), str):
-            values["comments"] = ast.Comments(trailing=trailing)
-        return self.kind(**values)
 
-    def _read_field(self, b: AstBuilder, name: str, child: object) -> dict[str, object]:
-        """Return field values by field name, including the span of a name."""
-        if isinstance(child, tuple) and "+" in name:
-            return dict(zip(name.split("+"), child, strict=True))
-        if child is None:
-            return {}
-        values = {name: b.convert_child(child) if name not in FLAG_FIELDS else True}
-        if name == "name" and self.has_name_span and isinstance(child, Token):
-            values["name_span"] = b.get_span(child)
-        return values
+@register_rule("field")
+def _build_field(
+    b: AstBuilder, span: Span, name: Token, declared_type: ast.TypeName, *children: object
+) -> ast.Field:
+    comments = ast.NO_COMMENTS
+    if (
+        declared_type.name == "record"
+        and declared_type.span
+        and not declared_type.optional
+        and declared_type.element_type is None
+    ):
+        # the fields of a record keep their comments, and all other comments are moved above the
+        # record
+        start = (
+            b.fragment.source.text.find("{", declared_type.span.start, declared_type.span.end) + 1
+        )
+        body = b.attacher.attach_comments(declared_type.fields, start, declared_type.span.end - 1)
+        declared_type = replace(declared_type, fields=body.children)
+        comments = ast.Comments(leading=((body.trailing,) if body.trailing else ()) + body.end)
+    node = FIELD(b, span, name, declared_type, *children)
+    return replace(node, comments=comments)
 
-    def _read_body(
-        self, b: AstBuilder, children: Sequence[object]
-    ) -> tuple[CommentedBody[ast.Commentable], str | None]:
-        """Return the body in braces, and the docstring at the start of the body, or None."""
-        opener, *inner = children
-        assert isinstance(opener, Token)
-        doc = None
-        if isinstance(inner[0], Token) and inner[0].kind == "STRING":
-            doc = b.unescape_string(inner[0])
-        return b.build_body(opener, inner), doc
+
+@register_rule("reading")
+def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.ReadingSection:
+    node = READING(b, span, *children)
+    # an input and a result may have the same name
+    b.report_duplicates(
+        "the input", (e for e in node.entries if isinstance(e, ast.InputPreprocessing))
+    )
+    b.report_duplicates(
+        "the result", (e for e in node.entries if isinstance(e, ast.OutputPostprocessing))
+    )
+    return node
+
+
+@register_rule("generate")
+def _build_generate(b: AstBuilder, span: Span, *children: object) -> ast.GenerateSection:
+    node = GENERATE(b, span, *children)
+    for setting in node.settings:
+        if setting.name in ("of", "from") and setting.span is not None:
+            b.report_error(
+                "E0116",
+                f"`{setting.name}` is duplicated",
+                setting.span,
+                "again here",
+                f"`{setting.name} …` belongs in the first line of `generate`",
+            )
+    return node
+
+
+@register_rule("file")
+def _build_file(
+    b: AstBuilder,
+    span: Span,
+    version: Token,
+    model: ast.TextLiteral,
+    doc: Token | None,
+    extends: ast.TextLiteral | None,
+    *items: ast.Item,
+) -> ast.File:
+    _check_version(b, version)
+    last_header_span = extends.span if extends else b.get_span(doc) if doc else model.span
+    assert last_header_span is not None, "a parsed node has a span"
+    file = ast.File(
+        version=1,
+        model=model.value,
+        doc=b.unescape_string(doc) if doc else "",
+        extends=extends.value if extends else "",
+        items=items,
+        span=span,
+        extends_span=extends.span if extends else None,
+    )
+    file = attach_file_comments(b.attacher, file, span.start, last_header_span.end)
+    return resolve_declared_inputs(b, file)
+
+
+def _check_version(b: AstBuilder, version: Token) -> None:
+    """Report E0113 unless the version of the language is 1."""
+    if version.text != "1":
+        b.report_error(
+            "E0113",
+            f"unknown language version {version.text}",
+            b.get_span(version),
+            "here",
+            "this compiler reads version 1: `specc 1`",
+        )

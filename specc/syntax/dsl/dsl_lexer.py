@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span, raise_error
+from specc.diagnostics.diagnostic import (
+    Diagnostic,
+    ErrorCollector,
+    Label,
+    Source,
+    Span,
+    raise_error,
+)
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax.dsl import dsl_lexer
 
@@ -321,6 +328,30 @@ def _suggest_for_character(character: str) -> str:
         name = unicodedata.name(character, f"U+{code:04X}")
         return f"this is {name}; names consist of the letters a to z, digits and `_`"
     return "not allowed here"
+
+
+ESCAPE_SEQUENCE = re.compile(r"\\(u\{([0-9a-fA-F]{1,6})\}|.)")
+ESCAPED_CHARACTERS = {'"': '"', "\\": "\\", "n": "\n", "t": "\t", "r": "\r"}
+
+
+def unescape_string(token: Token, fragment: Fragment, errors: ErrorCollector) -> str:
+    """Return the value of a string literal. Report E0118 for an unknown escape sequence."""
+
+    def unescape_character(match: re.Match[str]) -> str:
+        letter, digits = match.group(1), match.group(2)
+        code = int(digits, 16) if digits is not None else -1
+        if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # the code point is not a surrogate
+            return chr(code)
+        if letter in ESCAPED_CHARACTERS:
+            return ESCAPED_CHARACTERS[letter]
+        start = token.start + 1 + match.start()  # the 1 skips the opening quote
+        span = fragment.make_span(start, start + len(match.group()))
+        title = f"unknown escape sequence `{match.group()}`"
+        help = 'strings support `\\"`, `\\\\`, `\\n`, `\\t`, `\\r` and `\\u{1F4A1}`'
+        errors.report_error("E0118", title, span, "here", help)
+        return ""
+
+    return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
 
 
 def truncate_token_text(text: str) -> str:

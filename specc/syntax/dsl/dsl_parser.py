@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar, cast
 
-import specc.syntax.dsl.grammar_rules  # noqa: F401 — registers callbacks
+import specc.syntax.dsl.ast_builder  # noqa: F401 — registers callbacks
 from specc.diagnostics.diagnostic import Diagnostic, Label, Source, SpeccError
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
-from specc.syntax.dsl.ast_builder import AstBuilder
+from specc.syntax.dsl.ast_builder import DefinitionHeader, RepeatHeader, ScanHeader
 from specc.syntax.dsl.dsl_lexer import (
     Fragment,
     LexerResult,
@@ -18,7 +18,7 @@ from specc.syntax.dsl.dsl_lexer import (
     make_file_fragment,
     tokenize_fragment,
 )
-from specc.syntax.dsl.grammar_rules import DefinitionHeader, RepeatHeader, ScanHeader
+from specc.syntax.dsl.grammar_callbacks import AstBuilder
 from specc.syntax.dsl.lalr import LalrParser, LalrTable, load_lalr_table
 from specc.syntax.dsl.syntax_errors import SyntaxErrorExplainer
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS

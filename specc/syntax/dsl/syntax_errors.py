@@ -7,7 +7,7 @@ from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax.dsl.dsl_lexer import CLOSERS, OPENERS, Fragment, Token
 from specc.syntax.dsl.lalr import LalrParser
-from specc.syntax.dsl.syntax_hints import collect_syntax_hints
+from specc.syntax.dsl.syntax_hints import collect_syntax_hints, explain_foreign_syntax
 from specc.syntax.dsl.unexpected_token import (
     DEFINITION_TERMINALS,
     ITEM_TERMINALS,
@@ -15,7 +15,6 @@ from specc.syntax.dsl.unexpected_token import (
     RESERVED_TERMINALS,
     UnexpectedToken,
     describe_terminals,
-    explain_foreign_syntax,
     format_token,
 )
 

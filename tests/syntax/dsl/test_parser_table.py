@@ -12,9 +12,9 @@ from lark.exceptions import LarkError
 
 from docs.generators import lalr_table
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.syntax.dsl.ast_builder import RULE_CALLBACKS, NodeRule
 from specc.syntax.dsl.dsl_lexer import make_file_fragment, tokenize_fragment
 from specc.syntax.dsl.dsl_parser import find_expected_tokens, parse_dsl
+from specc.syntax.dsl.grammar_callbacks import RULE_CALLBACKS, NodeRule
 from specc.syntax.dsl.lalr import LalrRule, load_lalr_table
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.specc"))
