@@ -15,8 +15,7 @@ from specc.frontend.elaboration_context import (
     SpecNamespace,
 )
 from specc.frontend.elaboration_state import StepBudget
-from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
-from specc.frontend.hf_config import read_hf_config_field
+from specc.frontend.hf_config import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS, read_hf_config_field
 from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES

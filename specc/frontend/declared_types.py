@@ -15,7 +15,7 @@ from specc.frontend.declared_type_fixes import (
     suggest_tensor_expression,
 )
 from specc.frontend.elaboration_context import LexicalScope
-from specc.frontend.foreign_names import resolve_hf_activation
+from specc.frontend.hf_config import resolve_hf_activation
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import (
     ANY_KIND,

@@ -1,18 +1,10 @@
-"""The specc equivalents for other libraries' operations, options and activations."""
+"""The specc equivalents for other libraries' operations and options."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NoReturn, TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, Span, SpeccError, raise_error
-from specc.diagnostics.suggest import (
-    find_similar_name,
-    format_suggestion,
-    normalize_identifier,
-    suggest_similar_name,
-)
-from specc.frontend.elaboration_context import LexicalScope
-from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_kind
-from specc.frontend.spec_values import SpecValue
+from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, SpeccError, raise_error
+from specc.diagnostics.suggest import find_similar_name, format_suggestion, normalize_identifier
 from specc.syntax import ast
 
 FOREIGN_OPERATIONS = {
@@ -355,45 +347,3 @@ def _get_option_help(name: str, known_options: Collection[str]) -> str:
     key = "heads" if "head" in key else key
     has_equivalent = bool({key, FOREIGN_OPTIONS.get(key)} & {*known_options})
     return "" if has_equivalent else OPTION_HELPS.get(key, "")
-
-
-HF_ACTIVATION_ALIASES = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "gelu_python": "gelu",
-    "swish": "silu",
-    "relu_squared": "relu2",
-    "linear": "identity",
-}
-"""The spec names of activations that have a different name in config.json files."""
-
-KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
-    *("gelu", "gelu_10", "hardswish", "laplace", "leaky_relu", "mish", "quick_gelu"),
-    *("relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "tanh"),
-}
-"""The names of activations that a config.json may contain."""
-
-
-def resolve_hf_activation(name: str, env: LexicalScope, span: Span | None) -> SpecValue:
-    """Return the activation that a config.json names `name`. Raise E0403 for an unknown name."""
-    spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
-    try:
-        value = env.evaluate(spec_name)
-    except SpeccError as failed:
-        # suggest activation names that occur in config.json files
-        if any(d.code != "E0202" for d in failed.diagnostics):
-            raise
-        activation_names = sorted(KNOWN_ACTIVATIONS)
-        spec_help = "define a block with this name in a spec of your own: --spec my.specc"
-        raise_error(
-            "E0403",
-            f'unknown activation "{name[:60]}"',
-            span,
-            "no activation has this name",
-            notes=[f"known activations: {', '.join(activation_names)}"],
-            helps=suggest_similar_name(name, activation_names, spec_help),
-        )
-    return convert_to_kind(value, (FUNCTION_KIND,), f'the activation "{name}"', span)

@@ -1,14 +1,10 @@
-"""Read config fields from a Hugging Face config.json, and warn about keys that a spec neither reads
-nor ignores (W0418).
-"""
+"""Read config fields from a Hugging Face config.json."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
+from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_json import (
     JsonList,
@@ -19,9 +15,8 @@ from specc.frontend.config_json import (
     get_finite_number,
 )
 from specc.frontend.elaboration_context import LexicalScope
-from specc.frontend.foreign_names import resolve_hf_activation
-from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_defaults, read_rope_config
-from specc.frontend.rope_frequencies import get_max_rope_length
+from specc.frontend.hf_rope_scaling import read_rope_config
+from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_kind
 from specc.frontend.spec_values import (
     MISSING,
     ChoiceValue,
@@ -216,179 +211,44 @@ class _MemberReader:
         raise_error("E0403", title, span, label, related_labels=labels)
 
 
-IGNORED_KEY_GROUPS = {
-    "metadata of the file and the model": "_commit_hash _name_or_path "
-    "_num_labels architectures auto_map custom_pipelines model_type name_or_path "
-    "transformers_version",
-    "element types, which the weight files determine": "dtype torch_dtype torchscript",
-    "read only in training": "finetuning_task gradient_checkpointing "
-    "initializer_factor initializer_range problem_type use_bfloat16",
-    "augmentation and losses of speech models in training": "apply_spec_augment "
-    "contrastive_logits_temperature ctc_loss_reduction ctc_zero_infinity diversity_loss_weight "
-    "guided_attention_loss_num_heads guided_attention_loss_scale guided_attention_loss_sigma "
-    "mask_channel_length mask_channel_min_space mask_channel_other mask_channel_prob "
-    "mask_channel_selection mask_feature_length mask_feature_min_masks mask_feature_prob "
-    "mask_time_length mask_time_min_masks mask_time_min_space mask_time_other mask_time_prob "
-    "mask_time_selection num_negatives use_guided_attention_loss",
-    "additional outputs of other programs": "output_attentions output_hidden_states "
-    "return_dict use_cache use_return_dict",
-    "implementation choices": "_attn_implementation "
-    "_attn_implementation_autoset attn_implementation chunk_size_feed_forward "
-    "pretraining_tp",
-    "class names, whose number the weights determine": "id2label label2id num_labels",
-    "special tokens, which tokenizer and generation settings define": "bos_token_id cls_token_id "
-    "decoder_start_token_id eos_token_id mask_token_id pad_token_id prefix "
-    "sep_token_id tokenizer_class unk_token_id",
-    "generation settings": "bad_words_ids begin_suppress_tokens diversity_penalty "
-    "do_sample early_stopping encoder_no_repeat_ngram_size "
-    "exponential_decay_length_penalty forced_bos_token_id forced_decoder_ids "
-    "forced_eos_token_id generation_max_length length_penalty max_length min_length "
-    "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
-    "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens "
-    "task_specific_params temperature top_k top_p typical_p",
-    "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
+HF_ACTIVATION_ALIASES = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "swish": "silu",
+    "relu_squared": "relu2",
+    "linear": "identity",
 }
-"""Keys in published configs that do not affect the computation, by reason."""
-IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
+"""The spec names of activations that have a different name in config.json files."""
 
-NO_EFFECT_VALUES: dict[str, object] = {
-    "add_cross_attention": False,
-    "is_decoder": False,
-    "pruned_heads": {},
-    "rope_type": "default",
-    "tie_word_embeddings": True,
+
+KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
+    *("gelu", "gelu_10", "hardswish", "laplace", "leaky_relu", "mish", "quick_gelu"),
+    *("relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "tanh"),
 }
-"""The keys that transformers writes to every config.json, each with its value without effect."""
-
-TRAINING_KEY_SUFFIXES = (
-    "dropout",
-    "drop_path",
-    "layerdrop",
-    "dropout_prob",
-    "dropout_rate",
-    "pdrop",
-)
-"""The suffixes of keys that affect only training, such as dropout."""
+"""The names of activations that a config.json may contain."""
 
 
-def find_unread_config_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
-    """Return a list that contains W0418 if a spec does not read all keys of a config.json."""
-    known_keys = set(iterate_handled_config_keys(entries))
-    unread_keys = dict(_iterate_unread_keys(known_keys, data, ""))
-    return [_make_unread_warning(unread_keys, known_keys)] if unread_keys else []
-
-
-def _iterate_unread_keys(
-    known_keys: set[str], data: JsonObject, prefix: str
-) -> Iterator[tuple[str, JsonMember]]:
-    """Yield (path, member) for each key that is not in `known_keys`. A known path to a member of an
-    object does not cover the other members.
-    """
-    for key, member in data.members.items():
-        path = f"{prefix}{key}"
-        if key in IGNORED_BY_ALL or _has_no_effect(key, member) or path in known_keys:
-            continue
-        depth = path.count(".")
-        max_depth = max((p.count(".") for p in known_keys if _has_prefix(p, path)), default=-1)
-        if max_depth > depth and isinstance(member.value, JsonObject):
-            yield from _iterate_unread_keys(known_keys, member.value, f"{path}.")
-        elif max_depth < depth:
-            yield path, member
-
-
-def _has_prefix(known_key: str, path: str) -> bool:
-    """Return True if `known_key` begins with `path`. A `*` in `known_key` matches any key."""
-    pairs = zip_longest(path.split("."), known_key.split("."), fillvalue="*")
-    return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
-
-
-def warn_about_rope_context_limits(
-    entries: list[ast.ConfigEntry], data: JsonObject
-) -> Iterator[Diagnostic]:
-    """Yield W0436 for each field whose RoPE frequencies depend on the context length."""
-    for entry in entries:
-        if not isinstance(entry, ast.Field):
-            continue
-        for source in entry.sources:
-            match source:
-                case ast.Call(function=ast.Name(path="rope_config")):
-                    rope = read_rope_config(source, entry, data, None)
-                    if original := get_max_rope_length(rope):
-                        table = parse_rope_defaults(source).find_rope_settings(data)
-                        yield _make_context_warning(rope.kind, original, table, entry)
-
-
-def _make_context_warning(
-    kind: str, max_length: int, data: JsonObject, entry: ast.Field
-) -> Diagnostic:
-    """Return W0436 for a field whose RoPE settings support at most `max_length` tokens."""
-    table = data.find_non_null("rope_parameters") or data.find_non_null("rope_scaling")
-    assert table is not None, "a scaling rule is in one of the two"
-    return Diagnostic(
-        "W0436",
-        f"the model supports at most {max_length} tokens, the original context length of its "
-        f"RoPE scaling `{kind}`",
-        Label(table.key, "longer sequences need other frequencies"),
-        related_labels=Label.labels_from_span(entry.span, "read here"),
-        notes=(
-            "transformers recomputes the frequencies from the longest sequence of each batch, "
-            "so its results differ for sequences beyond this length",
-        ),
-        helps=("compile for the longest sequence you need: --context-length N",),
-        severity="warning",
-    )
-
-
-def _has_no_effect(key: str, member: JsonMember) -> bool:
-    """Return True if a key affects only training, or has a value without effect."""
-    # dropout has many names and is inactive at inference, and null is treated as absent
-    if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
-        return True
-    value, default = member.value.to_plain(), NO_EFFECT_VALUES.get(key)
-    # 0 is not treated as false, because 0 and false have different meanings in a config file
-    return key in NO_EFFECT_VALUES and value == default and type(value) is type(default)
-
-
-def iterate_handled_config_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
-    """Yield the config.json keys that a spec reads, expects or ignores, as dotted paths."""
-    for entry in entries:
-        match entry:
-            case ast.ExpectedValues(key=key):
-                yield key
-            case ast.IgnoredKeys(keys=keys):
-                yield from keys
-            case ast.Field(sources=sources):
-                for source in sources:
-                    yield from _iterate_source_keys(source)
-
-
-def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
-    """Yield the config.json keys that an expression after `from` reads."""
-    match source:
-        case ast.TextLiteral(value=path):
-            yield path
-        case ast.Call(function=ast.Name(path="rope_config")):
-            defaults = parse_rope_defaults(source)
-            keys = (*ROPE_KEYS, defaults.theta_key)
-            yield from keys
-            yield from (f"{defaults.subconfig_key}.{key}" for key in keys)
-        case ast.Call(args=args):
-            for arg in args:
-                yield from _iterate_source_keys(arg)
-
-
-def _make_unread_warning(unread: dict[str, JsonMember], known_keys: set[str]) -> Diagnostic:
-    names = [name[:60] for name in unread]
-    keys_text = ", ".join(f"`{name}`" for name in names[:12])
-    count_text = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    first_key, member = next(iter(unread.items()))
-    return Diagnostic(
-        "W0418",
-        f"keys of config.json that the spec does not read: {keys_text}{count_text}",
-        Label(member.key, "ignored by the compiled model"),
-        helps=(
-            *suggest_similar_name(first_key, known_keys),
-            f'if the key does not change results, add to `config`: ignore "{names[0]}"',
-        ),
-        severity="warning",
-    )
+def resolve_hf_activation(name: str, env: LexicalScope, span: Span | None) -> SpecValue:
+    """Return the activation that a config.json names `name`. Raise E0403 for an unknown name."""
+    spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
+    try:
+        value = env.evaluate(spec_name)
+    except SpeccError as failed:
+        # suggest activation names that occur in config.json files
+        if any(d.code != "E0202" for d in failed.diagnostics):
+            raise
+        activation_names = sorted(KNOWN_ACTIVATIONS)
+        spec_help = "define a block with this name in a spec of your own: --spec my.specc"
+        raise_error(
+            "E0403",
+            f'unknown activation "{name[:60]}"',
+            span,
+            "no activation has this name",
+            notes=[f"known activations: {', '.join(activation_names)}"],
+            helps=suggest_similar_name(name, activation_names, spec_help),
+        )
+    return convert_to_kind(value, (FUNCTION_KIND,), f'the activation "{name}"', span)

@@ -8,7 +8,7 @@ import pytest
 
 import specc
 from specc.diagnostics.diagnostic import SpeccError
-from specc.frontend.foreign_names import KNOWN_ACTIVATIONS
+from specc.frontend.hf_config import KNOWN_ACTIVATIONS
 
 SPEC = """specc 1
 model m
