@@ -168,6 +168,22 @@ def compute_yarn_scale(factor: float, scale: float = 1.0) -> float:
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
+MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
+
+
+def compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
+    """Replace `mscale` and `mscale_all_dim` with the attention factor (arXiv:2405.04434)."""
+    others = {name: value for name, value in scaling_numbers.items() if name not in MSCALE_OPTIONS}
+    scales = [
+        v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := scaling_numbers.get(n), float)
+    ]
+    if len(scales) < 3:
+        return others
+    factor, scale, all_dim = scales
+    ratio = compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
+    return others | {"attention_factor": ratio}
+
+
 def _has_symbols(rope: Rope) -> bool:
     """Return True if a parameter depends on config values that are still symbols."""
     numbers = [n for _, value in rope.parameters for n in _list_numbers(value)]

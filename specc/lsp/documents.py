@@ -1,13 +1,94 @@
-"""Open documents, and the thread that analyzes them."""
+"""Open documents, positions in their lines, and the thread that analyzes the documents."""
 
+import re
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
+
+from lsprotocol import types as lsp
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.lsp.document_analysis import DocumentAnalysis, QuickFixEdit, analyze_incrementally
 from specc.lsp.quick_fixes import find_quick_fixes
+
+LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+ENCODING_UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+"""The Python codec and the number of bytes per code unit of each position encoding."""
+
+
+class DocumentPosition(NamedTuple):
+    """A position in a document as 0-based line and column."""
+
+    line: int
+    column: int
+
+
+class DocumentLines:
+    """The lines of a text, split at the line ends that the protocol defines. Columns are counted in
+    code units of `encoding`, the negotiated position encoding.
+    """
+
+    def __init__(self, text: str, encoding: str = "utf-16") -> None:
+        self.text = text
+        self.name = encoding
+        self.encoding, self.unit = ENCODING_UNITS.get(encoding, ENCODING_UNITS["utf-16"])
+
+    @cached_property
+    def _line_ends(self) -> list[re.Match[str]]:
+        return list(LINE_END.finditer(self.text))
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(end.end() for end in self._line_ends)]
+
+    def get_position(self, offset: int) -> DocumentPosition:
+        """Return the line and column of an offset. An offset after the end of the text is
+        clipped.
+        """
+        offset = max(0, min(offset, len(self.text)))
+        line = bisect_right(self._line_starts, offset) - 1
+        return DocumentPosition(
+            line, self._count_units(self.text[self._line_starts[line] : offset])
+        )
+
+    def get_offset(self, line: int, column: int) -> int:
+        """Return the offset of a line and column. A column after the end of the line is clipped."""
+        if line < 0:
+            return 0
+        if line >= len(self._line_starts):
+            return len(self.text)
+        start = self._line_starts[line]
+        end = self._line_ends[line].start() if line < len(self._line_ends) else len(self.text)
+        for offset in range(start, end):
+            if column <= 0:
+                return offset
+            column -= self._count_units(self.text[offset])
+        return end
+
+    def get_offsets(self, text_range: lsp.Range) -> tuple[int, int]:
+        """Return the start and end offsets of an LSP range."""
+        offsets = (
+            (position.line, position.character) for position in (text_range.start, text_range.end)
+        )
+        start, end = (self.get_offset(*position) for position in offsets)
+        return start, end
+
+    def _count_units(self, text: str) -> int:
+        # a document may contain an unpaired surrogate
+        return len(text.encode(self.encoding, "surrogatepass")) // self.unit
+
+
+@lru_cache(maxsize=16)
+def split_document_lines(text: str, encoding: str) -> DocumentLines:
+    """Split a text into lines. The result is cached, because every request needs the lines."""
+    return DocumentLines(text, encoding)
+
 
 MAX_FIXED_MESSAGES = 20
 """Maximum number of diagnostics per document for which quick fixes are tried."""

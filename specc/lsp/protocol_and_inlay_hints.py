@@ -1,92 +1,16 @@
-"""Convert positions, diagnostics, completions, edits and inlay hints to protocol types."""
+"""Convert diagnostics, completions, symbols, edits and inlay hints to protocol types."""
 
-import re
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from lsprotocol import types as lsp
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.render import escape_control_characters
 from specc.lsp.document_analysis import DocumentAnalysis, QuickFixEdit
+from specc.lsp.documents import DocumentLines
 from specc.lsp.dsl_completion import CompletionItem
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
-
-LINE_END = re.compile(r"\r\n|\r|\n")
-ENCODING_UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
-"""The Python codec and the number of bytes per code unit of each position encoding."""
-
-
-class DocumentPosition(NamedTuple):
-    """A position in a document as 0-based line and column."""
-
-    line: int
-    column: int
-
-
-class DocumentLines:
-    """The lines of a text, split at the line ends that the protocol defines. Columns are counted in
-    code units of `encoding`, the negotiated position encoding.
-    """
-
-    def __init__(self, text: str, encoding: str = "utf-16") -> None:
-        self.text = text
-        self.name = encoding
-        self.encoding, self.unit = ENCODING_UNITS.get(encoding, ENCODING_UNITS["utf-16"])
-
-    @cached_property
-    def _line_ends(self) -> list[re.Match[str]]:
-        return list(LINE_END.finditer(self.text))
-
-    @cached_property
-    def _line_starts(self) -> list[int]:
-        return [0, *(end.end() for end in self._line_ends)]
-
-    def get_position(self, offset: int) -> DocumentPosition:
-        """Return the line and column of an offset. An offset after the end of the text is
-        clipped.
-        """
-        offset = max(0, min(offset, len(self.text)))
-        line = bisect_right(self._line_starts, offset) - 1
-        return DocumentPosition(
-            line, self._count_units(self.text[self._line_starts[line] : offset])
-        )
-
-    def get_offset(self, line: int, column: int) -> int:
-        """Return the offset of a line and column. A column after the end of the line is clipped."""
-        if line < 0:
-            return 0
-        if line >= len(self._line_starts):
-            return len(self.text)
-        start = self._line_starts[line]
-        end = self._line_ends[line].start() if line < len(self._line_ends) else len(self.text)
-        for offset in range(start, end):
-            if column <= 0:
-                return offset
-            column -= self._count_units(self.text[offset])
-        return end
-
-    def get_offsets(self, text_range: lsp.Range) -> tuple[int, int]:
-        """Return the start and end offsets of an LSP range."""
-        offsets = (
-            (position.line, position.character) for position in (text_range.start, text_range.end)
-        )
-        start, end = (self.get_offset(*position) for position in offsets)
-        return start, end
-
-    def _count_units(self, text: str) -> int:
-        # a document may contain an unpaired surrogate
-        return len(text.encode(self.encoding, "surrogatepass")) // self.unit
-
-
-@lru_cache(maxsize=16)
-def split_document_lines(text: str, encoding: str) -> DocumentLines:
-    """Split a text into lines. The result is cached, because every request needs the lines."""
-    return DocumentLines(text, encoding)
-
 
 DIAGNOSTIC_SOURCE = "specc"
 LSP_SEVERITIES = {"error": lsp.DiagnosticSeverity.Error, "warning": lsp.DiagnosticSeverity.Warning}

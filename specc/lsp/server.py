@@ -18,9 +18,8 @@ from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.lsp import dsl_completion, protocol_and_inlay_hints, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
-from specc.lsp.documents import OpenDocument, OpenDocuments
+from specc.lsp.documents import DocumentLines, OpenDocument, OpenDocuments, split_document_lines
 from specc.lsp.hover import HoverInfo, find_hover_info, format_hover
-from specc.lsp.protocol_and_inlay_hints import DocumentLines, split_document_lines
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import parse_spec

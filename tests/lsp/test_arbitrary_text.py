@@ -13,6 +13,7 @@ from specc.lsp.quick_fixes import find_quick_fixes
 from specc.syntax.dsl.lalr import load_lalr_table
 from specc.syntax.yaml.yaml_printer import format_yaml
 
+documents = pytest.importorskip("specc.lsp.documents", reason="needs the extra lsp")
 protocol = pytest.importorskip("specc.lsp.protocol_and_inlay_hints", reason="needs the extra lsp")
 SMALL = (
     "elman",
@@ -65,7 +66,7 @@ def check_all_features(seed: int, names: tuple[str, ...]) -> None:
         give = yaml_completion.complete_yaml if yaml else dsl_completion.complete_dsl
         labels = [offer.text for offer in give(known, text, offset)]
         assert "" not in labels
-    lines = protocol.DocumentLines(text)
+    lines = documents.DocumentLines(text)
     list(protocol.to_inlay_hints(known, lines, protocol.to_range(lines, 0, len(text))))
     list(protocol.to_document_symbols(known, lines))
     for fault in known.diagnostics[:1]:
@@ -117,7 +118,7 @@ items:
 
 def test_yaml_inlay_hints_at_line_ends() -> None:
     *_, known = analyze_incrementally(Path("/nowhere/a.yaml"), YAML)
-    lines = protocol.DocumentLines(YAML)
+    lines = documents.DocumentLines(YAML)
     whole = protocol.to_range(lines, 0, len(YAML))
     (hint,) = protocol.to_inlay_hints(known, lines, whole)
     offset = lines.get_offset(hint.position.line, hint.position.character)

@@ -12,8 +12,7 @@ import pytest
 
 from specc.lsp import documents as desks
 from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
-from specc.lsp.documents import OpenDocuments
-from specc.lsp.protocol_and_inlay_hints import DocumentLines
+from specc.lsp.documents import DocumentLines, OpenDocuments
 from specc.lsp.quick_fixes import find_quick_fixes
 from specc.lsp.server import MAX_BYTES, BoundedInput
 

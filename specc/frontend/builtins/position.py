@@ -5,11 +5,12 @@ from typing import Literal, NoReturn, TypeAlias
 
 from specc.frontend.builtins.registry import SECOND_AXIS, ZERO, CallSite, register_builtin
 from specc.frontend.rope_frequencies import (
+    MSCALE_OPTIONS,
     SCALING_DEFAULTS,
     ScalingKind,
+    compute_attention_factor,
     compute_axial_frequencies,
     compute_rope_frequencies,
-    compute_yarn_scale,
     explain_invalid_rope,
     get_max_rope_length,
 )
@@ -132,7 +133,7 @@ def rope(
     }
     lengths: dict[str, Dim] = {n: options[n] for n in LENGTH_OPTIONS if options[n] is not None}
     _check_options(site, kind, {*numbers, *lengths})
-    parameters = {**SCALING_DEFAULTS.get(kind, {}), **_compute_attention_factor(numbers)}
+    parameters = {**SCALING_DEFAULTS.get(kind, {}), **compute_attention_factor(numbers)}
     parameters |= {n: site.require_integer(length, n) for n, length in lengths.items()}
     # frequencies that depend on the sequence length are computed for the maximum sequence length
     if kind == "dynamic" or beyond is not None:
@@ -179,22 +180,6 @@ def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) 
     if len(option_names & {*MSCALE_OPTIONS}) == 1:
         title = "`mscale` and `mscale_all_dim` must be set together"
         site.raise_error("E0201", title, (option_names & {*MSCALE_OPTIONS}).pop())
-
-
-MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
-
-
-def _compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
-    """Replace `mscale` and `mscale_all_dim` with the attention factor (arXiv:2405.04434)."""
-    others = {name: value for name, value in scaling_numbers.items() if name not in MSCALE_OPTIONS}
-    scales = [
-        v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := scaling_numbers.get(n), float)
-    ]
-    if len(scales) < 3:
-        return others
-    factor, scale, all_dim = scales
-    ratio = compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
-    return others | {"attention_factor": ratio}
 
 
 def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim) -> None:

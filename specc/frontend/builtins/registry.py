@@ -1,4 +1,4 @@
-"""The registry of built-in functions, their calls, and functions of compile-time values."""
+"""The registry of built-in functions, and their calls."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,14 +20,12 @@ from specc.frontend.parameter_kinds import (
     ParameterKinds,
     get_annotated_parameter_kinds,
 )
-from specc.frontend.runtime_scalars import convert_to_float, get_static_float, truncate_to_integer
+from specc.frontend.runtime_scalars import get_static_float
 from specc.frontend.spec_values import (
     MISSING,
     EvalResult,
     MissingValue,
     Number,
-    Record,
-    RuntimeNumber,
     SpecValue,
     Tensor,
     UnresolvedValueError,
@@ -300,58 +298,10 @@ def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> No
     )
 
 
-@register_builtin(name="len")
-def len_(site: CallSite, x: Anything) -> Dim:
-    """Return the number of items of a list, or of characters of a string."""
-    if isinstance(x, tuple | str):
-        return Dim.from_value(len(x))
-    if isinstance(x, Record):
-        return Dim.from_value(len(x.fields))
-    helps = ["length(x, axis=1) is the length of a tensor's axis"] if isinstance(x, Tensor) else []
-    site.raise_error(
-        "E0203", f"`len`: expected a list or a string, got {describe_value(x)}", "x", helps=helps
-    )
-
-
-@register_builtin(name="int")
-def int_(site: CallSite, x: Anything) -> EvalResult:
-    """Convert a number to an integer, truncating towards zero."""
-    if not isinstance(x, Number):
-        site.raise_error("E0203", f"`int`: expected a number, got {describe_value(x)}", "x")
-    if isinstance(x, float) and not math.isfinite(x):
-        site.raise_error("E0310", f"int({x:g}) has no value", "x")
-    if isinstance(x, RuntimeNumber):
-        return truncate_to_integer(site.nodes, x)
-    return x if isinstance(x, Dim) else Dim.from_value(int(x))
-
-
-@register_builtin()
-def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
-    """Return `x`, or raise E0417 if `x` is below `least`, e.g. to check an argument."""
-    if not isinstance(x, Number) or not isinstance(least, Number):
-        site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
-    number, minimum = get_static_float(x), get_static_float(least)
-    if number is None or minimum is None or number >= minimum:
-        return x
-    site.raise_error("E0417", f"{x} is below the minimum, {least}", "x")
-
-
 def broadcast_batch_axis(site: CallSite, x: Tensor, batch: Dim) -> Tensor:
     """Expand a tensor of batch size 1 to the batch size of other operands."""
     is_single = len(x.shape) > 1 and x.shape[0] == 1 and batch != 1
     return site.add_op(ops.Expand(0, batch), x) if is_single else x
-
-
-@register_builtin(name="float")
-def float_(site: CallSite, x: Anything) -> EvalResult:
-    """Convert a number, or the elements of a tensor, to floating point."""
-    if isinstance(x, Tensor):
-        return site.add_op(ops.Cast("f32"), x) if x.type.dtype in ("i64", "bool") else x
-    if not isinstance(x, Number):
-        site.raise_error(
-            "E0203", f"`float`: expected a number or a tensor, got {describe_value(x)}", "x"
-        )
-    return convert_to_float(site.nodes, x)
 
 
 @register_builtin()
