@@ -35,7 +35,7 @@ from support.small_configs import SMALL_CONFIGS
 from specc.ir.model import ModelDefinition
 from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx import BuiltModel, build_model, get_target
-from specc_onnx.lower.onnx_nodes import iterate_subgraphs
+from specc_onnx.lower.subgraphs import iterate_subgraphs
 from specc_onnx.write.onnx_value_types import (
     InferredTypes,
     UnsoundModelError,

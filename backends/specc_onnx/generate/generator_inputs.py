@@ -1,10 +1,15 @@
-"""Define a standalone generator's inputs and the state of the functions that build it."""
+"""Define a standalone generator's inputs and the state of the functions that build it, and emit the
+prompt: start tokens for an omitted prompt, its padding mask and its first logits.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from onnx import TensorProto
+
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
+from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from specc.ir.model import (
@@ -15,7 +20,10 @@ from specc.ir.model import (
 )
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter, LoweringSite
+from specc_onnx.lower.indexing import emit_zeroed_padding_indices
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
+from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero
 
 MAX_TOKENS_INPUT = "max_tokens"
 """Name of the input i64[] with the maximum number of generated tokens."""
@@ -244,3 +252,119 @@ class GenerationContext(GeneratorDefinition):
         # 1).
         sequence_ids = beam_ids / self.repeat_count
         return x.gather(sequence_ids, axis)
+
+
+GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
+"""The dimension of the model's outputs whose size is the number of generated tokens."""
+
+
+def emit_begin_token(context: GenerationContext) -> OnnxValue | None:
+    """Emit the start (BOS) tokens for an omitted prompt, and their padding mask. Return a bool[1]
+    that is true if the prompt is omitted, or None if generation needs no start token.
+    """
+    g, start_ids = context.g, context.decoding_config.start_token_ids
+    g.site = LoweringSite(("start",))
+    prompt_input = context.derived.sequence_input
+    prompt_type, is_absent = context.types[prompt_input], None
+    tokens = _emit_optional_input(context, prompt_input)
+    if not context.starts_from_prefix:
+        is_absent = emit_axis_length(tokens, 1).equals([0])
+        # A slice of size 0 or 1 replaces an `If`, whose branches would need equal shapes.
+        start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
+        shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
+        count = is_absent.cast("i64") * [len(start_ids)]
+        start_column = start_tokens.expand(shape)
+        start_column = start_column.emit_node("Slice", [0], count, [1])
+        tokens = start_column.emit_node("Concat", tokens, axis=1)
+    context.main_tensors[prompt_input] = tokens.with_type(prompt_type)
+    # The prompt length is now the number of tokens including start tokens, not the size of the
+    # input.
+    g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens.name: prompt_type})
+    for name in context.optional_inputs:
+        if name != prompt_input:
+            context.main_tensors[name] = _emit_extended_mask(context, name, tokens)
+    return is_absent
+
+
+def _emit_extended_mask(context: GenerationContext, name: str, tokens: OnnxValue) -> Tensor:
+    """Emit the padding mask input `name`. For start tokens, or if the mask is omitted, true values
+    are prepended up to the length of `tokens` i64[batch, n].
+    """
+    g = context.g
+    mask = _emit_optional_input(context, name)
+    missing_length = emit_axis_length(tokens, 1) - emit_axis_length(mask, 1)
+    shape = g.emit_shape([context.batch]).emit_node("Concat", missing_length, axis=0)
+    leading_mask = g.emit_node("Expand", True, shape)
+    return leading_mask.emit_node("Concat", mask, axis=1).with_type(context.types[name])
+
+
+def _emit_optional_input(context: GenerationContext, name: str) -> OnnxValue:
+    """Emit the optional input `name`, `[batch, n]`. If the caller omits the input, `n` is 0."""
+    g, type = context.g, context.types[name]
+    # An initializer with an input's name is the input's default. Its batch size of 1 is expanded.
+    code = ONNX_TYPE_CODES[type.dtype]
+    g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
+    shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
+    return Tensor(g, name, type).expand(shape)
+
+
+def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
+    """Emit the loop-carried token ids, whose initial value is the complete prompt."""
+    prompt_input = context.derived.sequence_input
+    ids = context.main_tensors[prompt_input]
+    default_names = (n for graph in context.default_graphs for n in graph.outputs)
+    for name in default_names:
+        # The pad id may be -1, which is not a valid embedding index.
+        if name in context.padding_masks and _is_lookup_index(context.derived.step, prompt_input):
+            keep = context.main_tensors[name]
+            ids = emit_zeroed_padding_indices(ids, keep).with_type(ids.type)
+    return emit_loop_carried_values(context, prompt_input, ids)
+
+
+def _is_lookup_index(step: Graph, name: str) -> bool:
+    """Return True if an embedding layer of `step` looks up the input `name`."""
+    ids = step.inputs[name]
+    consumers = [node.op for node, _ in step.nodes if ids in node.args]
+    return any(isinstance(op, ops.Embedding) for op in consumers)
+
+
+def emit_loop_carried_values(
+    context: GenerationContext, name: str, initial_tensor: Tensor
+) -> LoopCarry:
+    """Emit the loop-carried value for the step input `name`. In the first iteration, it is
+    `initial_tensor`, repeated for each beam.
+    """
+    type = context.derived.step.inputs[name].type
+    return LoopCarry(name, type, context.repeat_for_beams(initial_tensor))
+
+
+def emit_prompt_mask(context: GenerationContext) -> OnnxValue | None:
+    """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam. Return None
+    without a padding mask.
+    """
+    for name in context.padding_masks:
+        if name in context.main_tensors:
+            return context.repeat_for_beams(context.main_tensors[name])
+    return None
+
+
+def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
+    """Emit logits f32[batch, vocabulary] for the first token of sequences without a prompt. Return
+    None if every sequence needs a start token.
+    """
+    name, g = context.derived.initial_logits_output, context.g
+    if not context.starts_from_prefix:
+        return None
+    initial_output = context.main_tensors[name]
+    g.site = LoweringSite(("start",))
+    logits, shape = context.repeat_for_beams(initial_output), initial_output.shape
+    if initial_output.rank == 3:
+        logits = logits.squeeze(1)
+    logits = logits.cast("f32")
+    return logits.with_shape((context.step_batch_size, shape[-1]))
+
+
+def emit_empty_prompt_mask(context: GenerationContext) -> OnnxValue | None:
+    """Emit a bool[batch, 1] mask of all-padding prompts. Return None without a padding mask."""
+    mask = emit_prompt_mask(context)
+    return None if mask is None else emit_count_nonzero(mask, 1, keepdims=True).equals(0)

@@ -2,17 +2,22 @@
 and suppressed tokens, minimum length, repetition penalty.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from specc.ir.dim import Dim
 from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
-from specc_onnx.generate.generator_inputs import NO_TOKEN, LoopCarry
+from specc_onnx.generate.generator_inputs import (
+    MAX_TOKENS_INPUT,
+    NO_TOKEN,
+    PENALTY_INPUT,
+    LoopCarry,
+)
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue
-from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero
+from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero, emit_reduce
 
 HISTORY_DIM = Dim.symbol("history")
 """The dimension whose size is the number of tokens in the token history."""
@@ -233,3 +238,39 @@ def _emit_right_aligned(prompt: OnnxValue, padding_mask: OnnxValue) -> OnnxValue
     padding = prompt.g.emit_node("Expand", NO_TOKEN, shape)
     aligned = padding.emit_node("ScatterElements", columns, prompt, axis=1)
     return aligned.emit_node("Slice", [0], length, [1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyInputs:
+    """A decoding strategy's inputs: the batch size, the vocabulary size, the number of sequences in
+    a step (`step_batch_size`), the scalar inputs by role, the prompt i64[step_batch_size, n] and
+    its padding mask.
+    """
+
+    g: Emitter
+    decoding_config: DecodingConfig
+    batch: Dim
+    vocabulary: int
+    step_batch_size: Dim
+    scalars: Mapping[str, OnnxValue]
+    prompt: OnnxValue
+    padding_mask: OnnxValue | None
+
+    def make_logits_processors(self) -> LogitsProcessors:
+        """Return the logits processors of the decoding settings."""
+        return LogitsProcessors(
+            g=self.g,
+            decoding_config=self.decoding_config,
+            vocabulary=self.vocabulary,
+            max_tokens=self.scalars[MAX_TOKENS_INPUT],
+            penalty=self.scalars.get(PENALTY_INPUT),
+        )
+
+
+def emit_invalid_logits_mask(logits: OnnxValue) -> OnnxValue:
+    """Emit a bool[batch] mask, true where logits `[batch, vocab]` have NaN or no finite maximum."""
+    # Not every `ReduceMax` kernel propagates NaN.
+    is_nan = logits.emit_node("IsNaN").cast("f32")
+    has_nan = emit_reduce("ReduceMax", is_nan, 1) > 0.0
+    max_magnitude = emit_reduce("ReduceMax", logits, 1).abs()
+    return has_nan | ~(max_magnitude < float("inf"))

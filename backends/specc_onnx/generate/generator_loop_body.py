@@ -1,13 +1,11 @@
 """Build the body of the generation loop, which runs the decode step, selects the next tokens and
 updates the loop-carried values.
-
-ONNX Runtime does not move nodes out of a loop body, so loop-invariant nodes, e.g. for keys and
-values of encoder outputs, are hoisted into the main graph.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from onnx import GraphProto
 
@@ -17,72 +15,13 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.model import DecodeState, extract_tokenwise_default
 from specc.ir.types import Type
-from specc_onnx.generate.generator_decoding_strategies import DecodingStrategy
 from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, TokenSelection
 from specc_onnx.lower.dynamic_shapes import DimResolver
-from specc_onnx.lower.emitter import (
-    LoweringSite,
-    emit_body_results,
-    emit_if,
-    make_body_graph,
-    make_branch,
-)
+from specc_onnx.lower.emitter import LoweringSite
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph, make_branch
 from specc_onnx.lower.tensor_helpers import emit_axis_length
-
-
-def hoist_invariant_nodes(
-    context: GenerationContext, loop_invariant_inputs: Mapping[str, Tensor]
-) -> set[Node]:
-    """Lower the decode step's loop-invariant nodes into the main graph and return these nodes.
-    `loop_invariant_inputs` are the step inputs that do not change between iterations.
-    """
-    step, g = context.derived.step, context.g
-    invariant_nodes = set(find_invariant_nodes(step, loop_invariant_inputs))
-    inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
-    # Only loop-invariant inputs of the decode step have tensors outside the loop body.
-    hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
-    context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
-    # In the decode step, the dimension `batch` is the number of beams of all sequences; in the
-    # spec's graph, it is the number of sequences.
-    outer_lengths = g.lengths
-    g.lengths = DimResolver(inputs, step.length_equations, context.graph.min_lengths)
-    types, previous_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
-    lower_nodes(g, step, invariant_nodes)
-    for name in types.keys() - previous_names:
-        lengths = {str(context.batch): context.step_batch_size}
-        shape = tuple(d.substitute(lengths) for d in types[name].shape)
-        types[name] = Type(types[name].dtype, shape)
-    g.lengths = outer_lengths
-    return invariant_nodes
-
-
-def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[Node]:
-    """Return the nodes of `step`, in order, that depend only on weights and loop-invariant
-    inputs.
-    """
-    invariant_values = {step.inputs[n] for n in loop_invariant_inputs}
-    fixed_symbols = {s for v in invariant_values for d in v.type.shape for s in d.symbols()}
-    invariant_values |= set(step.parameters.values())
-    invariant_nodes = []
-    for node, results in step.nodes:
-        # The values that a `Scan` body captures are not analyzed, so any `Scan` may vary between
-        # steps.
-        if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, fixed_symbols):
-            continue
-        if all(a is None or a in invariant_values for a in node.args):
-            invariant_values.update(results)
-            invariant_nodes.append(node)
-    return invariant_nodes
-
-
-def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
-    """Return True if the operands and results of a node have the same dimensions in all steps."""
-    # `Range(past)` has no operands, but its result changes in every step.
-    lengths = [d for result in results for d in result.type.shape]
-    lengths += node.op.iterate_attribute_dims()
-    return all(d.symbols() <= fixed_symbols for d in lengths)
 
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
@@ -112,6 +51,26 @@ def _is_true_for_tokens(value: Value) -> bool:
             constant = op.value if isinstance(op, ops.Constant) else math.inf
             return (fn == "ge" and constant <= 0) or (fn in ("gt", "ne") and constant < 0)
     return False
+
+
+class DecodingStrategy(Protocol):
+    """A decoding strategy, which emits the selection of the next tokens in each iteration.
+    `carried_values` are its loop-carried values.
+    """
+
+    carried_values: list[LoopCarry]
+
+    def emit_step(
+        self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
+    ) -> TokenSelection:
+        """Emit the selection of the next tokens from logits f32[batch, vocabulary] in iteration
+        `iteration` i64[]. `carried_values` are the current values of `self.carried_values`.
+        """
+        ...
+
+    def map_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
+        """Return the outputs of the model, computed from the final loop-carried values."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,43 +4,48 @@ step.
 The first iteration of the loop processes the complete prompt. Later iterations process one token
 per sequence. KV caches are loop-carried values whose time axis grows. Fixed-size buffers would be
 copied for every token, because a loop body cannot update a buffer in place. The loop body captures
-weights and encoder outputs from the main graph.
+weights and encoder outputs from the main graph. ONNX Runtime does not move nodes out of a
+loop body, so loop-invariant nodes, e.g. for keys and values of encoder outputs, are hoisted into
+the main graph.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-
-from onnx import TensorProto
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Node, Value
 from specc.ir.model import DecodeState, StandaloneGeneratorSource
 from specc.ir.target import Target
 from specc.ir.types import Type
-from specc_onnx.generate.generator_decoding_strategies import StrategyInputs, make_decoding_strategy
+from specc_onnx.generate.generator_beam_search import BeamSearchStrategy
 from specc_onnx.generate.generator_inputs import (
     MAX_TOKENS_INPUT,
     GenerationContext,
     GeneratorDefinition,
     LoopCarry,
+    emit_begin_token,
+    emit_empty_prompt_logits,
+    emit_empty_prompt_mask,
+    emit_loop_carried_values,
+    emit_prompt_carry,
+    emit_prompt_mask,
     get_scalar_input_types,
 )
+from specc_onnx.generate.generator_logits_processors import StrategyInputs
 from specc_onnx.generate.generator_loop_body import (
+    DecodingStrategy,
     LoopIteration,
     build_generation_body,
-    hoist_invariant_nodes,
 )
+from specc_onnx.generate.generator_sampling import SingleSequenceStrategy
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
-from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable
-from specc_onnx.lower.indexing import emit_zeroed_padding_indices
-from specc_onnx.lower.onnx_nodes import make_unique_name
-from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
-from specc_onnx.lower.onnx_values import OnnxValue, Tensor
+from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable, make_unique_name
+from specc_onnx.lower.onnx_values import Tensor
 from specc_onnx.lower.registry import lower_nodes
-from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero, emit_full
+from specc_onnx.lower.tensor_helpers import emit_full
 from specc_onnx.write.onnx_graph import BuiltModel, add_parameters, finish_model
 
 
@@ -177,7 +182,7 @@ def lower_encoder(context: GenerationContext) -> None:
     their results to `context.main_tensors`.
     """
     g = context.g
-    is_absent = _emit_begin_token(context) if context.accepts_empty_prompt else None
+    is_absent = emit_begin_token(context) if context.accepts_empty_prompt else None
     for graph in (*context.default_graphs, context.derived.encode):
         if graph is None:
             continue
@@ -189,86 +194,6 @@ def lower_encoder(context: GenerationContext) -> None:
                 # the start token is valid even if the start token is the pad token
                 tensor = (tensor | is_absent).with_type(tensor.type)
             context.main_tensors[name] = tensor
-
-
-def _emit_begin_token(context: GenerationContext) -> OnnxValue | None:
-    """Emit the start (BOS) tokens for an omitted prompt, and their padding mask. Return a bool[1]
-    that is true if the prompt is omitted, or None if generation needs no start token.
-    """
-    g, start_ids = context.g, context.decoding_config.start_token_ids
-    g.site = LoweringSite(("start",))
-    prompt_input = context.derived.sequence_input
-    prompt_type, is_absent = context.types[prompt_input], None
-    tokens = _emit_optional_input(context, prompt_input)
-    if not context.starts_from_prefix:
-        is_absent = emit_axis_length(tokens, 1).equals([0])
-        # A slice of size 0 or 1 replaces an `If`, whose branches would need equal shapes.
-        start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
-        shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
-        count = is_absent.cast("i64") * [len(start_ids)]
-        start_column = start_tokens.expand(shape)
-        start_column = start_column.emit_node("Slice", [0], count, [1])
-        tokens = start_column.emit_node("Concat", tokens, axis=1)
-    context.main_tensors[prompt_input] = tokens.with_type(prompt_type)
-    # The prompt length is now the number of tokens including start tokens, not the size of the
-    # input.
-    g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens.name: prompt_type})
-    for name in context.optional_inputs:
-        if name != prompt_input:
-            context.main_tensors[name] = _emit_extended_mask(context, name, tokens)
-    return is_absent
-
-
-def _emit_extended_mask(context: GenerationContext, name: str, tokens: OnnxValue) -> Tensor:
-    """Emit the padding mask input `name`. For start tokens, or if the mask is omitted, true values
-    are prepended up to the length of `tokens` i64[batch, n].
-    """
-    g = context.g
-    mask = _emit_optional_input(context, name)
-    missing_length = emit_axis_length(tokens, 1) - emit_axis_length(mask, 1)
-    shape = g.emit_shape([context.batch]).emit_node("Concat", missing_length, axis=0)
-    leading_mask = g.emit_node("Expand", True, shape)
-    return leading_mask.emit_node("Concat", mask, axis=1).with_type(context.types[name])
-
-
-def _emit_optional_input(context: GenerationContext, name: str) -> OnnxValue:
-    """Emit the optional input `name`, `[batch, n]`. If the caller omits the input, `n` is 0."""
-    g, type = context.g, context.types[name]
-    # An initializer with an input's name is the input's default. Its batch size of 1 is expanded.
-    code = ONNX_TYPE_CODES[type.dtype]
-    g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
-    shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
-    return Tensor(g, name, type).expand(shape)
-
-
-def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
-    """Emit the loop-carried token ids, whose initial value is the complete prompt."""
-    prompt_input = context.derived.sequence_input
-    ids = context.main_tensors[prompt_input]
-    default_names = (n for graph in context.default_graphs for n in graph.outputs)
-    for name in default_names:
-        # The pad id may be -1, which is not a valid embedding index.
-        if name in context.padding_masks and _is_lookup_index(context.derived.step, prompt_input):
-            keep = context.main_tensors[name]
-            ids = emit_zeroed_padding_indices(ids, keep).with_type(ids.type)
-    return emit_loop_carried_values(context, prompt_input, ids)
-
-
-def _is_lookup_index(step: Graph, name: str) -> bool:
-    """Return True if an embedding layer of `step` looks up the input `name`."""
-    ids = step.inputs[name]
-    consumers = [node.op for node, _ in step.nodes if ids in node.args]
-    return any(isinstance(op, ops.Embedding) for op in consumers)
-
-
-def emit_loop_carried_values(
-    context: GenerationContext, name: str, initial_tensor: Tensor
-) -> LoopCarry:
-    """Emit the loop-carried value for the step input `name`. In the first iteration, it is
-    `initial_tensor`, repeated for each beam.
-    """
-    type = context.derived.step.inputs[name].type
-    return LoopCarry(name, type, context.repeat_for_beams(initial_tensor))
 
 
 def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
@@ -291,33 +216,62 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
     return LoopCarry(state.name, state.type, emit_full(context.g, 0, state.type.dtype, shape))
 
 
-def emit_prompt_mask(context: GenerationContext) -> OnnxValue | None:
-    """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam. Return None
-    without a padding mask.
+def make_decoding_strategy(inputs: StrategyInputs) -> DecodingStrategy:
+    """Create the strategy that the decoding settings select. Its constructor emits loop-invariant
+    nodes.
     """
-    for name in context.padding_masks:
-        if name in context.main_tensors:
-            return context.repeat_for_beams(context.main_tensors[name])
-    return None
+    is_beam_search = inputs.decoding_config.strategy == "beam"
+    return BeamSearchStrategy(inputs) if is_beam_search else SingleSequenceStrategy(inputs)
 
 
-def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
-    """Emit logits f32[batch, vocabulary] for the first token of sequences without a prompt. Return
-    None if every sequence needs a start token.
+def hoist_invariant_nodes(
+    context: GenerationContext, loop_invariant_inputs: Mapping[str, Tensor]
+) -> set[Node]:
+    """Lower the decode step's loop-invariant nodes into the main graph and return these nodes.
+    `loop_invariant_inputs` are the step inputs that do not change between iterations.
     """
-    name, g = context.derived.initial_logits_output, context.g
-    if not context.starts_from_prefix:
-        return None
-    initial_output = context.main_tensors[name]
-    g.site = LoweringSite(("start",))
-    logits, shape = context.repeat_for_beams(initial_output), initial_output.shape
-    if initial_output.rank == 3:
-        logits = logits.squeeze(1)
-    logits = logits.cast("f32")
-    return logits.with_shape((context.step_batch_size, shape[-1]))
+    step, g = context.derived.step, context.g
+    invariant_nodes = set(find_invariant_nodes(step, loop_invariant_inputs))
+    inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
+    # Only loop-invariant inputs of the decode step have tensors outside the loop body.
+    hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
+    context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
+    # In the decode step, the dimension `batch` is the number of beams of all sequences; in the
+    # spec's graph, it is the number of sequences.
+    outer_lengths = g.lengths
+    g.lengths = DimResolver(inputs, step.length_equations, context.graph.min_lengths)
+    types, previous_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
+    lower_nodes(g, step, invariant_nodes)
+    for name in types.keys() - previous_names:
+        lengths = {str(context.batch): context.step_batch_size}
+        shape = tuple(d.substitute(lengths) for d in types[name].shape)
+        types[name] = Type(types[name].dtype, shape)
+    g.lengths = outer_lengths
+    return invariant_nodes
 
 
-def emit_empty_prompt_mask(context: GenerationContext) -> OnnxValue | None:
-    """Emit a bool[batch, 1] mask of all-padding prompts. Return None without a padding mask."""
-    mask = emit_prompt_mask(context)
-    return None if mask is None else emit_count_nonzero(mask, 1, keepdims=True).equals(0)
+def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[Node]:
+    """Return the nodes of `step`, in order, that depend only on weights and loop-invariant
+    inputs.
+    """
+    invariant_values = {step.inputs[n] for n in loop_invariant_inputs}
+    fixed_symbols = {s for v in invariant_values for d in v.type.shape for s in d.symbols()}
+    invariant_values |= set(step.parameters.values())
+    invariant_nodes = []
+    for node, results in step.nodes:
+        # The values that a `Scan` body captures are not analyzed, so any `Scan` may vary between
+        # steps.
+        if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, fixed_symbols):
+            continue
+        if all(a is None or a in invariant_values for a in node.args):
+            invariant_values.update(results)
+            invariant_nodes.append(node)
+    return invariant_nodes
+
+
+def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
+    """Return True if the operands and results of a node have the same dimensions in all steps."""
+    # `Range(past)` has no operands, but its result changes in every step.
+    lengths = [d for result in results for d in result.type.shape]
+    lengths += node.op.iterate_attribute_dims()
+    return all(d.symbols() <= fixed_symbols for d in lengths)

@@ -25,7 +25,7 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     emit_output_per_head,
 )
-from specc_onnx.lower.emitter import Emitter, emit_if
+from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
 from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
@@ -42,6 +42,7 @@ from specc_onnx.lower.query_key_slices import (
     emit_recomputed_slice,
 )
 from specc_onnx.lower.registry import lower
+from specc_onnx.lower.subgraphs import emit_if
 from specc_onnx.lower.tensor_helpers import emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"

@@ -32,19 +32,14 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     find_packed_heads,
 )
-from specc_onnx.lower.emitter import (
-    Emitter,
-    emit_body_results,
-    emit_if,
-    make_body_graph,
-    make_branch,
-)
+from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.query_key_slices import (
     PositionSpan,
     emit_recomputed_mask,
     slice_attention_operands,
 )
+from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph, make_branch
 from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")

@@ -12,10 +12,11 @@ from typing import Any
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, make_branch
+from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.nn import emit_masked_softmax
-from specc_onnx.lower.onnx_nodes import PROBABILITIES_OUTPUT_MODE
+from specc_onnx.lower.onnx_targets import PROBABILITIES_OUTPUT_MODE
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
+from specc_onnx.lower.subgraphs import make_branch
 from specc_onnx.lower.tensor_helpers import emit_expand, emit_full, emit_reshape, is_always_true
 
 

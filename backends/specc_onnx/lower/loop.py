@@ -16,9 +16,10 @@ from specc.ir.ops.loop import LoopOperands, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, compute_recurrence_in_chunks
 from specc_onnx.lower.blocked_attention_loop import assume_nonempty
-from specc_onnx.lower.emitter import Emitter, emit_body_results, emit_if, make_body_graph
+from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
+from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
     emit_count_nonzero,

@@ -21,11 +21,11 @@ from specc.ir.dim import multiply_dims
 from specc.ir.ops.nn import MixtureOfExpertsOperands
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import DimResolver
-from specc_onnx.lower.emitter import Emitter, emit_body_results, emit_if, make_body_graph
-from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME
+from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_targets import HALF_DTYPES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower, lower_nodes
+from specc_onnx.lower.subgraphs import EXPERT_LOOP_NAME, emit_body_results, emit_if, make_body_graph
 from specc_onnx.lower.tensor_helpers import emit_flatten, emit_full, emit_reduce, emit_reshape
 
 MAX_INLINE_ELEMENTS = 1 << 26

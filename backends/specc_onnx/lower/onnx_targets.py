@@ -68,6 +68,8 @@ BF16_CONV_SINCE = 22
 
 REDUCE_AXES_INPUT_SINCE = 18
 """The first opset whose `ReduceMean`, `ReduceMax` and `ReduceMin` take their axes as an operand."""
+PROBABILITIES_OUTPUT_MODE = 3
+"""The `qk_matmul_output_mode` that returns attention weights after softcap, mask and softmax."""
 
 
 def is_operator_available(kind: str, opset: int) -> bool:

@@ -19,8 +19,8 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from specc.backend import Subgraphs
-from specc_onnx.lower.onnx_nodes import PROBABILITIES_OUTPUT_MODE, iterate_subgraphs
-from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, PROBABILITIES_OUTPUT_MODE
+from specc_onnx.lower.subgraphs import iterate_subgraphs
 
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
 """Name of the output with execution counts."""

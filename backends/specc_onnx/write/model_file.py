@@ -28,7 +28,7 @@ from specc.io.safe_read import (
     read_regular_file,
 )
 from specc.ir.array import Array
-from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
+from specc_onnx.lower.subgraphs import iterate_nested_graphs
 from specc_onnx.ort_model import OrtModel, StaticShapeModel, can_capture_cuda_graph
 from specc_onnx.ort_session import open_ort_model_bytes
 from specc_onnx.write.instrumentation import (

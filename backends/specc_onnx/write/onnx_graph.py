@@ -38,20 +38,20 @@ from specc_onnx.lower.emitter import (
     Emitter,
     LoweringSite,
     NameTable,
-    list_value_infos,
+    make_unique_name,
 )
 from specc_onnx.lower.kv_buffer_attention import get_buffer_type
-from specc_onnx.lower.onnx_nodes import (
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
+from specc_onnx.lower.onnx_values import NodeResult, OnnxValue, Tensor
+from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.subgraphs import (
     find_live_nodes,
     iterate_nested_graphs,
     iterate_node_inputs,
     iterate_subgraphs,
-    make_unique_name,
+    list_value_infos,
     make_value_info,
 )
-from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
-from specc_onnx.lower.onnx_values import NodeResult, OnnxValue, Tensor
-from specc_onnx.lower.registry import lower_nodes
 
 PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
 """Descriptions of the padding side for input doc strings."""

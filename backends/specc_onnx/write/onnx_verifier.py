@@ -30,7 +30,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from specc.analysis.length_limits import find_max_lengths
 from specc.ir.types import ShapeError
-from specc_onnx.lower.onnx_nodes import make_value_info
+from specc_onnx.lower.subgraphs import make_value_info
 from specc_onnx.ort_session import open_ort_model_bytes
 from specc_onnx.write.onnx_graph import BuiltModel
 from specc_onnx.write.onnx_shape_rules import (

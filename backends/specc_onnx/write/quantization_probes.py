@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import QuantizedMatMul
-from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_nested_graphs, iterate_subgraphs
+from specc_onnx.lower.subgraphs import EXPERT_LOOP_NAME, iterate_nested_graphs, iterate_subgraphs
 
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` at which activations are not quantized."""

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from specc.cli.main import main
-from specc_onnx.lower.onnx_nodes import iterate_subgraphs
+from specc_onnx.lower.subgraphs import iterate_subgraphs
 
 LM = [
     "--set",

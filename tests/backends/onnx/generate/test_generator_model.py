@@ -22,8 +22,8 @@ import specc_numpy
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.model import DecodingConfig, StandaloneGeneratorSource
 from specc_onnx import DEFAULT_OPSET, build_generation_model, get_target
-from specc_onnx.generate.generator_loop_body import find_invariant_nodes
-from specc_onnx.lower.onnx_nodes import iterate_subgraphs
+from specc_onnx.generate.generator_model import find_invariant_nodes
+from specc_onnx.lower.subgraphs import iterate_subgraphs
 
 PROMPTED = (
     "gpt2",

@@ -8,7 +8,7 @@ from support.onnx_sessions import EmittedModel
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
-from specc_onnx.generate import generator_decoding_strategies
+from specc_onnx.generate import generator_sampling
 from specc_onnx.lower.onnx_values import OnnxValue
 
 SEEDS = (0, 1, 2, 1234567890123, 2**63 - 1)
@@ -18,11 +18,11 @@ STEPS = (0, 1, 2, 511, 100_000)
 
 def emit_random_numbers(x: Mapping[str, OnnxValue]) -> Sequence[OnnxValue]:
     """Emit the keys of several streams, and one uniform number of each."""
-    keys = generator_decoding_strategies.emit_substream_key(
-        generator_decoding_strategies.emit_stream_key(x["seed"], "sample"), x["rows"].cast("u64")
+    keys = generator_sampling.emit_substream_key(
+        generator_sampling.emit_stream_key(x["seed"], "sample"), x["rows"].cast("u64")
     )
-    at_step = generator_decoding_strategies.emit_substream_key(keys, x["step"].cast("u64"))
-    return [keys, generator_decoding_strategies.emit_uniform_sample(at_step)]
+    at_step = generator_sampling.emit_substream_key(keys, x["step"].cast("u64"))
+    return [keys, generator_sampling.emit_uniform_sample(at_step)]
 
 
 def build_random_model() -> EmittedModel:
@@ -55,7 +55,7 @@ def test_uniform_numbers_are_evenly_distributed() -> None:
 
 
 def test_opset_without_bitwise_xor_is_rejected() -> None:
-    generator_decoding_strategies.check_sampling_opset(18)
+    generator_sampling.check_sampling_opset(18)
     with pytest.raises(SpeccError) as caught:
-        generator_decoding_strategies.check_sampling_opset(17)
+        generator_sampling.check_sampling_opset(17)
     assert caught.value.diagnostics[0].code == "E0821"

@@ -15,7 +15,7 @@ from specc.decode.token_selection import (
     find_prompt_tokens,
     make_prompt_mask,
 )
-from specc_onnx.generate import generator_decoding_strategies, generator_logits_processors
+from specc_onnx.generate import generator_logits_processors, generator_sampling
 from specc_onnx.generate.generator_inputs import SAMPLING_INPUTS
 from specc_onnx.lower.onnx_values import OnnxValue
 
@@ -27,14 +27,14 @@ def build_sampling_model(vocabulary: int = VOCABULARY) -> EmittedModel:
     """Build a model that samples a token per sequence from logits and all settings."""
 
     def emit_graph(x: Mapping[str, OnnxValue]) -> Sequence[OnnxValue]:
-        s = generator_decoding_strategies.emit_sampler_state(x["seed"], x["rows"], vocabulary, x)
+        s = generator_sampling.emit_sampler_state(x["seed"], x["rows"], vocabulary, x)
         seen = generator_logits_processors.emit_prompt_token_mask(
             x["prompt"], x["keep"], vocabulary
         )
         logits = generator_logits_processors.emit_repetition_penalty(
             x["logits"], seen, x["penalty"]
         )
-        return [generator_decoding_strategies.emit_sampled_tokens(s, logits, x["step"])]
+        return [generator_sampling.emit_sampled_tokens(s, logits, x["step"])]
 
     setting_inputs = {name: (dtype, 0) for name, dtype in SAMPLING_INPUTS.items()}
     return EmittedModel(
@@ -140,4 +140,4 @@ def test_top_p_considers_at_most_1000_candidates() -> None:
         model, logits, GenerationSettings(strategy="sample", top_p=0.999), 0, *nothing
     )
     every = sample_tokens(model, logits, GenerationSettings(strategy="sample"), 0, *nothing)
-    assert max(cut) < generator_decoding_strategies.MAX_SAMPLED_CANDIDATES < max(every)
+    assert max(cut) < generator_sampling.MAX_SAMPLED_CANDIDATES < max(every)

@@ -22,9 +22,9 @@ from specc.ir import ops
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
 from specc_onnx.lower import blocked_attention_loop, query_key_slices
-from specc_onnx.lower.onnx_nodes import iterate_subgraphs
 from specc_onnx.lower.onnx_values import OnnxValue
 from specc_onnx.lower.query_key_slices import PositionSpan
+from specc_onnx.lower.subgraphs import iterate_subgraphs
 from specc_onnx.write.instrumentation import add_attention_outputs
 from specc_onnx.write.onnx_verifier import (
     convert_weights_to_inputs,

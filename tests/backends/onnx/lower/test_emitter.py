@@ -4,10 +4,10 @@ from onnx import GraphProto
 
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import DimResolver
-from specc_onnx.lower.emitter import Emitter, NameTable
-from specc_onnx.lower.onnx_nodes import make_unique_name, make_value_info
+from specc_onnx.lower.emitter import Emitter, NameTable, make_unique_name
 from specc_onnx.lower.onnx_targets import get_target
 from specc_onnx.lower.onnx_values import NodeResult
+from specc_onnx.lower.subgraphs import make_value_info
 
 
 class Counted(set[str]):

@@ -1,11 +1,12 @@
-"""Emit one step of beam search as ONNX nodes (Wu et al. 2016, arXiv:1609.08144, sec. 7).
+"""Emit beam search of a standalone generator (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
 As in transformers, a step keeps more candidates than beams, so that enough unfinished candidates
 remain if some finish. Finished hypotheses are stored with length-normalized scores. In shapes, `s`,
 `n`, `c` and `t` are the numbers of sequences, beams, candidates and previous tokens.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +14,17 @@ import numpy as np
 from specc.ir.dim import Dim
 from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
-from specc_onnx.generate.generator_inputs import GENERATED_DIM, NO_TOKEN, LoopCarry, TokenSelection
+from specc_onnx.generate.generator_inputs import (
+    GENERATED_COUNT_DIM,
+    GENERATED_DIM,
+    NO_TOKEN,
+    LoopCarry,
+    TokenSelection,
+)
+from specc_onnx.generate.generator_logits_processors import StrategyInputs, emit_invalid_logits_mask
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.indexing import emit_top_k
-from specc_onnx.lower.onnx_values import OnnxValue
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero
 
 NO_SCORE = float("-inf")
@@ -273,3 +281,55 @@ def _emit_gathered_beams(
     flat_result = flat_beams.gather(_emit_flat_indices(step, indices, width))
     shape = indices.runtime_shape().emit_node("Concat", length, axis=0)
     return flat_result.emit_node("Reshape", shape, allowzero=1)
+
+
+class BeamSearchStrategy:
+    """Beam search with several hypotheses per sequence. Each hypothesis is a batch element."""
+
+    def __init__(self, inputs: StrategyInputs) -> None:
+        g = inputs.g
+        self.inputs, self.processors = inputs, inputs.make_logits_processors()
+        sequences = g.emit_shape([inputs.batch])
+        self.carried_values = [
+            *emit_beam_carries(g, inputs.decoding_config, sequences),
+            *self.processors.emit_history_carries(inputs.batch, inputs.prompt, inputs.padding_mask),
+        ]
+
+    def emit_step(
+        self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
+    ) -> TokenSelection:
+        """Select one token per hypothesis."""
+        decoding = self.inputs.decoding_config
+        count = len(BeamState._fields)
+        state, history = BeamState(*carried_values[:count]), carried_values[count:]
+        log_probs = logits.emit_node("LogSoftmax", axis=1)
+        log_probs = self.processors.emit_scores(log_probs, iteration, history)
+        if decoding.renormalize_logits:
+            # a softmax of logits that are all -inf would return NaN
+            is_allowed = log_probs > NO_SCORE
+            renormalized = log_probs.emit_node("LogSoftmax", axis=1)
+            log_probs = is_allowed.if_else(renormalized, NO_SCORE)
+        search = BeamSearchStep(
+            g=logits.g,
+            decoding_config=decoding,
+            state=state,
+            vocabulary=self.inputs.vocabulary,
+            length=iteration + 1,
+            max_length=self.processors.max_tokens,
+        )
+        is_invalid = emit_invalid_logits_mask(logits)
+        selection = emit_beam_step(search, log_probs, is_invalid)
+        column = selection.tokens.unsqueeze(1)
+        parent_history = [x.gather(selection.parents) for x in history]
+        updated_history = self.processors.emit_updated_history(parent_history, column)
+        return replace(selection, next_carries=[*selection.next_carries, *updated_history])
+
+    def map_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
+        """Return `tokens` i64[batch, best, generated] and `scores` f32[batch, best], best first."""
+        decoding = self.inputs.decoding_config
+        scores, tokens = final_carries[2], final_carries[3]
+        best = Dim.from_value(decoding.num_return_sequences)
+        if decoding.num_return_sequences < decoding.num_beams:
+            scores, tokens = (x.slice(1, 0, best) for x in (scores, tokens))
+        shape = (self.inputs.batch, best, GENERATED_COUNT_DIM)
+        return {"tokens": tokens.with_shape(shape), "scores": scores.with_shape(shape[:2])}

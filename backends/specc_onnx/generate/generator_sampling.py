@@ -1,4 +1,4 @@
-"""Emit a standalone generator's decoding strategies: greedy decoding, sampling, beam search.
+"""Emit greedy decoding and sampling of a standalone generator.
 
 A strategy's constructor emits loop-invariant nodes into the main graph. `emit_step` emits one step
 into the loop body. `map_outputs` computes the outputs from the final loop-carried values.
@@ -11,12 +11,9 @@ shape, so that a single node computes the random numbers of all sequences of a b
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.ir.dim import Dim
-from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
 from specc.weights.random_stream import (
     SPLITMIX_GAMMA,
@@ -24,81 +21,20 @@ from specc.weights.random_stream import (
     SPLITMIX_MULTIPLIER_2,
     hash_fnv1a,
 )
-from specc_onnx.generate import onnx_beam_search
 from specc_onnx.generate.generator_inputs import (
+    GENERATED_COUNT_DIM,
     GENERATED_DIM,
-    MAX_TOKENS_INPUT,
     NO_TOKEN,
-    PENALTY_INPUT,
     SAMPLING_INPUTS,
     SEED_INPUT,
     LoopCarry,
     TokenSelection,
 )
-from specc_onnx.generate.generator_logits_processors import LogitsProcessors
+from specc_onnx.generate.generator_logits_processors import StrategyInputs, emit_invalid_logits_mask
 from specc_onnx.lower import onnx_targets
-from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.indexing import emit_top_k
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_reduce
-
-GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
-"""The dimension of the model's outputs whose size is the number of generated tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyInputs:
-    """A decoding strategy's inputs: the batch size, the vocabulary size, the number of sequences in
-    a step (`step_batch_size`), the scalar inputs by role, the prompt i64[step_batch_size, n] and
-    its padding mask.
-    """
-
-    g: Emitter
-    decoding_config: DecodingConfig
-    batch: Dim
-    vocabulary: int
-    step_batch_size: Dim
-    scalars: Mapping[str, OnnxValue]
-    prompt: OnnxValue
-    padding_mask: OnnxValue | None
-
-    def make_logits_processors(self) -> LogitsProcessors:
-        """Return the logits processors of the decoding settings."""
-        return LogitsProcessors(
-            g=self.g,
-            decoding_config=self.decoding_config,
-            vocabulary=self.vocabulary,
-            max_tokens=self.scalars[MAX_TOKENS_INPUT],
-            penalty=self.scalars.get(PENALTY_INPUT),
-        )
-
-
-class DecodingStrategy(Protocol):
-    """A decoding strategy, which emits the selection of the next tokens in each iteration.
-    `carried_values` are its loop-carried values.
-    """
-
-    carried_values: list[LoopCarry]
-
-    def emit_step(
-        self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
-    ) -> TokenSelection:
-        """Emit the selection of the next tokens from logits f32[batch, vocabulary] in iteration
-        `iteration` i64[]. `carried_values` are the current values of `self.carried_values`.
-        """
-        ...
-
-    def map_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
-        """Return the outputs of the model, computed from the final loop-carried values."""
-        ...
-
-
-def make_decoding_strategy(inputs: StrategyInputs) -> DecodingStrategy:
-    """Create the strategy that the decoding settings select. Its constructor emits loop-invariant
-    nodes.
-    """
-    is_beam_search = inputs.decoding_config.strategy == "beam"
-    return BeamSearchStrategy(inputs) if is_beam_search else SingleSequenceStrategy(inputs)
+from specc_onnx.lower.tensor_helpers import emit_count_nonzero
 
 
 class SingleSequenceStrategy:
@@ -165,58 +101,6 @@ class SingleSequenceStrategy:
         _, tokens, log_probs, *_ = final_carries
         shape = (self.inputs.step_batch_size, GENERATED_COUNT_DIM)
         return {"tokens": tokens.with_shape(shape), "log_probs": log_probs.with_shape(shape)}
-
-
-class BeamSearchStrategy:
-    """Beam search with several hypotheses per sequence. Each hypothesis is a batch element."""
-
-    def __init__(self, inputs: StrategyInputs) -> None:
-        g = inputs.g
-        self.inputs, self.processors = inputs, inputs.make_logits_processors()
-        sequences = g.emit_shape([inputs.batch])
-        self.carried_values = [
-            *onnx_beam_search.emit_beam_carries(g, inputs.decoding_config, sequences),
-            *self.processors.emit_history_carries(inputs.batch, inputs.prompt, inputs.padding_mask),
-        ]
-
-    def emit_step(
-        self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
-    ) -> TokenSelection:
-        """Select one token per hypothesis."""
-        decoding = self.inputs.decoding_config
-        count = len(onnx_beam_search.BeamState._fields)
-        state, history = onnx_beam_search.BeamState(*carried_values[:count]), carried_values[count:]
-        log_probs = logits.emit_node("LogSoftmax", axis=1)
-        log_probs = self.processors.emit_scores(log_probs, iteration, history)
-        if decoding.renormalize_logits:
-            # a softmax of logits that are all -inf would return NaN
-            is_allowed = log_probs > onnx_beam_search.NO_SCORE
-            renormalized = log_probs.emit_node("LogSoftmax", axis=1)
-            log_probs = is_allowed.if_else(renormalized, onnx_beam_search.NO_SCORE)
-        search = onnx_beam_search.BeamSearchStep(
-            g=logits.g,
-            decoding_config=decoding,
-            state=state,
-            vocabulary=self.inputs.vocabulary,
-            length=iteration + 1,
-            max_length=self.processors.max_tokens,
-        )
-        is_invalid = emit_invalid_logits_mask(logits)
-        selection = onnx_beam_search.emit_beam_step(search, log_probs, is_invalid)
-        column = selection.tokens.unsqueeze(1)
-        parent_history = [x.gather(selection.parents) for x in history]
-        updated_history = self.processors.emit_updated_history(parent_history, column)
-        return replace(selection, next_carries=[*selection.next_carries, *updated_history])
-
-    def map_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
-        """Return `tokens` i64[batch, best, generated] and `scores` f32[batch, best], best first."""
-        decoding = self.inputs.decoding_config
-        scores, tokens = final_carries[2], final_carries[3]
-        best = Dim.from_value(decoding.num_return_sequences)
-        if decoding.num_return_sequences < decoding.num_beams:
-            scores, tokens = (x.slice(1, 0, best) for x in (scores, tokens))
-        shape = (self.inputs.batch, best, GENERATED_COUNT_DIM)
-        return {"tokens": tokens.with_shape(shape), "scores": scores.with_shape(shape[:2])}
 
 
 def check_sampling_opset(opset: int) -> None:
@@ -353,15 +237,6 @@ def _emit_top_p_filter(sampler: SamplerState, probabilities: OnnxValue) -> OnnxV
     is_kept = is_kept & (probabilities >= max_probability * sampler.min_p)
     is_kept = is_kept | preceding_sum.equals(0)
     return is_kept.if_else(probabilities, 0)
-
-
-def emit_invalid_logits_mask(logits: OnnxValue) -> OnnxValue:
-    """Emit a bool[batch] mask, true where logits `[batch, vocab]` have NaN or no finite maximum."""
-    # Not every `ReduceMax` kernel propagates NaN.
-    is_nan = logits.emit_node("IsNaN").cast("f32")
-    has_nan = emit_reduce("ReduceMax", is_nan, 1) > 0.0
-    max_magnitude = emit_reduce("ReduceMax", logits, 1).abs()
-    return has_nan | ~(max_magnitude < float("inf"))
 
 
 def emit_log_probability(logits: OnnxValue, tokens: OnnxValue) -> OnnxValue:
