@@ -200,7 +200,7 @@ class DeviceTensor(Protocol):
 DeviceTensors: TypeAlias = dict[str, DeviceTensor]
 
 
-class IOBindingRun(Protocol):
+class BoundSession(Protocol):
     """A repeatable model run whose inputs and outputs are bound to device tensors (IO binding)."""
 
     def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> DeviceTensors:
@@ -255,7 +255,7 @@ class Session(Computation, Protocol):
 
     def bind(
         self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
-    ) -> IOBindingRun:
+    ) -> BoundSession:
         """Bind inputs and outputs to device tensors for repeated runs."""
 
 

@@ -25,7 +25,7 @@ def conv(
 
     f[b t i], f[o j k], f[o]? -> f[b t o]
     """
-    x, groups = swap_channels(op.kernel, x), evaluate_length(op.groups, env)
+    x, groups = swap_channel_axis(op.kernel, x), evaluate_length(op.groups, env)
     window_counts = count_windows(op, x.shape[2:])
     window_count = prod(window_counts)
     batch = x.shape[0]
@@ -40,7 +40,7 @@ def conv(
         window_inputs = window_inputs.reshape(batch, groups, channels, window_count)
         kernel_slice = weight[(..., *offset)].reshape(groups, group_outputs, channels)
         y += kernel_slice @ window_inputs
-    return swap_channels(
+    return swap_channel_axis(
         op.kernel, _add_bias(y.reshape(batch, output_channels, *window_counts), bias)
     )
 
@@ -53,7 +53,7 @@ def conv_transpose(
 
     f[b t i], f[i p k], f[o]? -> f[b u o]
     """
-    x, groups = swap_channels(op.kernel, x), evaluate_length(op.groups, env)
+    x, groups = swap_channel_axis(op.kernel, x), evaluate_length(op.groups, env)
     batch, channels, *sizes = x.shape
     output_channels = weight.shape[1] * groups
     output_sizes = count_conv_transpose_positions(op, sizes)
@@ -70,7 +70,7 @@ def conv_transpose(
         slices = [slice(n * d, n * d + size * s, s) for n, d, s, size in steps]
         y[:, :, *slices] += products.reshape(batch, output_channels, *sizes)
     crop_slices = [slice(a, a + n) for a, n in zip(op.padding_before, output_sizes, strict=True)]
-    return swap_channels(op.kernel, _add_bias(y[:, :, *crop_slices], bias))
+    return swap_channel_axis(op.kernel, _add_bias(y[:, :, *crop_slices], bias))
 
 
 def _count_scattered_positions(op: ops.ConvTranspose, axis: int, size: int, count: int) -> int:
@@ -86,8 +86,8 @@ def max_pool(op: ops.MaxPool, env: LengthValues, x: Array) -> Array:
 
     f[b t c] -> f[b t c]
     """
-    pooled = _combine_windows(op, swap_channels(op.kernel, x), -np.inf, np.maximum)
-    return swap_channels(op.kernel, pooled)
+    pooled = _combine_windows(op, swap_channel_axis(op.kernel, x), -np.inf, np.maximum)
+    return swap_channel_axis(op.kernel, pooled)
 
 
 @evaluate
@@ -96,12 +96,12 @@ def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
 
     f[b t c] -> f[b t c]
     """
-    x = swap_channels(op.kernel, x)
+    x = swap_channel_axis(op.kernel, x)
     window_sums = _combine_windows(op, x, 0.0, np.add)
     element_counts: Array = np.ones(())
     for elements in count_window_elements(op, x.shape[2:], window_sums.shape[2:]):
         element_counts = element_counts[..., None] * np.array(elements)
-    return swap_channels(op.kernel, window_sums / element_counts)
+    return swap_channel_axis(op.kernel, window_sums / element_counts)
 
 
 def _combine_windows(
@@ -140,7 +140,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, ke
     return result
 
 
-def swap_channels(kernel: Sequence[int], x: Array) -> Array:
+def swap_channel_axis(kernel: Sequence[int], x: Array) -> Array:
     """Transpose [b, t, c] to [b, c, t] or back. NCHW feature maps are unchanged."""
     return x.swapaxes(1, 2) if len(kernel) == 1 else x
 

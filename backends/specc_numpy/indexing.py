@@ -6,11 +6,11 @@ from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph_interpreter import (
     check_index_range,
-    evaluate_index,
-    evaluate_last_index,
-    evaluate_slice,
-    evaluate_stride,
-    evaluate_top_k,
+    get_last_index,
+    resolve_index,
+    resolve_slice_bounds,
+    resolve_slice_range,
+    resolve_top_k,
 )
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
@@ -41,7 +41,7 @@ def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
 
     n[*a t *b] -> n[*a u *b], i[*a u *b]
     """
-    k = evaluate_top_k(op, x.shape[op.axis], env)
+    k = resolve_top_k(op, x.shape[op.axis], env)
     order = _sort_indices(x, op.axis, op.largest)
     indices = np.take(order, np.arange(k), axis=op.axis)
     return np.take_along_axis(x, indices, axis=op.axis), indices
@@ -50,17 +50,15 @@ def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
 evaluate.add_rules(
     {
         ops.StridedSlice: lambda op, env, x: np.take(
-            x, np.arange(*evaluate_stride(op, x.shape[op.axis], env)), axis=op.axis
+            x, np.arange(*resolve_slice_range(op, x.shape[op.axis], env)), axis=op.axis
         ),
         ops.Slice: lambda op, env, x: np.take(
-            x, np.arange(*evaluate_slice(op, x.shape[op.axis], env)), axis=op.axis
+            x, np.arange(*resolve_slice_bounds(op, x.shape[op.axis], env)), axis=op.axis
         ),
         ops.Index: lambda op, env, x: np.take(
-            x, evaluate_index(op, x.shape[op.axis], env), axis=op.axis
+            x, resolve_index(op, x.shape[op.axis], env), axis=op.axis
         ),
-        ops.Last: lambda op, env, x: np.take(
-            x, evaluate_last_index(x.shape[op.axis]), axis=op.axis
-        ),
+        ops.Last: lambda op, env, x: np.take(x, get_last_index(x.shape[op.axis]), axis=op.axis),
     }
 )
 

@@ -123,7 +123,7 @@ class SessionMemory:
             subtract_intervals(list_anonymous_mappings(), previous_mappings)
         )
 
-    def count_run(self) -> None:
+    def record_run(self) -> None:
         """Count a run. After `RUNS_BEFORE_MOVE` runs, start a thread that moves memory to huge
         pages.
         """

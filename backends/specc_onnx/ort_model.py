@@ -62,17 +62,17 @@ class OrtModel:
         if any(spec.dtype == ml_dtypes.bfloat16 for spec in specs):
             tensors = self.run_on_device(arrays)
             return {name: self.copy_to_host(tensors[name]) for name in names}
-        with self.guard_run():
+        with self.wrap_session_run():
             results = self.session.run(names, arrays)
         return dict(zip(names, results, strict=True))
 
     @contextmanager
-    def guard_run(self) -> Iterator[None]:
+    def wrap_session_run(self) -> Iterator[None]:
         """Flush denormals and convert exceptions to E0924 in a `with` block that runs the model."""
         try:
             with flush_denormals():
                 yield
-            self.memory.count_run()
+            self.memory.record_run()
         except Exception as error:  # the exceptions of ONNX Runtime have no common base class
             raise_ort_error("E0924", f"`{self.name}` failed while running", error)
 
@@ -148,7 +148,7 @@ class OrtModel:
         self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
     ) -> list[Array]:
         """Run the session on the calling thread and return all outputs."""
-        with self.guard_run():
+        with self.wrap_session_run():
             results: list[Array] = self.session.run(list(self.outputs), arrays, options)
         return results
 
@@ -182,7 +182,7 @@ class OrtBoundModel:
         unbound_outputs = [name for name in model.outputs if name not in self.bound_outputs]
         for name in unbound_outputs:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
-        with model.guard_run():
+        with model.wrap_session_run():
             model.session.run_with_iobinding(binding)
         if not unbound_outputs:
             return dict(self.bound_outputs)
@@ -321,7 +321,7 @@ class StaticShapeModel:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model. Return outputs by name. Raise E0907, E0910 to E0912, E0924 on failure."""
         arrays = self.model.prepare_inputs(inputs)
-        with self.lock, self.model.guard_run():
+        with self.lock, self.model.wrap_session_run():
             for name, array in arrays.items():
                 self.input_buffers[name].update_inplace(array)
             self.model.session.run_with_iobinding(self.binding)

@@ -6,11 +6,11 @@ from torch import Tensor
 from specc.ir import ops
 from specc.ir.graph_interpreter import (
     check_index_range,
-    evaluate_index,
-    evaluate_last_index,
-    evaluate_slice,
-    evaluate_stride,
-    evaluate_top_k,
+    get_last_index,
+    resolve_index,
+    resolve_slice_bounds,
+    resolve_slice_range,
+    resolve_top_k,
 )
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
@@ -31,7 +31,7 @@ def top_k(op: ops.TopK, context: ForwardContext, x: Tensor) -> tuple[Tensor, Ten
 
     n[*a t *b] -> n[*a u *b], i[*a u *b]
     """
-    k = evaluate_top_k(op, x.shape[op.axis], context.lengths)
+    k = resolve_top_k(op, x.shape[op.axis], context.lengths)
     # `torch.topk` does not order equal elements by index.
     order = torch.argsort(x, dim=op.axis, descending=op.largest, stable=True)
     indices = order.narrow(op.axis, 0, k)
@@ -42,11 +42,11 @@ evaluate.add_rules(
     {
         ops.StridedSlice: lambda op, context, x: x[
             (slice(None),) * op.axis
-            + (slice(*evaluate_stride(op, x.shape[op.axis], context.lengths)),)
+            + (slice(*resolve_slice_range(op, x.shape[op.axis], context.lengths)),)
         ],
-        ops.Last: lambda op, context, x: x.select(op.axis, evaluate_last_index(x.shape[op.axis])),
+        ops.Last: lambda op, context, x: x.select(op.axis, get_last_index(x.shape[op.axis])),
         ops.Index: lambda op, context, x: x.select(
-            op.axis, evaluate_index(op, x.shape[op.axis], context.lengths)
+            op.axis, resolve_index(op, x.shape[op.axis], context.lengths)
         ),
     }
 )
@@ -66,7 +66,7 @@ def slice_(op: ops.Slice, context: ForwardContext, x: Tensor) -> Tensor:
 
     a[*a t *b] -> a[*a u *b]
     """
-    start, stop = evaluate_slice(op, x.shape[op.axis], context.lengths)
+    start, stop = resolve_slice_bounds(op, x.shape[op.axis], context.lengths)
     return x.narrow(op.axis, start, stop - start)
 
 

@@ -134,7 +134,7 @@ def delay(op: ops.Delay, context: ForwardContext, x: Tensor) -> Tensor:
     """
     length = x.shape[op.axis]
     padding_length = min(op.steps, length)
-    padding = make_full(x, op.axis, (padding_length,), op.fill_value)
+    padding = make_full_tensor(x, op.axis, (padding_length,), op.fill_value)
     return torch.cat([padding, x.narrow(op.axis, 0, length - padding_length)], dim=op.axis)
 
 
@@ -160,7 +160,7 @@ def reduce(op: ops.Reduce, context: ForwardContext, x: Tensor) -> Tensor:
             lowest, highest = -math.inf, math.inf
         else:
             lowest, highest = torch.iinfo(x.dtype).min, torch.iinfo(x.dtype).max
-        return make_full(x, op.axis, (), lowest if op.fn == "max" else highest)
+        return make_full_tensor(x, op.axis, (), lowest if op.fn == "max" else highest)
     return REDUCTIONS[op.fn](x, op.axis)
 
 
@@ -171,7 +171,7 @@ def arg_max(op: ops.ArgMax, context: ForwardContext, x: Tensor) -> Tensor:
     n[*a t *b] -> i[*a *b]
     """
     if not x.shape[op.axis]:
-        return make_full(x, op.axis, (), 0).long()
+        return make_full_tensor(x, op.axis, (), 0).long()
     return x.argmax(op.axis)
 
 
@@ -196,7 +196,9 @@ def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
     length = x.shape[op.axis]
     start_padding, end_padding = evaluate_pad_amounts(op, length, context.lengths)
     if op.mode == "constant":
-        start, end = (make_full(x, op.axis, (n,), op.value) for n in (start_padding, end_padding))
+        start, end = (
+            make_full_tensor(x, op.axis, (n,), op.value) for n in (start_padding, end_padding)
+        )
         return torch.cat([start, x, end], dim=op.axis)
     # PyTorch's reflection padding supports only images and sequences, so positions are gathered.
     indices = torch.arange(-start_padding, length + end_padding, device=x.device)
@@ -205,7 +207,7 @@ def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
     return x.index_select(op.axis, indices.clamp(0, max(length - 1, 0)))
 
 
-def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
+def make_full_tensor(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
     """Return a tensor filled with `value`. It has the shape of `x`, in which axes of the sizes
     `lengths` replace `axis`.
     """

@@ -217,7 +217,7 @@ def get_keyword_docs(words: Iterable[str]) -> dict[str, str]:
 
 STATEMENT_DOCS = get_keyword_docs(yaml_keys.STATEMENT_CONSTRUCTS)
 """The documentation of the keywords that begin a statement."""
-KEY_SCHEMAS: dict[yaml_values.YamlValueKind, Schema] = {
+KEY_SCHEMAS: dict[yaml_values.YamlValueCodec, Schema] = {
     yaml_values.EXPRESSION: EXPRESSION_SCHEMA,
     yaml_values.EXPRESSIONS: EXPRESSION_SCHEMA,
     yaml_keys.BODY_KIND: STATEMENTS_SCHEMA,

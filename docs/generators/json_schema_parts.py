@@ -120,13 +120,13 @@ def _about(field: ast.Field) -> str:
     return "; ".join(filter(None, (field.doc, default))) or "no default"
 
 
-def _value(kind: ast.TypeName, words: Sequence[str]) -> Schema:
+def _value(kind: ast.TypeExpr, words: Sequence[str]) -> Schema:
     """Return the schema of the values of a config type."""
     found = _kinds(kind, words)
     return make_any_of_schema(*found, *([{"enum": ["none"]}] if kind.optional else []))
 
 
-def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
+def _kinds(kind: ast.TypeExpr, words: Sequence[str]) -> tuple[Schema, ...]:
     match kind.name:
         case "int" | "float" | "bool" | "text":
             return (make_schema_ref(kind.name),)

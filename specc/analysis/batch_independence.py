@@ -134,7 +134,7 @@ class _BatchAxis:
         this changes results. The loop body is checked separately.
         """
         if self.is_batch_dependent(
-            op.get_first_scanned(node).shape[op.axis]
+            op.get_first_scanned_operand(node).shape[op.axis]
         ) or not is_early_exit_safe(node, op):
             return True
         keep = op.split_operands(node.args).keep

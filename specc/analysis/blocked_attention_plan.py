@@ -194,7 +194,7 @@ faster than dense attention."""
 
 
 @dataclass(frozen=True, slots=True)
-class LocalAttentionPlan:
+class BlockedAttentionPlan:
     """Blocked attention with `block_size` queries per block, for sequences longer than
     `length_threshold`.
 
@@ -240,21 +240,21 @@ class LocalAttentionPlan:
         )
 
 
-def plan_local_attention(
+def plan_blocked_attention(
     node: Node, padding_masks: Collection[Value] = ()
-) -> LocalAttentionPlan | None:
+) -> BlockedAttentionPlan | None:
     """Plan blocked attention for an attention node. Return None if its mask has no bounded band or
     if blocks would be slower.
     """
     if not isinstance(node.op, ops.Attend):
         return None
     q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))
-    return plan_mask_blocks(node.op.mask(node), q, k, padding_masks)
+    return plan_blocked_mask(node.op.mask(node), q, k, padding_masks)
 
 
-def plan_mask_blocks(
+def plan_blocked_mask(
     mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
-) -> LocalAttentionPlan | None:
+) -> BlockedAttentionPlan | None:
     """Plan blocked attention for a mask [b, h, q, k], where `queries` and `keys` are the sizes of
     the last two axes. Return None if the mask has no bounded band or if blocks would be slower.
     """
@@ -272,11 +272,11 @@ def plan_mask_blocks(
     return None if plan is None or _is_too_short(queries, plan) else plan
 
 
-def _is_too_short(queries: Dim, local_attention: LocalAttentionPlan) -> bool:
+def _is_too_short(queries: Dim, local_attention: BlockedAttentionPlan) -> bool:
     return queries.number is not None and queries.number <= local_attention.length_threshold
 
 
-def plan_attention_weight_blocks(weights: Value) -> LocalAttentionPlan | None:
+def plan_blocked_weights(weights: Value) -> BlockedAttentionPlan | None:
     """Plan blocked attention for attention weights […, q, k] that are zero outside a band. Return
     None if the band is unbounded on both sides, or if blocks would be slower.
     """
@@ -288,17 +288,17 @@ def plan_attention_weight_blocks(weights: Value) -> LocalAttentionPlan | None:
     return None if plan is None or _is_too_short(queries, plan) else plan
 
 
-def _plan_decomposed_mask(parts: MaskDecomposition) -> LocalAttentionPlan | None:
+def _plan_decomposed_mask(parts: MaskDecomposition) -> BlockedAttentionPlan | None:
     """Plan blocks for a mask whose band is bounded once its global tokens are removed."""
     if parts.band.is_empty and parts.query_conditions:
         # only global queries, which are computed separately, have visible keys
-        return LocalAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
+        return BlockedAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
     plan = _plan_band(parts.band)
     # how many keys a block reads depends on the number of global keys
     return None if plan is None else replace(plan, keys_per_block=None, parts=parts)
 
 
-def _plan_band(band: Interval) -> LocalAttentionPlan | None:
+def _plan_band(band: Interval) -> BlockedAttentionPlan | None:
     look_back, look_ahead = band.high, -band.low
     if band.is_empty or look_back == look_ahead == inf:
         return None
@@ -306,12 +306,14 @@ def _plan_band(band: Interval) -> LocalAttentionPlan | None:
     is_one_sided = min(look_back, look_ahead) <= 0
     if max_distance == inf:
         length_threshold = MIN_CAUSAL_LENGTH + 2 * max(0, int(min(look_back, look_ahead)))
-        return LocalAttentionPlan(band, MAX_QUERY_BLOCK, None, length_threshold)
+        return BlockedAttentionPlan(band, MAX_QUERY_BLOCK, None, length_threshold)
     window = int(look_back + look_ahead) + 1
     block_size = min(max(MIN_QUERY_BLOCK, int(max_distance + 1) // 2), MAX_QUERY_BLOCK)
     keys_per_block = block_size + window - 1
     length_threshold = max(MIN_WINDOW_MULTIPLE * window, keys_per_block, MIN_BLOCKED_LENGTH)
     if is_one_sided and window > MAX_FIXED_WINDOW:
         # up to `MIN_CAUSAL_LENGTH` positions, a wide window is equivalent to a causal mask
-        return LocalAttentionPlan(band, block_size, None, min(length_threshold, MIN_CAUSAL_LENGTH))
-    return LocalAttentionPlan(band, block_size, keys_per_block, length_threshold)
+        return BlockedAttentionPlan(
+            band, block_size, None, min(length_threshold, MIN_CAUSAL_LENGTH)
+        )
+    return BlockedAttentionPlan(band, block_size, keys_per_block, length_threshold)

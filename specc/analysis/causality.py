@@ -32,10 +32,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from specc.analysis.causality_message_helpers import (
-    convert_to_normalizer_message,
-    format_zero_keys_help,
-)
+from specc.analysis.causality_message_helpers import format_zero_keys_help, rephrase_for_normalizer
 from specc.analysis.causality_messages import describe_causality_violation
 from specc.analysis.masked_constants import find_nonzero_interval
 from specc.analysis.time_axis import find_chunk_symbol
@@ -229,7 +226,7 @@ def _make_diagnostic(
 ) -> Diagnostic:
     message = describe_causality_violation(graph, violation, flow)
     primary, secondary = make_violation_labels(graph, violation, flow)
-    message = convert_to_normalizer_message(message, primary)
+    message = rephrase_for_normalizer(message, primary)
     title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
     secondary += _make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
     notes = message.notes

@@ -68,9 +68,7 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
     )
 
 
-def convert_to_normalizer_message(
-    message: CausalityMessage, label: Label | None
-) -> CausalityMessage:
+def rephrase_for_normalizer(message: CausalityMessage, label: Label | None) -> CausalityMessage:
     """Convert the message for an op inside a normalizer into E0723, which names the normalizer."""
     name = label.span.normalizer if label else ""
     if not name:
@@ -197,7 +195,7 @@ MAX_INSPECTED_VALUES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class NonCausalMask:
+class UnprovenMask:
     """A mask that is not provably causal. Either the search budget was exhausted
     (`is_budget_exhausted`), or `value` is the first subexpression of the mask that does not compare
     position ids.
@@ -207,7 +205,7 @@ class NonCausalMask:
     value: Value
 
 
-def explain_unproven_mask(qk: QueryKeyTensor | None) -> NonCausalMask | None:
+def find_unproven_mask(qk: QueryKeyTensor | None) -> UnprovenMask | None:
     """Return the subexpression of a mask, or of attention weights, that does not provably mask out
     later positions. Return None if comparisons of position ids prove that the mask includes later
     positions.
@@ -216,10 +214,10 @@ def explain_unproven_mask(qk: QueryKeyTensor | None) -> NonCausalMask | None:
         return None
     # values that were not analyzed must not be reported as errors
     if find_mask_band(qk.value, qk.query_axis, qk.key_axis, qk.time_axis).is_budget_exhausted:
-        return NonCausalMask(True, qk.value)
+        return UnprovenMask(True, qk.value)
     budget, default = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenMaskTerm(None, False)
     term = solve_memoized(qk, _solve_unproven_mask_term, {}, budget, default)
-    return NonCausalMask(False, term.value) if term.value else None
+    return UnprovenMask(False, term.value) if term.value else None
 
 
 def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
@@ -238,7 +236,7 @@ def find_non_causal_prefix_length(qk: QueryKeyTensor | None) -> Dim | None:
     return prefix_length if prefix_length not in (None, 0) and query_band.low >= 0 else None
 
 
-def find_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | None:
+def find_key_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | None:
     """Return the attention mask of a node, or contraction weights that select keys."""
     operand = MASK_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None

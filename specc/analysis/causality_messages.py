@@ -13,9 +13,9 @@ from specc.analysis.causality_message_helpers import (
     CausalityMessage,
     describe_reduction_violation,
     describe_window_violation,
-    explain_unproven_mask,
+    find_key_selection_mask,
     find_non_causal_prefix_length,
-    find_selection_mask,
+    find_unproven_mask,
     format_zero_keys_help,
     get_source_text,
     has_different_chunk_rates,
@@ -264,7 +264,7 @@ def _describe_mask(
             "without a mask positions attend to later positions",
             helps=("write `mask=causal`",),
         )
-    mask = find_selection_mask(violation.node, flow.time_axis)
+    mask = find_key_selection_mask(violation.node, flow.time_axis)
     if has_different_chunk_rates(mask):
         return RATE_MISMATCH_MESSAGE
     prefix_length = find_non_causal_prefix_length(mask)
@@ -283,7 +283,7 @@ def _describe_mask(
         return CausalityMessage(
             "E0712", description, _format_window_help(violation.offsets), (CAUSAL_MASK_HELP,)
         )
-    unproven = explain_unproven_mask(mask)
+    unproven = find_unproven_mask(mask)
     # all subexpressions are bounded, so the comparisons include later positions
     if unproven is None:
         return CausalityMessage(
@@ -306,10 +306,10 @@ def _describe_mask(
 def _describe_product(violation: CausalityViolation, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for a contraction that does not provably exclude later positions."""
     helps = _list_zero_key_helps(violation, flow)
-    weights = find_selection_mask(violation.node, flow.time_axis)
+    weights = find_key_selection_mask(violation.node, flow.time_axis)
     if has_different_chunk_rates(weights):
         return RATE_MISMATCH_MESSAGE
-    unproven = explain_unproven_mask(weights)
+    unproven = find_unproven_mask(weights)
     if violation.offsets.low == -inf and unproven and unproven.is_budget_exhausted:
         text = f"the analysis of the weights did not finish: {BUDGET_NOTE}"
         return CausalityMessage("E0712", text, helps=helps)

@@ -146,7 +146,7 @@ def _is_monotone(length: Dim) -> bool:
     return monotone_parts and all(c >= 0 for monomial, c in length.terms if monomial)
 
 
-def has_context_length(context_length: int, graph: Graph) -> bool:
+def has_rope_context_length(context_length: int, graph: Graph) -> bool:
     """Return True if a rotary embedding of the graph or its loops is scaled for
     `context_length`.
     """

@@ -59,7 +59,7 @@ from specc.analysis.query_key_tensors import (
     TraversalBudget,
     align_with_query_key_axes,
     has_equal_chunk_rates,
-    is_mirrored_pair,
+    is_transposed_pair,
     make_query_key_tensor,
     solve_memoized,
     split_concat,
@@ -135,10 +135,10 @@ def _search_band(qk: QueryKeyTensor, is_negated: bool) -> MaskBand:
     key_band = key_search.find_true_interval(replace(qk, side="keys"), is_negated)
     query_band = query_search.find_true_interval(replace(qk, side="queries"), is_negated)
     is_exhausted = key_search.budget.is_exhausted or query_search.budget.is_exhausted
-    return MaskBand(merge_one_sided_bands(key_band, query_band, qk.time_axis), is_exhausted)
+    return MaskBand(intersect_one_sided_bands(key_band, query_band, qk.time_axis), is_exhausted)
 
 
-def merge_one_sided_bands(
+def intersect_one_sided_bands(
     keys: Interval, queries: Interval, time_axis: TimeAxis | None
 ) -> Interval:
     """Return the intersection of the bands for keys at times >= 0 and for queries at times >= 0."""
@@ -263,7 +263,7 @@ class _BandSearch:
         """Return the interval of offsets at which the numeric result of `node` can be nonzero."""
         match node.op:
             case ops.MaskedWeights():
-                if not has_last_two_axes(qk):
+                if not has_trailing_query_key_axes(qk):
                     return FULL_INTERVAL
                 return (yield _NonZeroBandKey(operands[1], False))
             case ops.Attend():
@@ -272,7 +272,7 @@ class _BandSearch:
                 mask = node.op.mask(node)
                 if mask is None or not is_attention_weights(qk, node.op):
                     return FULL_INTERVAL
-                return (yield _NonZeroBandKey(qk.view_operand(mask, *ATTENTION_AXES), False))
+                return (yield _NonZeroBandKey(qk.make_operand_tensor(mask, *ATTENTION_AXES), False))
             case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
@@ -302,7 +302,7 @@ def _solve_absolute(
     return positive_side & solve_offset_interval(opposite, is_strict, qk)
 
 
-def has_last_two_axes(qk: QueryKeyTensor) -> bool:
+def has_trailing_query_key_axes(qk: QueryKeyTensor) -> bool:
     """Return True if the query and the key axis, unless broadcast, are the last two axes."""
     rank = qk.value.rank
     return qk.query_axis in (None, rank - 2) and qk.key_axis in (None, rank - 1)
@@ -352,7 +352,7 @@ def _solve_logical(
             # `any` can be true where one operand element can be true, and `not all` where one
             # operand element can be false. The intervals of `all` and `not any` are unknown.
             if fn == ("all" if is_negated else "any"):
-                operand = qk.view_unreduced(node.get_operand(), axis)
+                operand = qk.trace_through_axis_removal(node.get_operand(), axis)
                 return (yield _NonZeroBandKey(operand, is_negated))
     return None
 
@@ -375,6 +375,6 @@ def _solve_comparison(fn: str, left: QueryKeyTensor, right: QueryKeyTensor) -> _
             return (yield _ComparisonBandKey(left, right, fn == "lt"))
         case "ge" | "gt":
             return (yield _ComparisonBandKey(right, left, fn == "gt"))
-        case "same_group" if left.time_axis is not None and is_mirrored_pair(left, right):
+        case "same_group" if left.time_axis is not None and is_transposed_pair(left, right):
             return SAME_POSITION  # all positions of a group arrive in one step, at the same time
     return FULL_INTERVAL

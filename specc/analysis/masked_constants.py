@@ -43,10 +43,10 @@ from specc.analysis.mask_bands import (
     can_be_nan,
     find_band_interval,
     find_one_sided_band,
-    has_last_two_axes,
+    has_trailing_query_key_axes,
     intersect_bands,
+    intersect_one_sided_bands,
     is_attention_weights,
-    merge_one_sided_bands,
 )
 from specc.analysis.query_key_constants import (
     EXACT_UNARY_FUNCTIONS,
@@ -109,7 +109,7 @@ def find_masked_constants(
         for side in SIDES
     )
     return {
-        n: merge_one_sided_bands(
+        n: intersect_one_sided_bands(
             keys.get(n, FULL_INTERVAL), queries.get(n, FULL_INTERVAL), time_axis
         )
         for n in {**keys, **queries}
@@ -165,7 +165,7 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
         return NO_MASKED_CONSTANTS
     match node.op:
         case ops.Reduce(function_name, axis):
-            constants = yield qk.view_unreduced(x, axis)
+            constants = yield qk.trace_through_axis_removal(x, axis)
             length = x.shape[axis].number or 0
             return {
                 n: interval
@@ -178,7 +178,7 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
         # Do not analyze gate, key and value operands: their constants are irrelevant, and the
         # analysis would visit all earlier layers.
         return NO_MASKED_CONSTANTS
-    constants = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
+    constants = yield qk.make_operand_tensor(x, qk.query_axis, qk.key_axis)
     return _infer_reordered_constants(qk, node, constants)
 
 
@@ -197,7 +197,7 @@ def _infer_concat_constants(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> M
     """Return the constants of a concatenation, which may only prepend a prefix to the time axis."""
     operands = split_concat(qk)
     if op.axis not in (qk.query_axis, qk.key_axis):
-        operands = [qk.view_operand(a, qk.query_axis, qk.key_axis) for a in node.operands]
+        operands = [qk.make_operand_tensor(a, qk.query_axis, qk.key_axis) for a in node.operands]
     return find_common_constants((yield from solve_all_subproblems(operands or ())))
 
 
@@ -346,8 +346,8 @@ def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRul
         mask = node.op.mask(node)
         if mask is None or not is_attention_weights(qk, node.op):
             return NO_MASKED_CONSTANTS
-        return {0.0: find_one_sided_band(qk.view_operand(mask, *ATTENTION_AXES))}
-    if qk.key_axis is None or not has_last_two_axes(qk):
+        return {0.0: find_one_sided_band(qk.make_operand_tensor(mask, *ATTENTION_AXES))}
+    if qk.key_axis is None or not has_trailing_query_key_axes(qk):
         return NO_MASKED_CONSTANTS
     scores, mask = node.operands
     results = [{0.0: find_one_sided_band(align_with_query_key_axes(qk, mask))}]
@@ -366,8 +366,8 @@ def _infer_gathered_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantR
             return NO_MASKED_CONSTANTS
     if axis != qk.key_axis or sort is None:
         return NO_MASKED_CONSTANTS
-    table_constants = yield qk.view_operand(table, qk.query_axis, qk.key_axis)
-    key_constants = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
+    table_constants = yield qk.make_operand_tensor(table, qk.query_axis, qk.key_axis)
+    key_constants = yield qk.make_operand_tensor(x, qk.query_axis, qk.key_axis)
     last_intervals = [i for n, i in key_constants.items() if is_sorted_last(sort, n)]
     # Positions that are masked in the sort keys must also be masked in the table.
     return {

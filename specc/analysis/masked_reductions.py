@@ -38,7 +38,7 @@ VisibleKeys = tuple[int, Interval]
 """A result axis (the query axis), and the interval of `q - k` in which keys affect the result."""
 
 
-def iterate_unaffected_reductions(
+def find_unaffected_query_axes(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
     """Yield the query axes of a reduction that masked keys do not affect, with the visible keys."""
@@ -145,7 +145,7 @@ def _iterate_argmax_reads(
     indices = skip_query_key_views(make_query_key_tensor(ops.Gather.ids(node), axis, None))
     match indices.value.node:
         case Node(ops.ArgMax(reduced_axis), (Value() as x,)) as argmax:
-            query_axis = indices.view_unreduced(x, reduced_axis).query_axis
+            query_axis = indices.trace_through_axis_removal(x, reduced_axis).query_axis
             if query_axis is None:
                 return
             for number, interval in find_masked_constants(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specc.analysis.blocked_attention_plan import LocalAttentionPlan
+from specc.analysis.blocked_attention_plan import BlockedAttentionPlan
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_thousands
 from specc.ir import ops
@@ -113,7 +113,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
 """The cost functions of the ops that have multiply-adds. A test checks that no op is missing."""
 
 
-def count_blocked_multiply_adds(node: Node, blocks: LocalAttentionPlan) -> Dim:
+def count_blocked_multiply_adds(node: Node, blocks: BlockedAttentionPlan) -> Dim:
     """Return the multiply-adds of an attention node that is computed as blocked attention."""
     assert isinstance(node.op, ops.Attend)
     query = node.op.query(node).shape

@@ -44,7 +44,7 @@ class PaddingOffsets:
         """The sizes of axes that contain other positions in addition to the padded sequence."""
         return frozenset(self.offsets) - {self.padded_length}
 
-    def count_positions_after(self, length: Dim) -> Dim:
+    def count_trailing_positions(self, length: Dim) -> Dim:
         """Return the number of positions after the padded sequence on an axis of size `length`."""
         return self._counts_after.get(length, Dim.from_value(0))
 
@@ -59,7 +59,7 @@ class PaddingOffsets:
         if length in self.merged_lengths:
             return True
         has_positions_before = self.offsets.get(length, 0) != 0
-        has_positions_after = self.count_positions_after(length) != 0
+        has_positions_after = self.count_trailing_positions(length) != 0
         return (has_positions_before and self.padding_side != "right") or (
             has_positions_after and self.padding_side != "left"
         )
@@ -323,7 +323,7 @@ def _get_op_axis(op: Op) -> int | None:
     return None
 
 
-def is_table_shifted(
+def is_position_embedding_shifted(
     node: Node, value: Value, padded_lengths: frozenset[Dim], offsets: PaddingOffsets
 ) -> bool:
     """Return True if an op computes a padded axis of its result `value` from an axis without

@@ -185,7 +185,7 @@ def _label_added_positions(violation: PaddingViolation, node: Node) -> tuple[Lab
     if violation.is_nonfinite or not violation.has_middle_padding():
         return ()
     op_span = violation.get_span(node)
-    joining_span = violation.get_span(violation.find_position_adding_op() or node)
+    joining_span = violation.get_span(violation.find_axis_extending_node() or node)
     if op_span is None or joining_span is None or op_span.line == joining_span.line:
         return ()
     return (Label(joining_span, "positions are added here"),)
@@ -212,7 +212,7 @@ def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
         order_text = f"positions are in {order} order"
         return f"the {order_text}{suffix}", f"these {order_text}"
     if violation.padding_source.is_counted:
-        if violation.is_axis_size_read():
+        if violation.has_axis_size_operand():
             return f"`{op_name}` reads a length that includes padding", "this reads the length"
         return (
             "a position id counts from the start of the sequence, including padding",

@@ -35,7 +35,7 @@ from specc.ir.types import EMPTY_INTERVAL
 def infer_padding_constants(result: PaddedResult) -> Mapping[int, float]:
     """Return the constants at padded positions of a result, by axis."""
     constants = {}
-    for axis in result.find_axes_linked_to_padding():
+    for axis in result.find_inherited_padded_axes():
         number = _infer_number(result, axis)
         if number is not None:
             constants[axis] = number
@@ -69,7 +69,7 @@ def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
                 for a, facts, is_padded in zip(
                     result.node.args,
                     result.operand_facts,
-                    result.list_operands_with_axis(axis),
+                    result.flag_operands_with_axis(axis),
                     strict=True,
                 )
             )
@@ -149,7 +149,7 @@ def _infer_common_number(
     result: PaddedResult, numbers: list[float | None], axis: int
 ) -> float | None:
     """Return the constant that all operands with padded positions share, or None."""
-    has_axis = result.list_operands_with_axis(axis)
+    has_axis = result.flag_operands_with_axis(axis)
     constants = {n for n, is_padded in zip(numbers, has_axis, strict=True) if is_padded}
     return constants.pop() if len(constants) == 1 else None
 
@@ -178,7 +178,7 @@ def _infer_arithmetic_number(
     constants = [
         propagate_constants_through_binary_op(function_name, *map(_make_masked_constants, numbers))
     ]
-    has_axis = result.list_operands_with_axis(axis)
+    has_axis = result.flag_operands_with_axis(axis)
     for operand, other in ((0, 1), (1, 0)):
         number, facts = numbers[operand], result.operand_facts[other]
         if number is not None and (facts.is_finite or not has_axis[other]):

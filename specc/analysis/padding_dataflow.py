@@ -8,7 +8,7 @@ from specc.analysis.padding_axis_lengths import (
     PaddingOffsets,
     find_padded_lengths,
     find_padding_offsets,
-    is_table_shifted,
+    is_position_embedding_shifted,
 )
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
@@ -49,7 +49,7 @@ from specc.analysis.padding_position_ids import (
     is_last_valid_index,
 )
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
-from specc.analysis.padding_values import infer_padding_facts, infer_zero_sides
+from specc.analysis.padding_values import infer_padding_facts, infer_zero_padding_sides
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences, get_operand_axis_size
 from specc.ir.dim import Dim
@@ -96,9 +96,9 @@ class PaddingDataflow:
         """Return the padding properties of every value in `graph`."""
         axes = frozenset({self.padding_mask.rank - 1})
         mask_facts = replace(NO_PADDING_FACTS, zero_pad_axes=axes, finite_pad_axes=axes)
-        return self.infer_values(graph, {self.padding_mask: mask_facts})
+        return self.infer_value_facts(graph, {self.padding_mask: mask_facts})
 
-    def infer_values(
+    def infer_value_facts(
         self, graph: Graph, input_facts: Mapping[Value, PaddingFacts]
     ) -> Mapping[Value, PaddingFacts]:
         """Infer the padding properties of all values in a graph from those of its inputs."""
@@ -118,7 +118,7 @@ class PaddingDataflow:
 
     def _is_padded_loop(self, node: Node, op: ops.Scan) -> bool:
         """Return True if a loop runs along the padded axis."""
-        return op.get_first_scanned(node).shape[op.axis] in self.padded_lengths
+        return op.get_first_scanned_operand(node).shape[op.axis] in self.padded_lengths
 
     def _follow_loop(
         self,
@@ -139,7 +139,7 @@ class PaddingDataflow:
     def _make_body_inference(self, outside_body: Mapping[Value, PaddingFacts]) -> InferBody:
         """Return a function that infers the padding properties of a loop body's values."""
         body_flow = replace(self, is_in_loop=True)
-        return lambda body, facts: body_flow.infer_values(body, {**outside_body, **facts})
+        return lambda body, facts: body_flow.infer_value_facts(body, {**outside_body, **facts})
 
     @property
     def length(self) -> Dim:
@@ -173,7 +173,7 @@ class PaddingDataflow:
             padding_side=facts.get_padding_side(dependence.operand_axis, self.padding_side),
             is_merged=length in self.offsets.merged_lengths,
             has_middle_padding=self.offsets.has_middle_padding(length),
-            valid_end_counts=(offset.number, self.offsets.count_positions_after(length).number),
+            valid_end_counts=(offset.number, self.offsets.count_trailing_positions(length).number),
             result_has_middle_padding=self.offsets.result_has_middle_padding(value, dependence),
             repeat_count=self.offsets.count_repeats(length) or 1,
         )
@@ -224,7 +224,7 @@ class PaddingDataflow:
             facts = replace(facts, can_be_nan=False, possible_infinity_signs=frozenset())
         return replace(
             facts,
-            zero_sides=infer_zero_sides(result, reads),
+            zero_sides=infer_zero_padding_sides(result, reads),
             padding_count=count,
             rotation=None if padding_source else rotation,
             is_valid_index=facts.is_valid_index or self._is_valid_index(node, count),
@@ -343,7 +343,7 @@ class PaddingDataflow:
 
     def _count_padding(self, result: PaddedResult, counts: list[PaddingCount]) -> PaddingCount:
         node, operand = result.node, result.node.first_operand
-        if is_table_shifted(node, result.value, self.padded_lengths, self.offsets):
+        if is_position_embedding_shifted(node, result.value, self.padded_lengths, self.offsets):
             return None
         match node.op:
             case ops.Extent(axis) if axis in result.operand_facts[0].sorted_axes:

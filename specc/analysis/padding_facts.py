@@ -211,7 +211,7 @@ class PaddedResult:
         """The op that computes the result."""
         return self.node.op
 
-    def find_axes_linked_to_padding(self) -> set[int]:
+    def find_inherited_padded_axes(self) -> set[int]:
         """Return the axes of the result that correspond to a padded axis of an operand."""
         return {k.result_axis for k in self.dependences if k.result_axis is not None}
 
@@ -220,7 +220,7 @@ class PaddedResult:
         shape = self.value.shape
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
-    def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
+    def flag_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
         """Return, for each operand, whether it has `fact` where the result's `axis` is padded."""
         flags: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
@@ -228,7 +228,7 @@ class PaddedResult:
             flags.append(any(k.operand_axis in axes for k in self._list_dependences(n, axis)))
         return flags
 
-    def list_operands_with_axis(self, axis: int) -> list[bool]:
+    def flag_operands_with_axis(self, axis: int) -> list[bool]:
         """Return, for each operand, whether it has the result's `axis` (False if it broadcasts)."""
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 

@@ -76,12 +76,12 @@ class PaddingViolation:
             node = value.node if value else None
         return node
 
-    def find_position_adding_op(self) -> Node | None:
+    def find_axis_extending_node(self) -> Node | None:
         """Return the op that added always-valid positions next to the padding, or None."""
         joining = ops.Pad | ops.Concat | ops.Merge
         return self.find_upstream_node(self.node, lambda op: isinstance(op, joining))
 
-    def find_counting_op(self) -> Op:
+    def find_position_id_op(self) -> Op:
         """Return the op that computes the position ids that `node` reads."""
         node = self.node
         while counting_nodes := [
@@ -127,7 +127,7 @@ class PaddingViolation:
                 mask = f"insert({mask}, axis={n})"
         return mask
 
-    def is_axis_size_read(self) -> bool:
+    def has_axis_size_operand(self) -> bool:
         """Return True if the op reads an axis size that includes padded positions."""
         return any(isinstance(find_op_behind_views(a, ops.Cast), ops.Size) for a in self.node.args)
 
@@ -204,11 +204,11 @@ def suggest_padding_fix(violation: PaddingViolation) -> str:
 
 def _suggest_count(violation: PaddingViolation) -> str:
     """Suggest a fix that counts only valid positions."""
-    if violation.is_axis_size_read():
+    if violation.has_axis_size_operand():
         return f"use `sum(float({violation.mask_name}), axis=1)`, the number of valid positions"
     span = violation.get_span(violation.node)
     is_user_op = span is not None and span.caller is None
-    if is_user_op and isinstance(violation.find_counting_op(), ops.Extent | ops.Range):
+    if is_user_op and isinstance(violation.find_position_id_op(), ops.Extent | ops.Range):
         return f"use `positions({violation.mask_name})`"
     return violation.format_side_help("right")
 
@@ -290,7 +290,7 @@ def _suggest_added_number(violation: PaddingViolation) -> str:
     """Suggest a fix for padding that lies between valid positions and the positions that `pad` or
     `concat` added: use the same constant for both, or pad on the other side.
     """
-    joining_node = violation.find_position_adding_op()
+    joining_node = violation.find_axis_extending_node()
     if joining_node is None:
         return ""
     number = _get_added_number(violation, joining_node)

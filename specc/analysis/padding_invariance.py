@@ -15,10 +15,10 @@ from specc.analysis.padding_order_and_windows import (
     is_last_sorted_position_read,
     is_padding_sorted_first,
     is_padding_sorted_last,
-    is_shift_invariant,
+    is_resize_padding_invariant,
     is_window_unaffected,
 )
-from specc.analysis.padding_values import is_padding_ignored_by_softmax, is_padding_skipped
+from specc.analysis.padding_values import has_recurrent_padding_mask, is_padding_ignored_by_softmax
 from specc.analysis.time_dataflow import resolve_time_dependence
 from specc.analysis.value_ranges import find_value_range
 from specc.ir import ops
@@ -48,7 +48,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
         case "newest":
             return _is_last_rank(read)
         case "strided":
-            return is_shift_invariant(read)
+            return is_resize_padding_invariant(read)
         case "band":
             return _is_masked_at_padding(read)
     return _is_neutral_full_read(read) or _is_padding_after_reads(read)
@@ -128,7 +128,7 @@ def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
     """Return True if padding does not change the state of a recurrent layer or loop. In sorted
     order (`is_sorted`), the positions of mask and values do not match.
     """
-    skipped = is_padding_skipped(read.node, read.operand_facts)
+    skipped = has_recurrent_padding_mask(read.node, read.operand_facts)
     is_kept = skipped or _is_state_zero(read) or is_loop_state_unaffected(read)
     return is_kept and not is_sorted
 

@@ -3,8 +3,8 @@ value such as -inf.
 
 A mask fill value is at most -1e30. A maximum ignores any fill value that is smaller than all values
 at valid positions, such as -1 for position ids. Ignoring a fill value is sound only if all other
-scores are finite and above the fill value: `can_hold_mask_constants` checks valid positions, and
-`can_padding_hold_mask_constants` checks all positions.
+scores are finite and above the fill value: `can_have_mask_value` checks valid positions, and
+`can_have_mask_value_at_padding` checks all positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
     align_with_query_key_axes,
-    is_mirrored_pair,
+    is_transposed_pair,
     solve_all,
     solve_any,
     solve_memoized,
@@ -47,11 +47,11 @@ FINITE_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
     """Return True if a result holds a mask fill value at padded positions of `axis`."""
-    is_mask_constant = result.list_operands_with_fact("mask_constant_axes", axis)
+    is_mask_constant = result.flag_operands_with_fact("mask_constant_axes", axis)
     match result.op:
         case ops.Where():
             fill = _get_fill_number(result.node)
-            is_filled = result.list_operands_with_fact("zero_pad_axes", axis)[0]
+            is_filled = result.flag_operands_with_fact("zero_pad_axes", axis)[0]
             return is_filled and fill is not None and fill <= LOW_SCORE
         case ops.Arith("sub"):
             # A mask fill value minus a finite score is a mask fill value. The difference of two
@@ -81,7 +81,7 @@ def _has_no_mask_constants(result: PaddedResult, operand: int, axis: int) -> boo
     facts = result.operand_facts[operand]
     if facts.has_mask_value or facts.can_be_nan:
         return False
-    is_padded = result.list_operands_with_axis(axis)[operand]
+    is_padded = result.flag_operands_with_axis(axis)[operand]
     return not (facts.has_mask_value_at_padding and is_padded)
 
 
@@ -94,14 +94,14 @@ def is_extreme_at_padding(result: PaddedResult, axis: int, *, lowest: bool) -> b
         return _is_filled_with_extreme(result, axis, lowest=lowest)
     if lowest and isinstance(op, ops.Cast) and _is_padding_mask(result):
         # The padding mask is 0 at padded positions and 1 elsewhere.
-        return result.list_operands_with_fact("zero_pad_axes", axis)[0]
+        return result.flag_operands_with_fact("zero_pad_axes", axis)[0]
     if lowest and isinstance(op, ops.CumSum) and op.axis == axis:
         # A cumulative sum of positive values is positive.
         facts = result.operand_facts[0]
         return axis in facts.zero_pad_axes & facts.minimum_pad_axes
     keeps_order = op.is_view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
     return keeps_order and any(
-        result.list_operands_with_fact("minimum_pad_axes" if lowest else "maximum_pad_axes", axis)
+        result.flag_operands_with_fact("minimum_pad_axes" if lowest else "maximum_pad_axes", axis)
     )
 
 
@@ -121,7 +121,7 @@ def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) ->
     minimum, maximum = find_value_range(ops.Where.x(node))
     is_beyond = fill < minimum if lowest else fill > maximum
     is_mask_fill = fill <= LOW_SCORE if lowest else fill >= -LOW_SCORE
-    return result.list_operands_with_fact("zero_pad_axes", axis)[0] and (is_beyond or is_mask_fill)
+    return result.flag_operands_with_fact("zero_pad_axes", axis)[0] and (is_beyond or is_mask_fill)
 
 
 def is_exp_of_fill_zero(scores: Value | None) -> bool:
@@ -144,7 +144,7 @@ def iterate_axes_with_finite_scores(result: PaddedResult, axes: Iterable[int]) -
             yield from (a for a in axes if a in result.operand_facts[0].finite_pad_axes)
         case op if op.is_view or isinstance(op, ops.Cast | ops.Pad) or _keeps_finite_scores(result):
             yield from (
-                a for a in axes if any(result.list_operands_with_fact("finite_pad_axes", a))
+                a for a in axes if any(result.flag_operands_with_fact("finite_pad_axes", a))
             )
 
 
@@ -154,7 +154,7 @@ def _has_finite_sum(result: PaddedResult, axis: int) -> bool:
     # operand has a finite score. If both operands may hold mask fill values, their finite scores
     # may be at different positions.
     has_mask_value = [r.has_mask_value for r in result.operand_facts]
-    finite_pad_axes = result.list_operands_with_fact("finite_pad_axes", axis)
+    finite_pad_axes = result.flag_operands_with_fact("finite_pad_axes", axis)
     return (
         any(finite_pad_axes)
         if not any(has_mask_value)
@@ -227,7 +227,7 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
         match node.op:
             case ops.Or():
                 return (yield from solve_any(operands))
-            case ops.Compare("eq" | "le" | "ge") if is_mirrored_pair(*operands):
+            case ops.Compare("eq" | "le" | "ge") if is_transposed_pair(*operands):
                 return True
         return _is_true_on_diagonal(qk)
 
@@ -259,7 +259,7 @@ def _is_repeated_mask(node: Node) -> bool:
     return isinstance(source_op, ops.Resize) and bound is not None and bound < 1
 
 
-def can_hold_mask_constants(result: PaddedResult) -> bool:
+def can_have_mask_value(result: PaddedResult) -> bool:
     """Return True if valid positions may hold mask fill values."""
     operand_facts = result.operand_facts
     match result.op:
@@ -275,7 +275,7 @@ def can_hold_mask_constants(result: PaddedResult) -> bool:
     return _may_hold_mask_constants(result.node, [r.has_mask_value for r in operand_facts])
 
 
-def can_padding_hold_mask_constants(result: PaddedResult) -> bool:
+def can_have_mask_value_at_padding(result: PaddedResult) -> bool:
     """Return True if any position may hold mask fill values."""
     has_mask_value = [r.has_mask_value_at_padding for r in result.operand_facts]
     return _may_hold_mask_constants(result.node, has_mask_value)

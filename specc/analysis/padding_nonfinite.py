@@ -195,7 +195,7 @@ def can_be_nan_at_padding(result: PaddedResult) -> bool:
     return not _is_nan_safe(result) and any(r.possible_infinity_signs for r in operand_facts)
 
 
-def find_padded_range(result: PaddedResult, operand: int) -> ValueRange:
+def find_range_at_padding(result: PaddedResult, operand: int) -> ValueRange:
     """Return the minimum and maximum of an operand at padded positions."""
     value, facts = result.node.get_operand(operand), result.operand_facts[operand]
     axes = [n for n, d in enumerate(value.shape) if d in result.padded_lengths]
@@ -225,12 +225,12 @@ def find_repeated_axes(result: PaddedResult) -> frozenset[int]:
         return frozenset()
     return frozenset(
         axis
-        for axis in result.find_axes_linked_to_padding()
+        for axis in result.find_inherited_padded_axes()
         if all(
             is_repeated or not is_padded
             for is_repeated, is_padded in zip(
-                result.list_operands_with_fact("repeated_axes", axis),
-                result.list_operands_with_axis(axis),
+                result.flag_operands_with_fact("repeated_axes", axis),
+                result.flag_operands_with_axis(axis),
                 strict=True,
             )
         )
@@ -253,11 +253,11 @@ def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
         case ops.Pointwise("reciprocal"):
             return can_be_zero_at_padding(result, 0)
         case ops.Pointwise("sqrt") if _has_padding(result, 0):
-            return find_padded_range(result, 0)[0] < 0
+            return find_range_at_padding(result, 0)[0] < 0
         case ops.Pointwise(function_name) if function_name in LOGARITHM_POLES and _has_padding(
             result, 0
         ):
-            has_pole = find_padded_range(result, 0)[0] <= LOGARITHM_POLES[function_name]
+            has_pole = find_range_at_padding(result, 0)[0] <= LOGARITHM_POLES[function_name]
             return has_pole and not _is_softmax_denominator(result)
         case ops.LayerNorm(eps) | ops.RMSNorm(eps) | ops.GroupNorm(eps=eps):
             return eps == 0
@@ -278,7 +278,7 @@ def _can_power_be_undefined(result: PaddedResult) -> bool:
     exponent = find_constant_fraction(ops.Arith.right(result.node))
     if not (_has_padding(result, 0) or _has_padding(result, 1)):
         return False
-    low, _ = find_padded_range(result, 0)
+    low, _ = find_range_at_padding(result, 0)
     if exponent is None:
         return low <= 0
     is_root_of_negative = exponent.denominator != 1 and low < 0
@@ -318,5 +318,5 @@ def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
 
 
 def _can_be_zero(result: PaddedResult, operand: int) -> bool:
-    low, high = find_padded_range(result, operand)
+    low, high = find_range_at_padding(result, operand)
     return low <= 0 <= high

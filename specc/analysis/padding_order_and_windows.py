@@ -276,7 +276,7 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
     return False
 
 
-def is_shift_invariant(read: PaddedRead) -> bool:
+def is_resize_padding_invariant(read: PaddedRead) -> bool:
     """Return True if padding does not affect an op (a window, `pad`, …) that resizes an axis."""
     op = read.op
     if read.is_shifted or read.result_has_middle_padding:

@@ -36,8 +36,8 @@ from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
 from specc.analysis.padding_constants import infer_fill_constants, infer_padding_constants
 from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts
 from specc.analysis.padding_masked_scores import (
-    can_hold_mask_constants,
-    can_padding_hold_mask_constants,
+    can_have_mask_value,
+    can_have_mask_value_at_padding,
     is_exp_of_fill_zero,
     is_extreme_at_padding,
     is_mask_constant_at_padding,
@@ -80,7 +80,7 @@ is true for an empty axis.
 
 def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     """Infer the properties of a result at padded positions, except its padding count."""
-    axes = result.find_axes_linked_to_padding()
+    axes = result.find_inherited_padded_axes()
     constants = infer_padding_constants(result)
     zero_axes = _find_zero_pad_axes(result, constants)
     lowest = {a for a in axes if is_extreme_at_padding(result, a, lowest=True)}
@@ -105,8 +105,8 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
         finite_pad_axes=frozenset(
             () if is_reshape else iterate_axes_with_finite_scores(result, axes)
         ),
-        has_mask_value=can_hold_mask_constants(result),
-        has_mask_value_at_padding=can_padding_hold_mask_constants(result),
+        has_mask_value=can_have_mask_value(result),
+        has_mask_value_at_padding=can_have_mask_value_at_padding(result),
         possible_infinity_signs=find_infinity_signs(result),
         can_be_nan=can_be_nan_at_padding(result),
         padding_count=NO_PADDING_COUNT,
@@ -118,7 +118,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
 
 def _find_zero_pad_axes(result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
     """Return the axes along which a result is zero when padded, given `constants` by axis."""
-    zero_axes = {a for a in result.find_axes_linked_to_padding() if is_zero_at_padding(result, a)}
+    zero_axes = {a for a in result.find_inherited_padded_axes() if is_zero_at_padding(result, a)}
     if is_zero_everywhere(result.value):
         zero_axes |= result.find_padded_axes()
     return zero_axes.union(
@@ -158,7 +158,9 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
             keep := op.split_operands(operand_facts).keep
         ) is not None:
             yield from keep.zero_pad_axes  # masked positions are not routed to any expert
-        case ops.RecurrentLayer() if value.rank == 3 and is_padding_skipped(node, operand_facts):
+        case ops.RecurrentLayer() if value.rank == 3 and has_recurrent_padding_mask(
+            node, operand_facts
+        ):
             yield 1
 
 
@@ -187,7 +189,7 @@ def is_padding_ignored_by_softmax(node: Node, scores: PaddingFacts, axis: int) -
     return axis in fill_axes & scores.finite_pad_axes
 
 
-def is_padding_skipped(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
+def has_recurrent_padding_mask(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
     """Return True if a recurrent layer has a padding mask."""
     if not isinstance(node.op, ops.RecurrentLayer):
         return False
@@ -195,7 +197,7 @@ def is_padding_skipped(node: Node, operand_facts: Sequence[PaddingFacts]) -> boo
     return keep is not None and 1 in keep.zero_pad_axes
 
 
-def infer_zero_sides(
+def infer_zero_padding_sides(
     result: PaddedResult, reads: Iterable[PaddedRead]
 ) -> dict[int, frozenset[str]]:
     """Return the sides on which the padding of each axis is false, for slices of a mask and for
@@ -216,9 +218,9 @@ def infer_zero_sides(
 
 def is_zero_at_padding(result: PaddedResult, axis: int) -> bool:
     """Return True if a result is zero where `axis` is padded."""
-    is_zero = result.list_operands_with_fact("zero_pad_axes", axis)
-    has_axis = result.list_operands_with_axis(axis)
-    if len(infer_zero_sides(result, ()).get(axis, ())) == 2:
+    is_zero = result.flag_operands_with_fact("zero_pad_axes", axis)
+    has_axis = result.flag_operands_with_axis(axis)
+    if len(infer_zero_padding_sides(result, ()).get(axis, ())) == 2:
         return True
     if isinstance(result.op, ops.Concat):
         # An operand of `concat` without padded positions contributes other positions to the axis.

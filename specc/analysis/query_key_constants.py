@@ -49,7 +49,7 @@ def split_product_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     if axes is None:
         return None
     return [
-        qk.view_operand(factor, factor_axes.get(qk.query_axis), factor_axes.get(qk.key_axis))
+        qk.make_operand_tensor(factor, factor_axes.get(qk.query_axis), factor_axes.get(qk.key_axis))
         for factor, factor_axes in zip(node.args, axes, strict=True)
         if factor is not None
     ]

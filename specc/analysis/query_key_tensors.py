@@ -40,7 +40,9 @@ class QueryKeyTensor:
     time_axis: TimeAxis | None = field(default=None, compare=False)
     side: AxisSide = field(default="keys", compare=False)
 
-    def view_operand(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyTensor":
+    def make_operand_tensor(
+        self, operand: Value, query: int | None, key: int | None
+    ) -> "QueryKeyTensor":
         """Return an operand with the axes `query` and `key`, dropping axes of size 1."""
         return replace(
             self,
@@ -49,14 +51,14 @@ class QueryKeyTensor:
             key_axis=_drop_broadcast_axis(operand, key),
         )
 
-    def view_unreduced(self, operand: Value, axis: int) -> "QueryKeyTensor":
+    def trace_through_axis_removal(self, operand: Value, axis: int) -> "QueryKeyTensor":
         """Return the operand of an op that removes `axis`, such as a reduction along `axis`."""
-        return self.move_axes(operand, lambda a: a + (a >= axis))
+        return self.map_axes(operand, lambda a: a + (a >= axis))
 
-    def move_axes(self, operand: Value, move: Callable[[int], int | None]) -> "QueryKeyTensor":
+    def map_axes(self, operand: Value, move: Callable[[int], int | None]) -> "QueryKeyTensor":
         """Return an operand whose axis `move(a)` corresponds to axis `a` of this tensor."""
         axes = (self.query_axis, self.key_axis)
-        return self.view_operand(operand, *(None if a is None else move(a) for a in axes))
+        return self.make_operand_tensor(operand, *(None if a is None else move(a) for a in axes))
 
     def align_operands(self) -> list["QueryKeyTensor"]:
         """Return the op's operands, with their axes aligned from the right as in broadcasting."""
@@ -75,7 +77,7 @@ def has_equal_chunk_rates(qk: QueryKeyTensor) -> bool:
     if qk.time_axis is None:
         return True
     axes, shape = (qk.query_axis, qk.key_axis), qk.value.shape
-    rates = {qk.time_axis.get_rate(shape[axis]) for axis in axes if axis is not None}
+    rates = {qk.time_axis.get_positions_per_chunk(shape[axis]) for axis in axes if axis is not None}
     return len(rates - {0}) < 2
 
 
@@ -85,7 +87,7 @@ def make_query_key_tensor(
     """Return the query-key tensor of a value with axes `query` and `key`, dropping axes of size
     1.
     """
-    return QueryKeyTensor(value, None, None, time_axis).view_operand(value, query, key)
+    return QueryKeyTensor(value, None, None, time_axis).make_operand_tensor(value, query, key)
 
 
 def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
@@ -104,11 +106,11 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
         return None
     match node.op:
         case ops.Insert(axis):
-            return qk.move_axes(operand, lambda a: None if a == axis else a - (a > axis))
+            return qk.map_axes(operand, lambda a: None if a == axis else a - (a > axis))
         case ops.Squeeze(axis) | ops.Index(axis) | ops.Last(axis):
-            return qk.view_unreduced(operand, axis)
+            return qk.trace_through_axis_removal(operand, axis)
         case ops.Transpose(order):
-            return qk.move_axes(operand, lambda a: order[a])
+            return qk.map_axes(operand, lambda a: order[a])
         case ops.Expand(axis):
             # Along a broadcast axis, all positions of the result read the operand's only position.
             return _view_without_axis(qk, operand, axis)
@@ -117,15 +119,15 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
         case ops.Merge(axis, count):
             return _unwrap_reshape(qk, operand, axis, 1, count)
     is_transparent = _is_transparent_view(qk, node.op, operand)
-    return qk.move_axes(operand, lambda a: a) if is_transparent else None
+    return qk.map_axes(operand, lambda a: a) if is_transparent else None
 
 
 def _view_without_axis(qk: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
     """Return `operand` with the query and key axis indices that remain without `axis`."""
-    return qk.move_axes(operand, lambda a: None if a == axis else a)
+    return qk.map_axes(operand, lambda a: None if a == axis else a)
 
 
-def is_mirrored_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
+def is_transposed_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
     """Return True if two operands are the same value, once at the query and once at the key
     position, as in `segment[:, i] == segment[:, j]`. The two operands are equal where `i == j`.
     """
@@ -156,7 +158,7 @@ def _unwrap_reshape(
     if qk.query_axis in reshaped_axes or qk.key_axis in reshaped_axes:
         return None
     shift = operand_count - result_count
-    return qk.move_axes(operand, lambda a: a if a < axis else a + shift)
+    return qk.map_axes(operand, lambda a: a if a < axis else a + shift)
 
 
 def _is_transparent_view(qk: QueryKeyTensor, op: Op, operand: Value) -> bool:
@@ -193,7 +195,7 @@ def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     parts = []
     for part in node.operands:
         if qk.time_axis.get_prefix_length(part.shape[axis]) is not None:
-            parts.append(qk.view_operand(part, qk.query_axis, qk.key_axis))
+            parts.append(qk.make_operand_tensor(part, qk.query_axis, qk.key_axis))
         elif not is_prefix_ignored:
             parts.append(_view_without_axis(qk, part, axis))
     return parts
@@ -202,7 +204,7 @@ def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
 def align_with_query_key_axes(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
     """Return an operand with its axes aligned from the right, as in broadcasting."""
     shift = qk.value.rank - operand.rank
-    return qk.move_axes(operand, lambda a: a - shift)
+    return qk.map_axes(operand, lambda a: a - shift)
 
 
 MAX_TRAVERSAL_STEPS = 50_000

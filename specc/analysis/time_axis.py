@@ -91,7 +91,7 @@ class TimeAxis:
         layout = self.get_layout(length)
         return None if layout is None else layout.prefix_length
 
-    def get_rate(self, length: Dim) -> int:
+    def get_positions_per_chunk(self, length: Dim) -> int:
         """Return the number of positions per chunk of an axis, or 0 if it is not a time axis."""
         layout = self.get_layout(length)
         return 0 if layout is None else layout.rate

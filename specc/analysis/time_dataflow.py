@@ -44,7 +44,7 @@ from math import inf
 from operator import or_
 
 from specc.analysis.masked_constants import find_masked_constants, find_nonzero_interval
-from specc.analysis.masked_reductions import iterate_unaffected_reductions
+from specc.analysis.masked_reductions import find_unaffected_query_axes
 from specc.analysis.time_axis import (
     FIRST_POSITION_READ,
     PREFIX_READ,
@@ -59,7 +59,7 @@ from specc.analysis.time_dataflow_facts import (
     TimeDataflow,
     TimeDependence,
     ViolationReason,
-    find_dependent_length,
+    find_length_dependent_node,
     has_time_axis_length,
     inline_loop_captures,
     is_time_loop,
@@ -187,7 +187,7 @@ def _follow_dependence(
         return [CausalityViolation(node, "all", dependence.operand)]
     # Intervals are summed along a path and merged over paths. Intervals are measured in input
     # positions: one position after a stride corresponds to several input positions.
-    rate = time_axis.get_rate(get_operand_axis_size(node, dependence))
+    rate = time_axis.get_positions_per_chunk(get_operand_axis_size(node, dependence))
     input_offsets = offsets.scale(time_axis.chunk_size // max(rate, 1))
     time_reads.intervals[result_axis] = time_reads.intervals[result_axis] | (
         state.axes[dependence.operand_axis] + input_offsets
@@ -217,9 +217,9 @@ def _find_mixing_violations(
     violations: list[CausalityViolation] = []
     if has_time_axis_length(node, flow.time_axis):
         violations.append(CausalityViolation(node, "length"))
-    elif not any(flow.has_composite_axis(a) for a in node.operands):
+    elif not any(flow.has_time_dependent_size(a) for a in node.operands):
         # the time axis was merged with another axis
-        has_composite_result = any(flow.has_composite_axis(r) for r in results)
+        has_composite_result = any(flow.has_time_dependent_size(r) for r in results)
         if has_composite_result and not any(s.is_all for s in states):
             violations.append(CausalityViolation(node, "shape"))
     violations += iterate_capture_violations(node, operand_states, flow.time_axis)
@@ -251,7 +251,7 @@ def _visit_loop(
         flow.loop_body_dataflows.update({node: body, **body_flow.loop_body_dataflows})
         flow.states.update(body_flow.states)
     is_time_dependent = any(s.axes for s in (*operand_states, *states))
-    if (length_reader := find_dependent_length(op.body, flow.dependent_symbols)) and (
+    if (length_reader := find_length_dependent_node(op.body, flow.dependent_symbols)) and (
         is_along_time or not is_time_dependent
     ):
         return states, [
@@ -370,7 +370,7 @@ def resolve_time_dependence(
     reads: list[TimeRead] = [
         (dependence.result_axis, dependence.offsets),
         *_iterate_masked_reads(node, dependence, time_axis),
-        *iterate_unaffected_reductions(node, dependence, time_axis),
+        *find_unaffected_query_axes(node, dependence, time_axis),
     ]
     return max(reads, key=lambda read: _rank_interval(read[1]))
 

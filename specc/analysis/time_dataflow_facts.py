@@ -100,7 +100,7 @@ class TimeDataflow:
         shape = value.shape
         return [n for n, d in enumerate(shape) if self.time_axis.get_prefix_length(d) is not None]
 
-    def has_composite_axis(self, value: Value) -> bool:
+    def has_time_dependent_size(self, value: Value) -> bool:
         """Return True if the size of an axis other than a time axis contains the time symbol."""
         shape = value.shape
         return any(
@@ -156,7 +156,9 @@ def violates_prefix_causality(
 
 def is_time_loop(node: Node, op: ops.Scan, time_axis: TimeAxis) -> bool:
     """Return True if a loop runs along the time axis."""
-    return time_axis.get_prefix_length(op.get_first_scanned(node).shape[op.axis]) is not None
+    return (
+        time_axis.get_prefix_length(op.get_first_scanned_operand(node).shape[op.axis]) is not None
+    )
 
 
 def inline_loop_captures(loop: Node, op: ops.Scan) -> Graph:
@@ -195,12 +197,12 @@ def _copy_node(
     return copy, tuple(Value(r.type, copy, r.index) for r in results)
 
 
-def find_dependent_length(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
+def find_length_dependent_node(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
     """Return the first node of a loop body that has one of `dependent_symbols` in an attribute, or
     whose own body contains such a node. Return None if no node depends on `dependent_symbols`.
     """
     for node, _ in body.nodes:
-        has_nested_use = isinstance(node.op, ops.Scan) and find_dependent_length(
+        has_nested_use = isinstance(node.op, ops.Scan) and find_length_dependent_node(
             node.op.body, dependent_symbols
         )
         if has_nested_use or _has_symbol(node.op.iterate_attribute_dims(), dependent_symbols):

@@ -14,9 +14,9 @@ from specc.analysis.length_limits import (
     find_length_limits,
     find_min_lengths,
 )
-from specc.artifact.manifest import RandomInitInfo, parse_generate_section
+from specc.artifact.manifest import RandomInitMetadata, parse_generate_section
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, parse_exact_integer, to_json_value
+from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, get_exact_integer, to_json_value
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
@@ -75,7 +75,7 @@ class GenerationMetadata:
     first_token_logits: str = ""
     max_context: int | None = None
     length_limiting_table: str = ""
-    random_init: RandomInitInfo | None = None
+    random_init: RandomInitMetadata | None = None
     in_place_states: tuple[str, ...] = ()
     length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
     allows_mixed_lengths: bool = False
@@ -172,7 +172,7 @@ def parse_generation_metadata(
     chunks = _read_chunks(fields, step, path)
     signature = _read_signature(graphs, generation, step, path, generates_tokens=chunks is None)
     context, seed, count = (
-        parse_exact_integer(fields.get_optional(key))
+        get_exact_integer(fields.get_optional(key))
         for key in ("max_context", "seed", "random_weights")
     )
     return GenerationMetadata(
@@ -188,7 +188,7 @@ def parse_generation_metadata(
         else "",
         max_context=context if context is not None and context > 0 else None,
         length_limiting_table=str(fields.get_optional("length_limiting_table") or "")[:200],
-        random_init=None if seed is None else RandomInitInfo(seed, max(count or 0, 0)),
+        random_init=None if seed is None else RandomInitMetadata(seed, max(count or 0, 0)),
         in_place_states=_read_names(fields, "in_place_states", step, path),
         length_bounds=parse_length_bounds(fields.get_optional("length_bounds")),
         allows_mixed_lengths=fields.get_optional("allows_mixed_lengths") is True,
@@ -203,7 +203,7 @@ def _read_chunks(metadata_fields: JsonFields, step: Graph, path: str) -> ChunkCo
         return None
     fields = chunk_data if isinstance(chunk_data, dict) else {}
     step_length, lengths = (
-        parse_exact_integer(fields.get("step_length")),
+        get_exact_integer(fields.get("step_length")),
         fields.get("output_lengths"),
     )
     if step_length is None or step_length < 1 or not isinstance(lengths, dict):
@@ -378,7 +378,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     return bounds
 
 
-def compute_max_context_length(
+def compute_dim_upper_bound(
     bounds: Mapping[str, LengthBound], symbol: str, known_sizes: Mapping[str, int]
 ) -> int | None:
     """Return the largest size of the dimension `symbol` that the bounds allow if the other

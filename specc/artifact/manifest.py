@@ -17,7 +17,7 @@ from specc.artifact.format_versions import (
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
-from specc.io.json_io import JsonFields, parse_exact_integer, replace_non_finite, to_json_value
+from specc.io.json_io import JsonFields, get_exact_integer, replace_non_finite, to_json_value
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir
@@ -36,7 +36,7 @@ from specc.version import __version__
 
 
 @immutable_dataclass
-class RandomInitInfo:
+class RandomInitMetadata:
     """The seed of randomly initialized weights. `count` is the number of random weights in a new
     task head, or 0 if all weights of the model are random.
     """
@@ -188,13 +188,13 @@ class Manifest:
         return format_repr(f"manifest {self.name}, {self.graph.format_signature()}, {self.target}")
 
     @property
-    def random_init(self) -> RandomInitInfo | None:
+    def random_init(self) -> RandomInitMetadata | None:
         """The seed of randomly initialized weights, or None if all weights were loaded."""
         match self.weights:
             case {"seed": int(seed)}:
-                return RandomInitInfo(seed)
+                return RandomInitMetadata(seed)
             case {"random_init": {"seed": int(seed), "weights": list(names)}}:
-                return RandomInitInfo(seed, len(names))
+                return RandomInitMetadata(seed, len(names))
         return None
 
     @property
@@ -285,21 +285,21 @@ def parse_manifest(text: str, path: str) -> Manifest:
         graph=_mark_ties(graph, initializers),
         defaults=defaults if defaults is not graph else None,
         preprocessing=PreprocessingConfig.from_json(data.get_optional("preprocessing")),
-        config=data.read_table("config"),
-        generation=data.read_table("generate_section")
+        config=data.read_dict("config"),
+        generation=data.read_dict("generate_section")
         if data.has_field("generate_section")
         else None,
         sources=data.read_string_map("sources"),
-        weights=data.read_table("weights"),
+        weights=data.read_dict("weights"),
         initializers=initializers,
         target=data.read_string("target"),
-        opset=parse_exact_integer(data.get_optional("opset")) or 0,
+        opset=get_exact_integer(data.get_optional("opset")) or 0,
         version=data.read_string("specc"),
         attentions=_read_attentions(data, path),
-        decoding=data.read_table("decoding") if "decoding" in data.names() else None,
+        decoding=data.read_dict("decoding") if "decoding" in data.names() else None,
         scoring_graph=scoring_graph and _mark_ties(scoring_graph, initializers),
         streaming=_parse_stream_section(data.get_optional("stream_section")),
-        precision=data.read_table("precision") if "precision" in data.names() else {},
+        precision=data.read_dict("precision") if "precision" in data.names() else {},
         quantized=_read_quantized_weights(data, scoring_graph or graph, path),
     )
 
@@ -322,7 +322,7 @@ def _read_quantized_weights(
     """Parse the metadata of all quantized weights by name. Raise E0917 unless each weight is a
     matrix or a stack of matrices in the graph.
     """
-    if "precision" not in data.names() or not data.read_table("precision"):
+    if "precision" not in data.names() or not data.read_dict("precision"):
         return {}
     fields = data.read_object("precision")
     # the reasons why matrices are not quantized are validated but not stored

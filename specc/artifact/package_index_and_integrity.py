@@ -19,7 +19,7 @@ from specc.artifact.format_versions import (
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
-from specc.io.json_io import JsonFields, parse_exact_integer, parse_strict_json, to_json_value
+from specc.io.json_io import JsonFields, get_exact_integer, parse_strict_json, to_json_value
 from specc.io.safe_read import (
     UnreadableFileError,
     compute_file_sha256,
@@ -61,7 +61,7 @@ def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
 
 def is_file_size(value: object) -> bool:
     """Return True if a value is a valid file size."""
-    size = parse_exact_integer(value)
+    size = get_exact_integer(value)
     return size is not None and 0 <= size < 2**53
 
 
@@ -118,7 +118,7 @@ def describe_file_mismatch(
     return ""
 
 
-def describe_misplaced_tensor(ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
+def describe_out_of_bounds_tensor(ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
     """Describe the first external tensor that is not in a recorded file or extends past the end of
     its file. Return "" if there is no such tensor. `ends` contains the file and the end offset of
     each tensor, and `sizes` maps recorded files to their sizes in bytes.
@@ -281,7 +281,7 @@ def parse_package_index(data: bytes, location: str) -> PackageIndex:
         extras=fields.read_string_map("extras"),
         preexisting=_read_kept_files(fields, files, location),
         linked_files=_read_linked_checkpoints(fields, location),
-        metadata=fields.read_table("metadata"),
+        metadata=fields.read_dict("metadata"),
         sources=fields.read_string_map("sources"),
         checks_hashes_on_open=fields.get_optional("checks_hashes_on_open") is True,
     )
@@ -292,7 +292,7 @@ def parse_package_index(data: bytes, location: str) -> PackageIndex:
 def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
     """Parse the sizes and hashes of files by name. Raise E0831 if a name contains a directory."""
     digests = {}
-    for name, entry in _limit_files(data.read_table("files"), location).items():
+    for name, entry in _limit_files(data.read_dict("files"), location).items():
         match entry:
             case {"bytes": int() as n, "sha256": str(sha)} if is_file_size(n) and is_sha256(sha):
                 digests[name] = FileDigest(n, sha)
@@ -318,7 +318,7 @@ def _read_kept_files(data: JsonFields, files: Collection[str], location: str) ->
 
 def _read_linked_checkpoints(data: JsonFields, location: str) -> dict[str, WeightFileMetadata]:
     """Parse the metadata of linked checkpoints, which are in the directory of the package."""
-    linked_files = parse_weight_files(_limit_files(data.read_table("linked_files"), location))
+    linked_files = parse_weight_files(_limit_files(data.read_dict("linked_files"), location))
     if linked_files is None:
         _raise_invalid_index(location, "`linked_files` contains a file without size or hashes")
     for path in linked_files:
@@ -358,7 +358,7 @@ def read_previous_index(directory: Path) -> PackageIndex | None:
         return None
 
 
-def find_replaceable_files(directory: Path, index: PackageIndex) -> list[str]:
+def find_deletable_files(directory: Path, index: PackageIndex) -> list[str]:
     """Return the unmodified files of a previous package, which a new package may delete. A file
     whose name contains its hash is compared by name and size, any other file by its content.
     """

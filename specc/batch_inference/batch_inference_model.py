@@ -12,14 +12,14 @@ from specc.batch_inference.result_columns import (
     GraphOutputColumns,
     LengthPadding,
 )
-from specc.batch_inference.row_batches import CostFormulas, InputRow, RowReader
+from specc.batch_inference.row_batches import CostFormulas, InputRow, RowConverter
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
 from specc.preprocessing.text_batches_and_windows import find_mask_input
-from specc.runtime.continuous_batching import ContinuousBatch, find_static_batching_reason
+from specc.runtime.continuous_batching import ContinuousBatch, explain_static_batching
 from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.inference_model import (
@@ -35,13 +35,13 @@ class GenerativeBatchModel:
     """A generative model that runs on data rows, which `row_reader` converts to model inputs."""
 
     generator: Generator
-    row_reader: RowReader
+    row_reader: RowConverter
     settings: GenerationSettings
 
     @property
     def static_batching_reason(self) -> str:
         """The reason why continuous batching is impossible, or "" if it is possible."""
-        return find_static_batching_reason(self.generator, self.settings)
+        return explain_static_batching(self.generator, self.settings)
 
     @property
     def result_columns(self) -> GeneratedResultColumns:
@@ -72,7 +72,7 @@ class GenerativeBatchModel:
         """Start generation for a batch of rows. The random stream of a row depends on `first_row`
         plus the row's index in the block. Raise E09xx if an input is invalid.
         """
-        stream = self.generator.start_generation(self.row_reader.batch_inputs(rows), self.settings)
+        stream = self.generator.start_generation(self.row_reader.collate_rows(rows), self.settings)
         return replace(stream, sample_indices=[first_row + row.row_number for row in rows])
 
 
@@ -112,9 +112,9 @@ class BatchInferenceModel:
         return not is_single_forward_pass(self.model, self.input_columns, self.settings)
 
     @cached_property
-    def row_reader(self) -> RowReader:
+    def row_reader(self) -> RowConverter:
         """The reader that converts data rows to model inputs."""
-        return RowReader(self.input_signature, self.input_columns, self.is_generative)
+        return RowConverter(self.input_signature, self.input_columns, self.is_generative)
 
     @property
     def input_signature(self) -> ModelInputs:
@@ -192,7 +192,7 @@ class BatchInferenceModel:
         if isinstance(self.result_columns, GeneratedResultColumns):
             results = self.generative_model.start_generation(rows, first_row).results()
             return [self.result_columns.format_row(sequences) for sequences in results]
-        inputs = self.row_reader.batch_inputs(rows)
+        inputs = self.row_reader.collate_rows(rows)
         outputs = self._run_outputs(inputs)
         return self.result_columns.format_rows(outputs, rows, self._length_padding)
 

@@ -16,9 +16,9 @@ from specc.batch_inference.job_files import (
     PLAN_DIRECTORY,
     BatchLimits,
     BlockStatistics,
-    InputFileState,
+    InputFileFingerprint,
     JobPlan,
-    get_file_state,
+    get_file_fingerprint,
     read_block_statistics,
     write_part,
 )
@@ -26,7 +26,7 @@ from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.batch_inference.row_batches import (
     UNREADABLE_ROW_CODE,
     InputRow,
-    count_padding,
+    count_batch_positions,
     group_by_shape,
     make_batches,
 )
@@ -227,7 +227,7 @@ class BlockRunner:
         block = self.plan.blocks[block_number]
         file = self.plan.files[block.file_index]
         path = Path(file.path)
-        if not path.exists() or get_file_state(path) != file:
+        if not path.exists() or get_file_fingerprint(path) != file:
             _raise_changed(file, "changed since", "restore the file, or start")
         if block.file_index not in self.data_files:
             self.data_files[block.file_index] = open_data_file(path)
@@ -272,7 +272,7 @@ class BlockInference:
             readable_rows = self._generate_continuously(readable_rows)
         memory = self.model.cost_formulas.estimate_bytes
         for batch in make_batches(readable_rows, self.limits, memory):
-            self._count_positions(*count_padding(batch))
+            self._count_positions(*count_batch_positions(batch))
             self._compute_batch(batch)
             self.report(len(batch))
         # batches are processed in order of length, but errors are listed in row order
@@ -377,7 +377,7 @@ class BlockInference:
         self.statistics.errors.append((row_number, error.code, text))
 
 
-def _raise_changed(file: InputFileState, change: str, fix: str) -> NoReturn:
+def _raise_changed(file: InputFileFingerprint, change: str, fix: str) -> NoReturn:
     raise_error(
         "E0881",
         f"`{escape_text(file.path)}` has {change} the job was planned",

@@ -41,7 +41,7 @@ BLOCK_FIELDS = tuple(f.name for f in fields(RowBlock))
 
 
 @dataclass(frozen=True, slots=True)
-class InputFileState:
+class InputFileFingerprint:
     """An input file or image directory, with the size and modification time that reveal changes."""
 
     path: str
@@ -69,7 +69,7 @@ class JobPlan:
 
     model: str
     model_hash: str
-    files: tuple[InputFileState, ...]
+    files: tuple[InputFileFingerprint, ...]
     blocks: tuple[RowBlock, ...]
     input_columns: Mapping[str, str]
     copied_columns: tuple[TableColumn, ...]
@@ -154,7 +154,7 @@ def _parse_plan(data: object) -> JobPlan:
     strings: dict[str, Any] = {name: str(data[name]) for name in names}
     return JobPlan(
         **strings,
-        files=tuple(InputFileState(str(p), int(b), int(c)) for p, b, c in data["files"]),
+        files=tuple(InputFileFingerprint(str(p), int(b), int(c)) for p, b, c in data["files"]),
         blocks=tuple(
             RowBlock(**dict(zip(BLOCK_FIELDS, map(int, numbers), strict=True)))
             for numbers in data["blocks"]
@@ -197,16 +197,16 @@ def hash_model(path: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def get_file_state(path: Path) -> InputFileState:
+def get_file_fingerprint(path: Path) -> InputFileFingerprint:
     """Return the size and modification time of a file. For an image directory, return the total
     size and the latest modification time of the images.
     """
     if not path.is_dir():
         status = path.stat()
-        return InputFileState(str(path), status.st_size, status.st_mtime_ns)
+        return InputFileFingerprint(str(path), status.st_size, status.st_mtime_ns)
     statuses = [p.stat() for p in find_image_files(path)]
     newest = max((status.st_mtime_ns for status in statuses), default=0)
-    return InputFileState(str(path), sum(status.st_size for status in statuses), newest)
+    return InputFileFingerprint(str(path), sum(status.st_size for status in statuses), newest)
 
 
 def _read_errors(fields: JsonFields, name: str) -> list[tuple[int, str, str]]:

@@ -22,13 +22,13 @@ from specc.batch_inference.job_files import (
     PLAN_FILE,
     BatchLimits,
     JobPlan,
-    get_file_state,
+    get_file_fingerprint,
     hash_model,
 )
 from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
-from specc.preprocessing.preprocessing_records import NumbersOutput
+from specc.preprocessing.preprocessing_records import ArrayConfig
 from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.inference_model import has_batch_shared_scales, open_compiled_model
 
@@ -91,7 +91,7 @@ def plan_job(request: JobRequest) -> JobPlan:
     return JobPlan(
         model=os.path.abspath(request.model),
         model_hash=hash_model(Path(request.model)),
-        files=tuple(get_file_state(Path(os.path.abspath(path))) for path in files),
+        files=tuple(get_file_fingerprint(Path(os.path.abspath(path))) for path in files),
         blocks=tuple(blocks),
         input_columns=input_columns,
         copied_columns=copied_columns,
@@ -115,7 +115,7 @@ def _check_csv_columns(
     """Raise E0906 if a numeric input is mapped to a CSV column, because CSV values are strings."""
     preprocessing = model.input_signature.preprocessing
     records = {name: preprocessing.get_input_config(name) for name in columns}
-    numeric = [n for n, r in records.items() if r is None or isinstance(r, NumbersOutput)]
+    numeric = [n for n, r in records.items() if r is None or isinstance(r, ArrayConfig)]
     if numeric and any(path.suffix.lower() == ".csv" for path in files):
         name = numeric[0]
         raise_error(

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from specc.batch_inference.columns_and_parquet import ColumnType, TableColumn
-from specc.batch_inference.row_batches import InputRow, get_batch_symbol
+from specc.batch_inference.row_batches import InputRow, get_batch_dim
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
@@ -17,10 +17,10 @@ from specc.ir.types import Type
 from specc.preprocessing.predictions import compute_probabilities
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
+    ArrayConfig,
+    ClassificationOutput,
     DetectionOutput,
     ImageOutput,
-    LabelsOutput,
-    NumbersOutput,
     OutputFormat,
     SegmentationOutput,
     TextOutput,
@@ -53,8 +53,8 @@ class GraphOutputColumns:
         # all outputs are selected by default
         outputs = list(self.preprocessing.outputs)
         if not outputs and not self.raw_outputs:
-            return [(name, NumbersOutput()) for name in self.graph.outputs]
-        return [*outputs, *((name, NumbersOutput()) for name in self.raw_outputs)]
+            return [(name, ArrayConfig()) for name in self.graph.outputs]
+        return [*outputs, *((name, ArrayConfig()) for name in self.raw_outputs)]
 
     def iterate_columns(self) -> Iterator[TableColumn]:
         """Yield the result columns. Raise E0879 if an output has no batch axis."""
@@ -72,7 +72,7 @@ class GraphOutputColumns:
                 )
             type = self.graph.outputs[name].type
             # an output without a batch axis, such as a mean over the batch, has no value per row
-            if not type.rank or type.shape[0] != get_batch_symbol(self.graph):
+            if not type.rank or type.shape[0] != get_batch_dim(self.graph):
                 raise_error(
                     "E0879",
                     f"the output `{name}` has no batch axis, so it has no value per row",
@@ -189,7 +189,7 @@ class LengthPadding:
 def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[TableColumn]:
     match record:
         # a single label becomes a scalar column, so that table readers can group rows by the label
-        case LabelsOutput():
+        case ClassificationOutput():
             list_sizes = () if record.top_k == 1 else (None,)
             yield TableColumn(f"{name}.label", ColumnType("text", list_sizes))
             yield TableColumn(f"{name}.score", ColumnType("f64", list_sizes))
@@ -197,7 +197,7 @@ def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[Ta
             yield TableColumn(name, ColumnType("text"))
         case ImageOutput() | SegmentationOutput():
             yield TableColumn(name, ColumnType("binary"))
-        case NumbersOutput() | DetectionOutput():
+        case ArrayConfig() | DetectionOutput():
             sizes = tuple(d.number for d in type.shape[1:])
             yield TableColumn(name, ColumnType(type.dtype, sizes))
 
@@ -207,7 +207,7 @@ def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tu
     `record`.
     """
     match record:
-        case LabelsOutput():
+        case ClassificationOutput():
             labels, scores = _select_best_labels(record, value)
             is_single = record.top_k == 1
             yield f"{name}.label", labels[0] if is_single else labels
@@ -218,11 +218,13 @@ def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tu
             yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
         case ImageOutput() | SegmentationOutput():
             yield name, format_output(name, record, value[None]).images[0][1]
-        case NumbersOutput() | DetectionOutput():
+        case ArrayConfig() | DetectionOutput():
             yield name, value if value.ndim else value.item()
 
 
-def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
+def _select_best_labels(
+    record: ClassificationOutput, value: Array
+) -> tuple[list[str], list[float]]:
     """Return the most probable labels of one row, and the probabilities of the labels."""
     scores = value.reshape(-1, value.shape[-1])
     if len(scores) != 1 or (record.labels and len(record.labels) != scores.shape[1]):

@@ -22,7 +22,7 @@ from specc.preprocessing.image_tiles_and_patches import preprocess_image, prepro
 from specc.preprocessing.images import decode_image
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig
 from specc.preprocessing.text_batches_and_windows import batch_sequences, find_mask_input
-from specc.preprocessing.text_codec import convert_id_lists, encode_text_ids, encode_texts
+from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_by_lengths
 from specc.runtime.model_inputs import ModelInputs
 
 UNREADABLE_ROW_CODE = "E0877"
@@ -52,7 +52,7 @@ class InputRow:
 
 
 @dataclass(frozen=True)
-class RowReader:
+class RowConverter:
     """A reader that converts data rows to batches of model inputs. `input_columns` maps inputs to
     columns.
     """
@@ -157,7 +157,7 @@ class RowReader:
         # values are converted separately, because a single array would cast all values to one type
         return cast_input_array(array, type.dtype, name)
 
-    def batch_inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
+    def collate_rows(self, rows: Sequence[InputRow]) -> dict[str, object]:
         """Return the inputs of a batch of rows, with padding masks."""
         graph, inputs = self.input_signature.graph, dict[str, object]()
         for name in self.input_columns:
@@ -189,7 +189,7 @@ def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> l
     elements = [*chain.from_iterable(lists)]
     if not {*map(type, elements)} <= {int}:
         return None
-    return convert_id_lists(cast_input_array(np.array(elements, np.int64), dtype, name), lists)
+    return split_by_lengths(cast_input_array(np.array(elements, np.int64), dtype, name), lists)
 
 
 def _format_axes(count: int) -> str:
@@ -266,7 +266,7 @@ def make_batches(
     return batches
 
 
-def count_padding(rows: Sequence[InputRow]) -> tuple[int, int]:
+def count_batch_positions(rows: Sequence[InputRow]) -> tuple[int, int]:
     """Return a batch's total number of positions, and its number of padding positions."""
     lengths = [row.padded_length for row in rows]
     positions = len(rows) * max(lengths, default=0)
@@ -292,7 +292,7 @@ class CostFormulas:
         """Derive the cost formulas of a graph: the operand and result sizes of each node, and the
         total number of multiply-adds.
         """
-        batch_size = get_batch_symbol(graph)
+        batch_size = get_batch_dim(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(
             batch_symbol=(batch_size.name or "") if batch_size is not None else "",
@@ -342,7 +342,7 @@ def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
     return sum_dims(counts)
 
 
-def get_batch_symbol(graph: Graph) -> Dim | None:
+def get_batch_dim(graph: Graph) -> Dim | None:
     """Return the symbolic batch size: the first dimension of the first input with axes."""
     # skip scalar inputs, which are settings such as a temperature
     return next((v.shape[0] for v in graph.inputs.values() if v.rank), None)

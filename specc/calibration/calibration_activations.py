@@ -12,13 +12,13 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Node, Value
 from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.graph_quantization import expand_recurrent_layers
-from specc.transforms.quantizable_weights import find_matrix_product, find_underlying_weight
+from specc.transforms.quantizable_weights import find_underlying_weight, match_matrix_product
 
 WeightPathState: TypeAlias = Mapping[Value, str]
 """The weight names, keyed by the value that represents the weight in a graph or loop body."""
 
 
-class WeightMatrix(NamedTuple):
+class WeightMatrixRef(NamedTuple):
     """A weight matrix, or the matrix of the expert with index `expert` in a stacked weight."""
 
     name: str
@@ -27,7 +27,7 @@ class WeightMatrix(NamedTuple):
 
 def add_activation_outputs(
     graph: Graph, names: WeightPathState
-) -> tuple[Graph, Mapping[WeightMatrix, list[Value]]]:
+) -> tuple[Graph, Mapping[WeightMatrixRef, list[Value]]]:
     """Return a copy of the graph whose outputs include the activations that the weights in `names`
     multiply, and a mapping from each weight matrix to its activations in the copy.
     """
@@ -52,13 +52,13 @@ class _GraphCopier:
 
     builder: GraphBuilder
     copies: dict[Value, Value] = field(default_factory=dict)
-    activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
+    activations_of: dict[WeightMatrixRef, list[Value]] = field(default_factory=dict)
 
     def copy_nodes(self, graph: Graph, names: WeightPathState) -> None:
         """Copy a graph's nodes, and record the activations that the weights in `names` multiply."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
-                self._record_activation(WeightMatrix(name), self.copies[x])
+                self._record_activation(WeightMatrixRef(name), self.copies[x])
             args = [a and self.copies[a] for a in node.args]
             if isinstance(node.op, ops.Scan):
                 new_results = self._copy_loop(node, node.op, names)
@@ -69,10 +69,10 @@ class _GraphCopier:
                 for name, expert, value in collect_expert_activations(
                     self.builder, node, present_args, names
                 ):
-                    self._record_activation(WeightMatrix(name, expert), value)
+                    self._record_activation(WeightMatrixRef(name, expert), value)
             self.copies.update(zip(results, new_results, strict=True))
 
-    def _record_activation(self, matrix: WeightMatrix, value: Value) -> None:
+    def _record_activation(self, matrix: WeightMatrixRef, value: Value) -> None:
         values = self.activations_of.setdefault(matrix, [])
         if value not in values:
             values.append(value)
@@ -146,7 +146,7 @@ def _iterate_products(body: Graph, names: WeightPathState) -> Iterator[tuple[str
 
 def _find_product(node: Node, names: WeightPathState) -> list[tuple[str, Value]]:
     """Return the weight name and the activation of a MatMul node in a list, or []."""
-    product = find_matrix_product(node)
+    product = match_matrix_product(node)
     weight = find_underlying_weight(node.args[product.matrix_operand]) if product else None
     activations = node.args[product.activation_operand] if product else None
     return [(names[weight], activations)] if weight in names and weight and activations else []
@@ -217,7 +217,7 @@ class CalibrationTargets:
     """
 
     graph: Graph
-    tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]]
+    tap_points: Mapping[WeightInputs, tuple[WeightMatrixRef, ...]]
 
     @property
     def expert_counts(self) -> Mapping[str, int]:
@@ -249,8 +249,8 @@ def find_calibration_targets(
 
 
 def _find_tap_points(
-    activations_of: Mapping[WeightMatrix, list[Value]], weight_names: list[str]
-) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
+    activations_of: Mapping[WeightMatrixRef, list[Value]], weight_names: list[str]
+) -> dict[WeightInputs, tuple[WeightMatrixRef, ...]]:
     """Group weights by the activations that they multiply, in the order of `weight_names`. Weights
     with more than `MAX_INPUT_FEATURES` input features are omitted.
     """
@@ -259,7 +259,7 @@ def _find_tap_points(
     }
     too_wide = {m.name for m, count in feature_counts.items() if count > MAX_INPUT_FEATURES}
     order = {name: n for n, name in enumerate(weight_names)}
-    tap_points: dict[WeightInputs, tuple[WeightMatrix, ...]] = {}
+    tap_points: dict[WeightInputs, tuple[WeightMatrixRef, ...]] = {}
     for matrix in sorted(feature_counts, key=lambda m: (order[m.name], m.expert)):
         if matrix.name not in too_wide:
             activations = tuple(activations_of[matrix])

@@ -17,7 +17,7 @@ from specc.backend import Computation
 from specc.calibration.calibration_activations import (
     CalibrationTargets,
     WeightInputs,
-    WeightMatrix,
+    WeightMatrixRef,
     count_input_features,
     find_padding_mask,
 )
@@ -26,7 +26,7 @@ from specc.io.output_paths import raise_os_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value, collect_required_nodes
-from specc.weights.int_quantization import compute_cholesky_factor
+from specc.weights.int_quantization import compute_inverse_cholesky_factor
 from specc.weights.quantized_weights import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20
@@ -212,7 +212,7 @@ class _FactorFiles:
     """
 
     def __init__(
-        self, tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]], directory: Path
+        self, tap_points: Mapping[WeightInputs, tuple[WeightMatrixRef, ...]], directory: Path
     ) -> None:
         self.tap_points = tap_points
         self.directory = directory
@@ -269,7 +269,7 @@ QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
 the Cholesky factor for each expert, and the path prefix of the files to write."""
 
 
-def quantize_with_calibration(
+def quantize_with_gptq(
     open_session: OpenSession,
     targets: CalibrationTargets,
     samples: RestartSamples,
@@ -285,7 +285,7 @@ def quantize_with_calibration(
     for stage in split_stages(targets):
         _run_stage(stage, open_session, samples(), directory, sums)
         for activations, total in sums.pop_complete_sums(stage.activations_of.values()):
-            factor = compute_cholesky_factor(total)
+            factor = compute_inverse_cholesky_factor(total)
             del total  # release the Gram matrix, which is as large as its Cholesky factor
             for name, get_factor in factors.add_factor(activations, factor):
                 quantized[name] = quantize_weight(name, get_factor, directory / f"{len(quantized)}")

@@ -13,7 +13,7 @@ COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionChoice:
+class CompletionCandidates:
     """Completion candidates: the fixed `values`, the output of `specc _complete` for
     `dynamic_kind`, and file names.
     """
@@ -30,15 +30,15 @@ class CommandCompletion:
     """
 
     summary: str
-    options: Mapping[str, tuple[str, CompletionChoice | None]]
-    arguments: CompletionChoice
+    options: Mapping[str, tuple[str, CompletionCandidates | None]]
+    arguments: CompletionCandidates
 
 
-def _merge_choices(choices: Sequence[CompletionChoice]) -> CompletionChoice:
+def _merge_choices(choices: Sequence[CompletionCandidates]) -> CompletionCandidates:
     """Merge the completion candidates of several positional arguments."""
     values = tuple(value for choice in choices for value in choice.values)
     dynamic_kind = next((choice.dynamic_kind for choice in choices if choice.dynamic_kind), "")
-    return CompletionChoice(
+    return CompletionCandidates(
         values, dynamic_kind, includes_files=any(choice.includes_files for choice in choices)
     )
 
@@ -64,10 +64,10 @@ def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, Com
     return completions
 
 
-def _build_choice(action: Action) -> CompletionChoice:
+def _build_choice(action: Action) -> CompletionCandidates:
     values = tuple(map(str, action.choices or ()))
     dynamic_kind = COMPLETED_KINDS.get(action.dest, "")
-    return CompletionChoice(
+    return CompletionCandidates(
         values, dynamic_kind, includes_files=not values and dynamic_kind in ("", "specs")
     )
 
@@ -121,7 +121,7 @@ def render_bash_completion(commands: Mapping[str, CommandCompletion]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_bash_words(choice: CompletionChoice) -> str:
+def _format_bash_words(choice: CompletionCandidates) -> str:
     words = f"words='{' '.join(choice.values)}'"
     if choice.dynamic_kind:
         # the config keys are those of the spec on the command line
@@ -167,7 +167,7 @@ def render_zsh_completion(commands: Mapping[str, CommandCompletion]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_zsh_words(choice: CompletionChoice) -> str:
+def _format_zsh_words(choice: CompletionCandidates) -> str:
     if choice.values:
         return f"({' '.join(choice.values)})"
     if not choice.dynamic_kind:
@@ -201,14 +201,14 @@ def render_fish_completion(commands: Mapping[str, CommandCompletion]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_fish_arguments(prefix: str, choice: CompletionChoice) -> Iterator[str]:
+def _format_fish_arguments(prefix: str, choice: CompletionCandidates) -> Iterator[str]:
     if choice.includes_files:
         yield f"{prefix} -F"
     if choice.values or choice.dynamic_kind:
         yield f"{prefix}{_format_fish_words(choice)}"
 
 
-def _format_fish_words(choice: CompletionChoice) -> str:
+def _format_fish_words(choice: CompletionCandidates) -> str:
     if choice.values:
         return f" -a '{' '.join(choice.values)}'"
     if not choice.dynamic_kind:

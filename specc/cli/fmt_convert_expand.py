@@ -37,7 +37,7 @@ from specc.driver.spec_loader import LoadedSpec, iterate_sibling_graphs, open_sp
 from specc.frontend.standalone_spec import (
     build_standalone_spec,
     build_standalone_spec_with_renames,
-    list_source_fields_with_assigned_value,
+    list_overridden_source_fields,
     merge_extends_chain,
 )
 from specc.frontend.symbolic_check import check_spec_symbolically
@@ -221,7 +221,7 @@ def expand_spec(
 
 def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
     """Yield a note on the fields that no longer read config.json, because the spec sets a value."""
-    if paths := list_source_fields_with_assigned_value(spec.program):
+    if paths := list_overridden_source_fields(spec.program):
         yield (
             f"these config values no longer read config.json, because the spec sets them: "
             f"{', '.join(paths)}; --keep-from keeps their `from`"

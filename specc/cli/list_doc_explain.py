@@ -14,7 +14,7 @@ from specc.diagnostics.render import extract_docstring_summary
 from specc.diagnostics.suggest import find_similar_name, suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.frontend.builtins import BUILTINS
-from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_foreign_operation
+from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_foreign_replacement
 from specc.io.safe_read import escape_text
 from specc.library.spec_file_lookup import (
     SpecLibrary,
@@ -288,7 +288,7 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
     ]
     helps = suggest_similar_name(name, names, "see `specc list`")
     if name in RENAMED_STD_DEFINITIONS:
-        helps = [suggest_for_foreign_operation(name, names)]
+        helps = [suggest_foreign_replacement(name, names)]
     raise_error("E0204", f"unknown name `{escape_text(name)}`", helps=helps)
 
 
@@ -305,7 +305,7 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
 
 def execute_explain(args: Namespace) -> int:
     """Print the documentation page of a diagnostic code."""
-    code = normalize_code(args.code)
+    code = normalize_diagnostic_code(args.code)
     pages = find_error_pages()
     if code not in pages:
         suggestion = find_similar_name(code, pages)
@@ -319,7 +319,7 @@ def execute_explain(args: Namespace) -> int:
     return 0
 
 
-def normalize_code(text: str) -> str:
+def normalize_diagnostic_code(text: str) -> str:
     """Normalize a diagnostic code: `e302`, `302` and `[E0302]` become `E0302`."""
     text = text.strip("[]: ").upper()
     letter, digits = text[:1], text[1:]

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from specc.cli import terminal
-from specc.cli.options import UsageError, describe_unknown_option, find_option_group
+from specc.cli.options import UsageError, describe_unknown_option, get_or_add_option_group
 from specc.cli.terminal import print_diagnostics
 from specc.diagnostics.diagnostic import Diagnostic, ErrorCategory, SpeccError, compute_exit_status
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
@@ -126,7 +126,7 @@ run time of `specc check`.
 """
 
 
-class NonEmptyAction(argparse.Action):
+class StoreNonEmptyAction(argparse.Action):
     """An argparse action that rejects an empty value. For example, `--adapter "$X"` with an unset
     shell variable is an error instead of having no effect.
     """
@@ -149,7 +149,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.register("action", None, NonEmptyAction)
+        self.register("action", None, StoreNonEmptyAction)
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError (E0983) for an invalid command line."""
@@ -184,7 +184,7 @@ def build_parser() -> ArgumentParser:
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that every command has."""
-    group = find_option_group(parser, "diagnostics")
+    group = get_or_add_option_group(parser, "diagnostics")
     group.add_argument(
         "--format",
         choices=MESSAGE_FORMATS,

@@ -116,7 +116,7 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
 }
 
 
-def find_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
+def get_or_add_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
     """Return the option group with the given title, adding the group if it is missing."""
     groups = (group for group in parser._action_groups if group.title == title)
     return next(groups, None) or parser.add_argument_group(title)
@@ -125,7 +125,7 @@ def find_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
 def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) -> None:
     """Declare options, grouped by title in the help."""
     for title, options in groups.items():
-        add_options(find_option_group(parser, title), options)
+        add_options(get_or_add_option_group(parser, title), options)
 
 
 def make_output_option(placeholder: str, help: str, **options: object) -> Mapping[str, Option]:
@@ -140,7 +140,7 @@ def add_generation_options(
 ) -> None:
     """Declare generation options in the parser of a command."""
     add_option_groups(parser, generation=options)
-    find_option_group(parser, "generation").description = description
+    get_or_add_option_group(parser, "generation").description = description
 
 
 def collect_generation_settings(args: Namespace) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def is_compiled_model(path: str) -> bool:
     return not is_builtin_spec(path)
 
 
-def raise_fixed_config(path: str) -> NoReturn:
+def raise_immutable_config(path: str) -> NoReturn:
     """Raise E0957 because config options are given for a compiled model."""
     raise_error(
         "E0957",

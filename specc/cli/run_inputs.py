@@ -27,7 +27,7 @@ from specc.preprocessing.audio import read_audio
 from specc.preprocessing.image_prompts import (
     find_image_input,
     find_image_prompt_inputs,
-    find_placeholder,
+    get_image_placeholder,
     has_several_images,
     prepare_images,
 )
@@ -380,7 +380,7 @@ def add_prompt_images(
         return [*image_arguments, *arguments], None
     (text_input, record), (argument,) = prompts[0], arguments
     text = argument.removeprefix(f"{text_input}=")
-    placeholder = find_placeholder(record)
+    placeholder = get_image_placeholder(record)
     if placeholder in text:
         return [*image_arguments, *arguments], None
     if find_chat_tokenizer(model):

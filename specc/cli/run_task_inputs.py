@@ -14,15 +14,15 @@ from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.preprocessing.array_files import load_strict_json
 from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
-    FilterBanks,
+    FilterBankConfig,
     ImageConfig,
-    LogMel,
+    LogMelConfig,
     Waveform,
 )
 from specc.preprocessing.tasks import Task, TaskInput
 from specc.runtime.model_inputs import ModelInputs
 
-AUDIO_READINGS = (Waveform, LogMel, FilterBanks)
+AUDIO_READINGS = (Waveform, LogMelConfig, FilterBankConfig)
 ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 """File name suffixes of array files."""
 

@@ -20,7 +20,7 @@ from specc.cli.options import (
     add_spec_arguments,
     is_compiled_model,
     open_spec_from_arguments,
-    raise_fixed_config,
+    raise_immutable_config,
     read_compiled_manifest,
 )
 from specc.cli.terminal import print_json_result, print_result_line, write_output
@@ -46,7 +46,7 @@ from specc.visualize.block_tree import WHOLE_MODEL, format_dims, list_model_grap
 from specc.visualize.scope_summary import ScopeSummary, iterate_summary_nodes, summarize_graph
 
 
-def check_drawing_options(args: Namespace) -> bool:
+def is_diagram_requested(args: Namespace) -> bool:
     """Return True if a diagram is requested. Raise E0955 if text output is also requested."""
     if not args.html and not args.svg:
         return False
@@ -159,8 +159,8 @@ def execute_show(args: Namespace) -> int:
     set. With `--html` or `--svg`, write diagrams to files instead of printing the tree.
     """
     if (args.config or args.set) and is_compiled_model(args.spec):
-        raise_fixed_config(args.spec)
-    if check_drawing_options(args):
+        raise_immutable_config(args.spec)
+    if is_diagram_requested(args):
         return _draw_architecture(args)
     prints_ir = args.ir or args.print_after
     if _is_whole_package(args) and not prints_ir:

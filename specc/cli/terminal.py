@@ -73,7 +73,7 @@ class OutputSettings:
         return self.format in MACHINE_FORMATS
 
     @property
-    def is_progress_enabled(self) -> bool:
+    def is_text_output_enabled(self) -> bool:
         """True if the command prints notes, results and progress."""
         return not (self.is_quiet or self.is_machine_readable)
 
@@ -108,7 +108,7 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
         case "short":
             sys.stderr.write("".join(f"{render_short_diagnostic(d)}\n" for d in diagnostics))
         case _:
-            sys.stderr.write(render_diagnostics(diagnostics, color=is_colored(color)))
+            sys.stderr.write(render_diagnostics(diagnostics, color=is_color_enabled(color)))
 
 
 def print_note(text: str) -> None:
@@ -118,7 +118,7 @@ def print_note(text: str) -> None:
 
 def print_result_line(text: str, *, to_stderr: bool = False) -> None:
     """Print the result of a command unless output is quiet or machine-readable."""
-    if get_output_settings().is_progress_enabled:
+    if get_output_settings().is_text_output_enabled:
         print(text, file=sys.stderr if to_stderr else sys.stdout)
 
 
@@ -147,7 +147,7 @@ def print_json_result(values: Mapping[str, object]) -> bool:
     return True
 
 
-def is_colored(choice: str) -> bool:
+def is_color_enabled(choice: str) -> bool:
     """Return True if messages are colored. In order of precedence, this depends on `--color`, on
     NO_COLOR or FORCE_COLOR, and on whether stderr is a terminal.
     """
@@ -215,7 +215,7 @@ class ProgressLine:
 
 def is_progress_shown() -> bool:
     """Return True if stderr is a terminal and output is neither quiet nor machine-readable."""
-    return get_output_settings().is_progress_enabled and sys.stderr.isatty()
+    return get_output_settings().is_text_output_enabled and sys.stderr.isatty()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from specc.cli.options import (
     add_option_groups,
     is_compiled_model,
     print_shadowing_note,
-    raise_fixed_config,
+    raise_immutable_config,
     read_compiled_manifest,
 )
 from specc.cli.terminal import iterate_with_counter, print_json_result
@@ -290,7 +290,7 @@ def _load_architecture_to_compare(
     name = Path(path).name or path
     if is_compiled_model(path):
         if config or settings:
-            raise_fixed_config(path)
+            raise_immutable_config(path)
         manifest = read_compiled_manifest(path, graph)
         if manifest.decoding is not None:
             raise_error(

@@ -12,12 +12,12 @@ import numpy as np
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
     Bools,
-    DecodeObserver,
     DecoderSession,
     DecodeStepOutput,
     Floats,
     Ints,
     LogitsProcessorInputs,
+    StoppingCriterion,
     apply_repetition_penalty,
     check_logits,
     compute_log_softmax_f32,
@@ -26,7 +26,7 @@ from specc.decode.token_selection import (
     list_prompt_tokens,
     make_prompt_mask,
     make_sampling_uniforms,
-    make_uniforms_for_positions,
+    make_uniforms_for_steps,
     mask_disallowed_tokens,
     sample_token,
 )
@@ -75,7 +75,7 @@ def iterate_decode_steps(
     settings: GenerationSettings,
     *,
     padding_mask: Bools | None = None,
-    observer: DecodeObserver | None = None,
+    observer: StoppingCriterion | None = None,
     sample_indices: Sequence[int] = (),
     delayed_tokens: Ints | None = None,
 ) -> Iterator[DecodeStepOutput]:
@@ -103,7 +103,7 @@ def iterate_decode_steps(
     for step in range(settings.max_tokens):
         position = LogitsProcessorInputs(step=step, prompt_lengths=lengths, sequences=sequences)
         positions = [(index, step) for index in indices]
-        uniform = make_uniforms_for_positions(settings.seed, positions) if positions else None
+        uniform = make_uniforms_for_steps(settings.seed, positions) if positions else None
         chosen = select_next_tokens(logits, seen, settings, position, uniform)
         tokens, is_chosen = schedule.apply_schedule(step, chosen, has_ended, settings.padding_token)
         wants_log_probs = settings.log_probs
@@ -168,7 +168,7 @@ class FlattenedCodebookSession:
         """Run the model on new tokens, int64 [batch · codebooks, n]. Return logits float32
         [batch · codebooks, vocab].
         """
-        logits = self.session.step(merge_codebooks(tokens, self.codebooks))
+        logits = self.session.step(unflatten_codebooks(tokens, self.codebooks))
         return logits.reshape(-1, logits.shape[-1])
 
     def reorder(self, indices: Ints) -> None:
@@ -176,13 +176,13 @@ class FlattenedCodebookSession:
         self.session.reorder(indices[:: self.codebooks] // self.codebooks)
 
 
-def split_codebooks(tokens: Ints) -> Ints:
+def flatten_codebooks(tokens: Ints) -> Ints:
     """Convert tokens [batch, n, codebooks] to [batch · codebooks, n]."""
     batch_size, length, codebooks = tokens.shape
     return tokens.transpose(0, 2, 1).reshape(batch_size * codebooks, length)
 
 
-def merge_codebooks(tokens: Ints, codebooks: int) -> Ints:
+def unflatten_codebooks(tokens: Ints, codebooks: int) -> Ints:
     """Convert tokens [batch · codebooks, n] to [batch, n, codebooks]."""
     return tokens.reshape(-1, codebooks, tokens.shape[1]).transpose(0, 2, 1)
 
@@ -244,18 +244,18 @@ def iterate_codebook_steps(
     indices = sample_indices or range(batch_size)
     for step in iterate_decode_steps(
         FlattenedCodebookSession(session, codebooks),
-        split_codebooks(prompt.tokens),
+        flatten_codebooks(prompt.tokens),
         settings,
         padding_mask=mask,
         sample_indices=[index * codebooks + k for index in indices for k in range(codebooks)],
-        delayed_tokens=split_codebooks(prompt.remaining),
+        delayed_tokens=flatten_codebooks(prompt.remaining),
     ):
         shape = (batch_size, codebooks)
         log_probs = None if step.log_probs is None else step.log_probs.reshape(shape)
         yield DecodeStepOutput(step.tokens.reshape(shape), log_probs, step.has_ended.reshape(shape))
 
 
-def list_codebook_frames(
+def revert_delay_pattern(
     steps: Sequence[DecodeStepOutput], row: int, settings: GenerationSettings
 ) -> tuple[Ints, Floats | None, Bools]:
     """Return the generated frames of a batch element without delays: tokens int64 [frames,

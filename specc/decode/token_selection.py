@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
+from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_uint64
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
@@ -51,7 +51,7 @@ class DecodeStepOutput:
     has_ended: Bools
 
 
-class DecodeObserver(Protocol):
+class StoppingCriterion(Protocol):
     """A stopping criterion: a callable that can end sequences, e.g. at stop strings."""
 
     def __call__(self, tokens: Ints, has_ended: Bools) -> Bools:
@@ -377,16 +377,14 @@ def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
 
 def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
     """Return uniform random numbers float32 [batch] in [0, 1), keyed by seed, index and step."""
-    return make_uniforms_for_positions(
-        seed, [(batch_index, step) for batch_index in range(batch_size)]
-    )
+    return make_uniforms_for_steps(seed, [(batch_index, step) for batch_index in range(batch_size)])
 
 
-def make_uniforms_for_positions(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
+def make_uniforms_for_steps(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
     """Return uniform random numbers in [0, 1), float32 [n], one per (sequence index, step) pair."""
     key = derive_stream_key(seed, "sample")
     words = [
-        generate_word(derive_substream_key(derive_substream_key(key, sequence_index), step), 0)
+        generate_uint64(derive_substream_key(derive_substream_key(key, sequence_index), step), 0)
         >> 40
         for sequence_index, step in positions
     ]

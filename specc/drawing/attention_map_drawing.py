@@ -29,7 +29,7 @@ from specc.drawing.drawing_elements import (
     arrange_panels,
     blend_over_image,
     estimate_text_width,
-    format_scale_number,
+    format_tick_label,
     make_printable_label,
     scale_image,
 )
@@ -276,8 +276,8 @@ def _draw_color_bar(
         )
     ]
     # the lowest color of a logarithmic scale also represents all smaller values
-    low = ("≤ " if scale.is_logarithmic else "") + format_scale_number(scale.low)
-    high, middle = map(format_scale_number, (scale.high, scale.get_middle_value()))
+    low = ("≤ " if scale.is_logarithmic else "") + format_tick_label(scale.low)
+    high, middle = map(format_tick_label, (scale.high, scale.get_middle_value()))
     labels = [(4.0, high), (4 + height / 2, middle), (4 + height, low)]
     if has_masked:
         size, gray = COLORBAR_WIDTH, MASKED_COLOR[None, None]

@@ -97,7 +97,7 @@ class ColorScale:
         return (self.low + self.high) / 2
 
 
-def format_scale_number(value: float) -> str:
+def format_tick_label(value: float) -> str:
     """Format the number of a tick label, as in `0.25`."""
     return "0" if value == 0 else f"{value:.2g}"
 

@@ -235,7 +235,7 @@ def render_page(
             "</head>",
             "<body>",
             body,
-            f'<script type="application/json" id="data">{escape_json(data)}</script>',
+            f'<script type="application/json" id="data">{encode_html_safe_json(data)}</script>',
             f"<script>{script}</script>",
             "</body>",
             "</html>",
@@ -258,7 +258,7 @@ def _hash_source(text: str) -> str:
     return f"'sha256-{b64encode(digest).decode('ascii')}'"
 
 
-def escape_json(data: Json) -> str:
+def encode_html_safe_json(data: Json) -> str:
     """Encode data as JSON that is safe inside a script element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     # `</script>` in a string would end the element, so `<` is written as a JSON escape

@@ -11,19 +11,19 @@ from specc.backend import CompilerBackend
 from specc.driver import preprocessing_section
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantization_and_half_precision import (
-    check_target_for_external_quantizers,
-    find_half_precision_limits,
+    choose_checkpoint_weight_formats,
+    make_half_precision_checks,
     plan_quantization,
-    plan_quantized_storage,
     quantize_model_graphs,
+    restrict_target_for_quantizers,
 )
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
-from specc.driver.taps import add_taps
+from specc.driver.taps import add_intermediate_outputs
 from specc.driver.weight_sources import keep_checkpoint_layout, load_parameters
 from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files
 from specc.huggingface.generation_config import apply_generation_config
-from specc.huggingface.model_task import add_checkpoint_task
+from specc.huggingface.model_task import add_pipeline_task
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, ModelSource
@@ -94,7 +94,7 @@ class CompileJob:
 
 
 @contextmanager
-def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
+def open_compile_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     """A context manager that elaborates the spec, chooses the target, opens the weights and builds
     the preprocessing config. Weight files are closed on exit. Raise SpeccError with the diagnostics
     of the first stage that fails.
@@ -104,7 +104,7 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     language = get_adapter_language(options.adapter)
     configured = apply_generation_config(elaborate_spec(spec, options.graph), directories)
     model = configured.model_definition
-    graph = add_taps(model.graph, options.taps)
+    graph = add_intermediate_outputs(model.graph, options.taps)
     if options.inline_defaults and model.defaults:
         graph = pass_pipeline.inline_default_inputs(graph, model.defaults)
     choices = _choose_target(spec, options)
@@ -119,7 +119,7 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
             graph=graph,
             parameter_source=parameter_source,
             directories=directories,
-            preprocessing=add_checkpoint_task(
+            preprocessing=add_pipeline_task(
                 preprocessing_section.build_preprocessing_config(
                     spec.program, model, directories, language
                 ),
@@ -146,7 +146,7 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
     compiler = backend.load_compiler()
     target = compiler.get_target(options.target)
     if options.for_external_quantization:
-        target = check_target_for_external_quantizers(target, quantize)
+        target = restrict_target_for_quantizers(target, quantize)
     return {"compiler": compiler, "target": target, "quantize": quantize}
 
 
@@ -237,7 +237,7 @@ class LoweringJob(CompileJob):
 STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"
 
 
-def plan_lowering(job: CompileJob) -> LoweringJob:
+def prepare_lowering(job: CompileJob) -> LoweringJob:
     """Simplify the graph, and choose the storage and compute dtypes of its weights.
 
     Raise E0850 to E0853 or E0963 if the requested quantization is not possible.
@@ -256,7 +256,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     )
     ties = find_tied_parameters(source)
     if stored_codes:
-        decision = plan_quantized_storage(graph, ties, stored_codes)
+        decision = choose_checkpoint_weight_formats(graph, ties, stored_codes)
     else:
         decision = plan_quantization(
             graph,
@@ -278,5 +278,5 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         unquantized_weights=unquantized,
         quantized=QuantizedWeights(unquantized, plan, stored_scales=scales) if plan else None,
         int4_method=STORED_RECIPE if scales is not None else "",
-        range_checks=find_half_precision_limits(graph, plan, job.half_dtype),
+        range_checks=make_half_precision_checks(graph, plan, job.half_dtype),
     )

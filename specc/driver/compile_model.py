@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from specc.diagnostics.diagnostic import SpeccError, raise_error
-from specc.driver.compile_job import CompileJob, open_job, plan_lowering
+from specc.driver.compile_job import CompileJob, open_compile_job, prepare_lowering
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, CompileReport
 from specc.driver.genai_config_and_export_profiles import check_export_profile
 from specc.driver.generation_graphs import (
     check_exportable_settings,
     get_generate_section,
     get_vocabulary_size,
-    merge_job_settings,
+    merge_generation_settings,
 )
 from specc.driver.model_calibration import calibrate_weights
 from specc.driver.output_writer import write_model_file, write_package
@@ -50,7 +50,7 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
         return f"`{job.target.name}` cannot run a generation loop inside a graph"
     try:
         get_vocabulary_size(job.model.graph, get_generate_section(job.model))
-        check_exportable_settings(merge_job_settings(job))
+        check_exportable_settings(merge_generation_settings(job))
     except SpeccError as failed:
         return failed.diagnostics[0].title
     return ""
@@ -70,10 +70,10 @@ def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
     stage fails.
     """
     check_export_profile(options.io_names)
-    with open_job(spec, options) as requested_job:
+    with open_compile_job(spec, options) as requested_job:
         job, skipped = drop_unavailable_graphs(requested_job)
         _check_decode_loop_support(job)
-        lowering_job = plan_lowering(job)
+        lowering_job = prepare_lowering(job)
         with calibrate_weights(lowering_job) as calibrated_job:
             write = write_package if options.is_package else write_model_file
             report = write(calibrated_job)

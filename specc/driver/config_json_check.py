@@ -9,7 +9,7 @@ from pathlib import Path
 from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_json import WHOLE_OBJECT, JsonMember, JsonObject, JsonScalar
-from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_defaults, read_rope_config
+from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_read_options, read_rope_config
 from specc.frontend.rope_frequencies import get_max_rope_length
 from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import (
@@ -74,7 +74,7 @@ def _format_member(member: JsonMember | None) -> str:
     return value if isinstance(value, str) else member.value.span.text
 
 
-def warn_unread_keys(
+def warn_about_unread_keys(
     program: Program, data: JsonObject, outer_keys: tuple[str, ...] = ()
 ) -> Iterator[Diagnostic]:
     """Yield a W0418 warning for each part of the config that contains keys that the spec does not
@@ -82,14 +82,14 @@ def warn_unread_keys(
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
     entries = [*_list_entries_for_config(program), ast.IgnoredKeys((*sources, *outer_keys))]
-    yield from find_unread_config_keys(entries, data)
+    yield from warn_about_unread_config_keys(entries, data)
     known_keys = set(iterate_handled_config_keys(entries))
     for part in program.used_specs:
         section = get_config_section(part, data)
         if section is not None and section is not data:
             prefixes = [f"{key}." for key in part.use.sources]
             read_keys = [k.removeprefix(p) for k in known_keys for p in prefixes if k.startswith(p)]
-            yield from warn_unread_keys(part.program, section, tuple(read_keys))
+            yield from warn_about_unread_keys(part.program, section, tuple(read_keys))
 
 
 def _list_entries_for_config(program: Program) -> list[ast.ConfigEntry]:
@@ -165,7 +165,9 @@ TRAINING_KEY_SUFFIXES = (
 """The suffixes of keys that affect only training, such as dropout."""
 
 
-def find_unread_config_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
+def warn_about_unread_config_keys(
+    entries: list[ast.ConfigEntry], data: JsonObject
+) -> list[Diagnostic]:
     """Return a list that contains W0418 if a spec does not read all keys of a config.json."""
     known_keys = set(iterate_handled_config_keys(entries))
     unread_keys = dict(_iterate_unread_keys(known_keys, data, ""))
@@ -208,7 +210,7 @@ def warn_about_rope_context_limits(
                 case ast.Call(function=ast.Name(path="rope_config")):
                     rope = read_rope_config(source, entry, data, None)
                     if original := get_max_rope_length(rope):
-                        table = parse_rope_defaults(source).find_rope_settings(data)
+                        table = parse_rope_read_options(source).find_rope_settings(data)
                         yield _make_context_warning(rope.kind, original, table, entry)
 
 
@@ -259,10 +261,10 @@ def iterate_handled_config_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]
 def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
     """Yield the config.json keys that an expression after `from` reads."""
     match source:
-        case ast.TextLiteral(value=path):
+        case ast.StringLiteral(value=path):
             yield path
         case ast.Call(function=ast.Name(path="rope_config")):
-            defaults = parse_rope_defaults(source)
+            defaults = parse_rope_read_options(source)
             keys = (*ROPE_KEYS, defaults.theta_key)
             yield from keys
             yield from (f"{defaults.subconfig_key}.{key}" for key in keys)

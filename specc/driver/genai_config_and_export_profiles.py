@@ -19,7 +19,7 @@ from specc.driver.hf_decoder_profile import (
     raise_unsupported_profile,
 )
 from specc.driver.hf_encoder_decoder_profile import build_encoder_decoder
-from specc.io.json_io import parse_exact_integer
+from specc.io.json_io import get_exact_integer
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph, select_entries
 from specc.ir.model import (
@@ -95,7 +95,7 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
     symbol = model.graph.inputs[generation.sequence_input].shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
         return limit.max_length
-    context = parse_exact_integer(model.config.get("context"))
+    context = get_exact_integer(model.config.get("context"))
     return context if context is not None and context > 0 else DEFAULT_MAX_LENGTH
 
 

@@ -14,7 +14,7 @@ from specc.artifact.generation_metadata import (
     convert_length_bounds_to_json,
     find_length_bounds,
 )
-from specc.artifact.manifest import RECORDED_SETTINGS, UNSUPPORTED_SETTINGS, RandomInitInfo
+from specc.artifact.manifest import RECORDED_SETTINGS, UNSUPPORTED_SETTINGS, RandomInitMetadata
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_validation import VocabularySizes
 from specc.diagnostics.diagnostic import raise_error
@@ -193,20 +193,20 @@ def build_step_metadata(
         max_context=limit.max_length if limit else None,
         length_limiting_table=limit.table_name if limit else "",
         # sampling uses the seed of the randomly initialized weights
-        random_init=get_random_init_info(job),
+        random_init=get_random_init_metadata(job),
         length_bounds=find_non_time_length_bounds(job, graph),
     )
 
 
-def get_random_init_info(job: CompileJob) -> RandomInitInfo | None:
+def get_random_init_metadata(job: CompileJob) -> RandomInitMetadata | None:
     """Return the seed of randomly initialized weights (all weights, or a new task head), or None if
     no weight is randomly initialized.
     """
     if not isinstance(job.parameter_source, CheckpointBinding):
         seed = job.options.init
-        return None if seed is None else RandomInitInfo(seed)
+        return None if seed is None else RandomInitMetadata(seed)
     head = job.parameter_source.head_weights
-    return RandomInitInfo(head.seed, len(head.parameters)) if head is not None else None
+    return RandomInitMetadata(head.seed, len(head.parameters)) if head is not None else None
 
 
 def build_input_signature(job: CompileJob, graph: Graph) -> Graph:
@@ -287,7 +287,7 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorSource) -> d
     # convert tuples to lists, because JSON has no tuples
     settings = {
         RECORDED_SETTINGS[name]: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(merge_job_settings(job)).items()
+        for name, value in asdict(merge_generation_settings(job)).items()
         if name in RECORDED_SETTINGS
     }
     return {
@@ -310,7 +310,7 @@ def build_standalone_generator(
     full_graph = _inline_defaults(job, graph, generation)
     if derived is None or full_graph is not graph:
         derived = derive_graphs(full_graph, generation, defaults=job.model.defaults)
-    settings = merge_job_settings(job)
+    settings = merge_generation_settings(job)
     check_exportable_settings(settings)
     _check_token_settings(full_graph, generation, job.options.generation_config)
     setting_values, names = asdict(settings), {f.name for f in fields(DecodingConfig)}
@@ -350,7 +350,7 @@ def _check_token_settings(
     VocabularySizes(bound.number if bound else None, size).check_token_id_settings(settings)
 
 
-def merge_job_settings(job: CompileJob) -> GenerationSettings:
+def merge_generation_settings(job: CompileJob) -> GenerationSettings:
     """Return the spec's generation settings, overridden by the settings in the options."""
     return merge_settings(get_generate_section(job.model).settings, **job.options.generation_config)
 

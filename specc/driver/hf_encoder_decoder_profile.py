@@ -99,7 +99,7 @@ ENCODER_INPUT_NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderDecoderLayout:
+class EncoderDecoderComponents:
     """Components of an encoder-decoder model: the encoder's input, mask ("" if there is no mask)
     and output, the self-attention caches, the cross-attention keys and values, and the new names of
     symbolic dimensions.
@@ -115,7 +115,7 @@ class EncoderDecoderLayout:
     renamed_lengths: Mapping[str, Dim]
 
 
-def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
+def find_encoder_decoder_components(derived: DerivedGraphs) -> EncoderDecoderComponents:
     """Find the components of an encoder-decoder. Raise E0752 for an unsupported model."""
     encode = derived.encode
     if encode is None:
@@ -137,7 +137,7 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
     lengths = map_profile_lengths(derived, cache_layers)
     if source_symbol := encoder_output.shape[1].name:
         lengths[source_symbol] = Dim.symbol(SOURCE_LENGTH)
-    layout = EncoderDecoderLayout(
+    layout = EncoderDecoderComponents(
         derived=derived,
         encoder_graph=encode,
         encoder_input=encoder_input,
@@ -151,7 +151,7 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
     return layout
 
 
-def _check_layers(layout: EncoderDecoderLayout) -> None:
+def _check_layers(layout: EncoderDecoderComponents) -> None:
     """Raise E0752 unless each layer has one cross-attention and nothing else uses the encoder."""
     for pair in layout.cross_attentions:
         # a projection shared by keys and values would give one cache two names
@@ -175,7 +175,7 @@ def _check_layers(layout: EncoderDecoderLayout) -> None:
             )
 
 
-def depends_on_encoder_input(layout: EncoderDecoderLayout, name: str) -> bool:
+def depends_on_encoder_input(layout: EncoderDecoderComponents, name: str) -> bool:
     """Return True if the output `name` of `encode` depends on the encoder's input."""
     source, output = (
         layout.encoder_graph.inputs[layout.encoder_input],
@@ -245,7 +245,7 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ExportedGraphs
     """Build the three exported graphs. Tokens are sampled from the output `source`. Raise E0752 if
     the decoder uses encoder values other than keys, values and a mask.
     """
-    layout = find_encoder_decoder_layout(derived)
+    layout = find_encoder_decoder_components(derived)
     decoder, _ = _build_decoder(layout, source, without_past=True)
     decoder_with_past, states = _build_decoder(layout, source, without_past=False)
     graphs = {
@@ -257,7 +257,7 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ExportedGraphs
     return ExportedGraphs(graphs, states)
 
 
-def _build_encoder(layout: EncoderDecoderLayout) -> Graph:
+def _build_encoder(layout: EncoderDecoderComponents) -> Graph:
     """Return the graph `encoder_model`: the nodes of `encode` that compute the encoder output."""
     encode, encoder_output = _rename_encoder(layout)
     copier = GraphCopier()
@@ -272,7 +272,7 @@ def _build_encoder(layout: EncoderDecoderLayout) -> Graph:
 
 
 def _build_decoder(
-    layout: EncoderDecoderLayout, source: str, *, without_past: bool
+    layout: EncoderDecoderComponents, source: str, *, without_past: bool
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
     """Return `decoder_model` (`without_past`) or `decoder_with_past_model`."""
     derived = layout.derived
@@ -306,7 +306,11 @@ def _build_decoder(
 
 
 def _emit_presents(
-    layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph, *, with_cross_attention: bool
+    layout: EncoderDecoderComponents,
+    copier: GraphCopier,
+    step: Graph,
+    *,
+    with_cross_attention: bool,
 ) -> dict[str, Value]:
     """Return the self-attention cache and then the cross-attention cache of each layer, by output
     name. Only `decoder_model` outputs the cross-attention cache, which is constant in later steps.
@@ -322,7 +326,7 @@ def _emit_presents(
     return outputs
 
 
-def _rename_encoder(layout: EncoderDecoderLayout) -> tuple[Graph, Value]:
+def _rename_encoder(layout: EncoderDecoderComponents) -> tuple[Graph, Value]:
     """Return `encode` with the new dimension names, and the encoder output in the renamed graph."""
     # renaming creates new values, so the encoder output is found again as a graph output
     outputs = {**layout.encoder_graph.outputs, _ENCODER_OUTPUT: layout.encoder_output}
@@ -340,7 +344,7 @@ _ENCODER_OUTPUT = "the encoder output"
 
 
 def _declare_cross_mask(
-    layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph, encode: Graph
+    layout: EncoderDecoderComponents, copier: GraphCopier, step: Graph, encode: Graph
 ) -> None:
     """Declare the encoder's padding mask if the step uses the mask or values computed from it."""
     invariant_names = layout.derived.loop_invariant_inputs
@@ -355,7 +359,7 @@ def _declare_cross_mask(
     copier.copied_values |= {mask: mask_input} | {step.inputs[n]: mask_input for n in masks}
 
 
-def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph) -> None:
+def _fill_decoder_masks(layout: EncoderDecoderComponents, copier: GraphCopier, step: Graph) -> None:
     """Replace the decoder's padding mask by ones, because the profile `hf` has no input for it."""
     derived, invariant_names = layout.derived, layout.derived.loop_invariant_inputs
     known_names = {derived.sequence_input, *invariant_names, *(s.name for s in derived.states)}
@@ -367,7 +371,7 @@ def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopier, step:
 
 
 def _add_past_caches(
-    layout: EncoderDecoderLayout, copier: GraphCopier, step: Graph, *, without_past: bool
+    layout: EncoderDecoderComponents, copier: GraphCopier, step: Graph, *, without_past: bool
 ) -> None:
     """If `without_past` is true, replace the self-attention caches by empty constants. Otherwise,
     declare each layer's self-attention cache and then its cross-attention cache. Inference programs

@@ -23,9 +23,9 @@ from specc.calibration.calibration_data import (
     raise_not_generative,
     read_calibration_samples,
 )
-from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_calibration
+from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_gptq
 from specc.diagnostics.diagnostic import SpeccError, raise_error
-from specc.driver.compile_job import LoweringJob, copy_job_with_options, plan_lowering
+from specc.driver.compile_job import LoweringJob, copy_job_with_options, prepare_lowering
 from specc.driver.output_writer import write_package
 from specc.driver.quantize_option_errors import raise_no_int8_kv_cache
 from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, QuantizeOptions
@@ -234,7 +234,7 @@ def _write_generator(job: LoweringJob, directory: Path) -> Path:
         weights_as="",
         precision=_choose_generator_precision(job),
     )
-    write_package(plan_lowering(copy_job_with_options(job, options)))
+    write_package(prepare_lowering(copy_job_with_options(job, options)))
     return path
 
 
@@ -266,7 +266,7 @@ def _quantize_weights(
         return quantize_to_files(job.unquantized_weights, name, plan[name], factor, stem)
 
     open_submodel = partial(_open_submodel, job)
-    return quantize_with_calibration(open_submodel, targets, samples, directory, quantize_weight)
+    return quantize_with_gptq(open_submodel, targets, samples, directory, quantize_weight)
 
 
 def _estimate_factor_bytes(targets: CalibrationTargets) -> int:

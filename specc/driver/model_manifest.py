@@ -8,7 +8,7 @@ from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataBuilder
 from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import build_input_signature, get_decode_settings
-from specc.driver.weight_sources import describe_weight_sources
+from specc.driver.weight_sources import build_weight_manifest
 from specc.ir.graph import Graph, select_entries
 from specc.ir.model import StandaloneGeneratorSource
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -33,7 +33,9 @@ def describe_graph(
     )
 
 
-def describe_generator(job: LoweringJob, source: StandaloneGeneratorSource) -> MetadataBuilder:
+def make_generator_metadata_builder(
+    job: LoweringJob, source: StandaloneGeneratorSource
+) -> MetadataBuilder:
     """Return the metadata of a standalone generator."""
     signature, decode_settings = (
         build_input_signature(job, source.graph),
@@ -62,7 +64,7 @@ def build_manifest(
     """
     model, declared_graph = job.model, scoring_graph or graph
     unquantized_reasons = job.quantization_decision.unquantized_reasons
-    job.attention_forms.extend(describe_attention_forms(graph.name, emitted_model))
+    job.attention_forms.extend(describe_attention_lowerings(graph.name, emitted_model))
     # a standalone generator computes the defaults of its inputs, so the manifest lists no defaults
     inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
@@ -75,14 +77,14 @@ def build_manifest(
         generation=model.generation.to_json() if is_full_forward and model.generation else None,
         streaming=model.streaming if is_full_forward else None,
         sources=sources,
-        weights=describe_weight_sources(
+        weights=build_weight_manifest(
             job.parameter_source,
             job.options.init,
             emitted_model.weight_files,
             hash_contents=job.options.hash == "full",
         ),
         initializers=_find_initializers(job, declared_graph, emitted_model),
-        precision=describe_weight_precision(
+        precision=build_weight_precision_metadata(
             declared_graph, job.quantized, unquantized_reasons, emitted_model, job.int4_method
         )
         if job.quantized
@@ -112,7 +114,7 @@ def _find_initializers(
     }
 
 
-def describe_weight_precision(
+def build_weight_precision_metadata(
     graph: Graph,
     values: QuantizedWeights,
     kept_reasons: Mapping[str, str],
@@ -154,7 +156,7 @@ def describe_weight_precision(
     }
 
 
-def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
+def describe_attention_lowerings(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
     """Describe how attention is lowered, once per group of consecutive equal layers."""
     lowerings = (
         (a["how"], a["scope"]) for a in emitted_model.attention_weight_locations if "how" in a

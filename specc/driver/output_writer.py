@@ -20,7 +20,7 @@ from specc.driver.generation_graphs import (
     derive_graphs,
     get_generate_section,
 )
-from specc.driver.model_manifest import describe_generator, describe_graph
+from specc.driver.model_manifest import describe_graph, make_generator_metadata_builder
 from specc.driver.quantization_and_half_precision import describe_quantization
 from specc.driver.quantize_option_errors import raise_no_int8_kv_cache
 from specc.driver.weight_sources import count_parameters, count_weight_bytes
@@ -113,7 +113,7 @@ class PackageContents:
     generation_metadata: Mapping[str, object] = field(default_factory=dict)
 
 
-def build_package_graphs(job: LoweringJob) -> PackageContents:
+def build_package_contents(job: LoweringJob) -> PackageContents:
     """Build the requested graphs of a package with their files and metadata.
 
     Raise E0701 if the spec is not generative, E0711 to E0718 if the model is not causal, and E0977
@@ -134,7 +134,7 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
     return _add_generation_graphs(job, graphs)
 
 
-def build_generator(
+def build_generator_source(
     job: LoweringJob, derived: DerivedGraphs | None = None
 ) -> StandaloneGeneratorSource:
     """Build a standalone generator in the compute dtype of the target. `derived` are the encoder
@@ -176,8 +176,8 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
     if "generate" in graph_names:
         # other profiles need the logits of other positions, so `generate` cannot share their
         # derived graphs
-        source = build_generator(job, derived if is_native_profile else None)
-        metadata = describe_generator(job, source)
+        source = build_generator_source(job, derived if is_native_profile else None)
+        metadata = make_generator_metadata_builder(job, source)
         graphs["generate"] = PackageGraph(source, "generate.onnx", metadata)
     return PackageContents(graphs, extra_files, runtime_metadata)
 
@@ -248,9 +248,9 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         job, preprocessing=job.preprocessing.assign_file_names(sanitize_file_stem(path.stem))
     )
     if options.is_standalone_generator:
-        generator = build_generator(job)
+        generator = build_generator_source(job)
         source: ModelSource = generator
-        metadata = describe_generator(job, generator)
+        metadata = make_generator_metadata_builder(job, generator)
     else:
         source = job.convert_dtype(job.simplified_graph)
         metadata = describe_graph(job, job.manifest_graph, is_full_forward=True, sources=True)
@@ -276,7 +276,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     options = job.options
     file_names = {file.sha256: "tokenizer.json" for file in job.preprocessing.files}
     job = replace(job, preprocessing=job.preprocessing.rename_files(file_names))
-    contents = build_package_graphs(job)
+    contents = build_package_contents(job)
     tokenizer_files = [
         ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files
     ]

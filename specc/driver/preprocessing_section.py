@@ -15,12 +15,12 @@ from specc.huggingface.image_processor_config import (
     read_image_options,
 )
 from specc.huggingface.processor_files import (
+    find_word_vocabulary,
     list_audio_processor_files,
     list_unused_preprocessor_keys,
     read_audio_options,
     read_ctc_transcript_options,
     read_preprocessor_config,
-    read_word_vocabulary,
 )
 from specc.huggingface.repository_files import (
     find_tokenizer_file,
@@ -119,7 +119,7 @@ def build_preprocessing_config(
 
 def _find_entry_spans(program: Program) -> dict[str, Span | None]:
     """Return the source span of each `reading` entry, by the name of the input or output."""
-    items = (item for item, _ in program.iterate_items(ast.ReadingSection))
+    items = (item for item, _ in program.iterate_items(ast.PreprocessingSection))
     return {entry.name: entry.span for item in items for entry in item.entries}
 
 
@@ -160,7 +160,7 @@ def describe_preprocessing_files(model: ModelDefinition, paths: Sequence[Path]) 
         *_describe_text_files(
             model, paths, "tokenizer", find_tokenizer_file(paths), TOKENIZER_FILE
         ),
-        *_describe_text_files(model, paths, "words", read_word_vocabulary(paths), "vocabulary"),
+        *_describe_text_files(model, paths, "words", find_word_vocabulary(paths), "vocabulary"),
     )
 
 
@@ -204,7 +204,7 @@ def list_preprocessing_files(
     entries: list[Any] = [*model.input_configs.values(), *model.output_formats.values()]
     for data in entries:
         files += list_audio_processor_files(data.get("kind", ""), paths)
-        files += [read_word_vocabulary(paths)] if _needs_checkpoint_file(data, "words") else []
+        files += [find_word_vocabulary(paths)] if _needs_checkpoint_file(data, "words") else []
         files += [spec_directories[data["home"]] / name for name in _iterate_named_files(data)]
     return [*filter(None, files)]
 
@@ -314,7 +314,7 @@ def _resolve_words(args: list[Any], context: _PreprocessingContext) -> dict[str,
         return {"absent": _NO_VOCABULARY}
     if args:
         return {"vocab": _resolve_vocabulary(args[0], context)}
-    path = read_word_vocabulary(context.paths, context.span)
+    path = find_word_vocabulary(context.paths, context.span)
     if path is None:
         return {"absent": _NO_VOCABULARY}
     return {"vocab": _read_vocabulary_file(path, path.name, context.span)}

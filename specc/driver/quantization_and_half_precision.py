@@ -28,7 +28,7 @@ from specc.transforms.quantization_plan import (
 from specc.weights.transposed_weights_and_norm_folding import WeightRangeCheck
 
 
-def find_half_precision_limits(
+def make_half_precision_checks(
     graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
 ) -> dict[str, WeightRangeCheck]:
     """Return a range check for each float32 parameter that the graph casts to 16 bits, by name.
@@ -131,7 +131,7 @@ def plan_quantization(
     return replace(decision, ineffective_options=tuple(remarks))
 
 
-def plan_quantized_storage(
+def choose_checkpoint_weight_formats(
     graph: Graph, ties: Mapping[str, str], stored: Mapping[str, PackedWeightFormat]
 ) -> QuantizationDecision:
     """Choose the format of weights whose 4-bit codes are stored in the checkpoint."""
@@ -140,7 +140,7 @@ def plan_quantized_storage(
     )
 
 
-def check_target_for_external_quantizers(target: Target, request: QuantizeRequest) -> Target:
+def restrict_target_for_quantizers(target: Target, request: QuantizeRequest) -> Target:
     """Return the target without operators that external quantizers misinterpret. Raise E0753 if the
     target uses contrib operators, or if the weights are quantized already.
     """

@@ -17,7 +17,7 @@ from specc.driver.quantize_option_errors import (
     parse_quantize_option,
     raise_invalid_quantize_entry,
 )
-from specc.driver.weights_section import resolve_spec_file
+from specc.driver.weights_section import resolve_referenced_file
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import Program
 from specc.io.safe_read import escape_text
@@ -303,7 +303,7 @@ def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecNamespace) -> C
     if len(entry.values) != 1 or not entry.values[0].value:
         title = "`calibration_data` must be the path of a file with calibration inputs"
         raise_invalid_quantize_entry(entry, title, ('"texts.jsonl"',))
-    path = resolve_spec_file(
+    path = resolve_referenced_file(
         module, entry.values[0], "the calibration inputs", "--calibration-data"
     )
     return CalibrationSource(data_file=str(path), span=entry.span)

@@ -19,7 +19,7 @@ from specc.huggingface.processor_files import (
     SENTENCE_TRANSFORMERS_FILE,
     find_first_file,
     read_json_object,
-    read_optional_object,
+    read_optional_json_object,
 )
 from specc.huggingface.tokenizer_config import iterate_ignored_settings
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
@@ -154,7 +154,7 @@ def nest_encoder_config(data: JsonObject) -> JsonObject:
 def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
     """Return True for a cross-encoder with a classification head. Raise E0427 for other tasks."""
     path = find_first_file([encoder], SENTENCE_CONFIGS) or encoder / SENTENCE_CONFIGS[0]
-    config = read_optional_object(path)
+    config = read_optional_json_object(path)
     task = config.get("transformer_task", "feature-extraction")
     if task == "sequence-classification" and len(kinds) == 1:
         return True
@@ -179,7 +179,7 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
         and block.params[0].name == "input_ids"
         and HIDDEN_OUTPUT in [result.name for result in block.results]
     ]
-    architectures = read_optional_object(encoder / CONFIG_FILE).get("architectures")
+    architectures = read_optional_json_object(encoder / CONFIG_FILE).get("architectures")
     classes = architectures if isinstance(architectures, list) else []
     if graphs:
         graphs.sort(key=lambda block: block.name != BASE_GRAPH)

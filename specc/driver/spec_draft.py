@@ -10,21 +10,21 @@ from dataclasses import dataclass, field, replace
 
 from specc.diagnostics.diagnostic import Source, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.driver.config_json_check import warn_unread_keys
+from specc.driver.config_json_check import warn_about_unread_keys
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section import mark_tied_weights
 from specc.frontend.config_json import JsonObject
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.section_evaluation import value_to_json
 from specc.frontend.spec_modules import Program, build_program, collect_field_paths
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import select_used_spec_alternatives
 from specc.huggingface.model_family import (
-    count_known_keys,
+    count_known_keys_by_spec,
     find_graph_for_architecture,
-    find_spec_for_type,
+    find_spec_for_model_type,
     read_architectures,
     read_model_type,
 )
@@ -36,7 +36,7 @@ from specc.syntax.ast import walk_tree
 from specc.syntax.dsl.dsl_parser import parse_expression
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.dsl.expression_printer import format_expression
-from specc.weights.checkpoint_files import open_weights
+from specc.weights.checkpoint_files import open_checkpoint
 
 SCHEMA_FILE = "specc.schema.json"
 """Name of the JSON Schema file for YAML specs, which specc writes next to specs for editors."""
@@ -180,7 +180,7 @@ def draft_spec(directory: str, name: str, header_comments: tuple[str, ...] = ())
     data = load_config_json(directory)
     names = _collect_tensor_names(directory)
     model_type = read_model_type(data)
-    base = find_spec_for_type(data, model_type)
+    base = find_spec_for_model_type(data, model_type)
     if base:
         spec, model, _ = _elaborate_with_config(base, data)
     else:
@@ -191,7 +191,7 @@ def draft_spec(directory: str, name: str, header_comments: tuple[str, ...] = ())
     unmapped = [f"config value `{path}`: {text}" for path, text in unreproduced.items()]
     unmapped += [
         f"config.json: {'; '.join([warning.title, *warning.notes])}"
-        for warning in warn_unread_keys(spec.program, data)
+        for warning in warn_about_unread_keys(spec.program, data)
     ]
     unmapped += _iterate_binding_errors(spec, model, names)
     derived_spec = DerivedSpec(
@@ -213,7 +213,7 @@ def draft_spec(directory: str, name: str, header_comments: tuple[str, ...] = ())
 def _collect_tensor_names(directory: str) -> frozenset[str]:
     """Return the tensor names of a checkpoint, or an empty set if the checkpoint has no weights."""
     try:
-        with closing(open_weights(directory)) as checkpoint:
+        with closing(open_checkpoint(directory)) as checkpoint:
             return frozenset(checkpoint.tensors)
     except SpeccError as failed:
         # a draft needs only config.json, so missing weights are allowed, but unreadable weights are
@@ -230,7 +230,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     """
     library = SpecLibrary()
     program = select_used_spec_alternatives(build_program(library.open_spec(base), library), data)
-    reader = ConfigReader(config_file=data)
+    reader = ConfigReadOptions(config_file=data)
     spec = LoadedSpec(program, library, reader, base)
     graph = ""
     with suppress(SpeccError):  # the specs of other model families do not declare the class
@@ -247,7 +247,7 @@ def _find_nearest_spec(
     that read the largest number of config keys. If several specs are equally similar, return the
     spec for the class in `architectures`. Raise E0948 if no spec is similar.
     """
-    known_key_counts = count_known_keys(data)
+    known_key_counts = count_known_keys_by_spec(data)
     # two common keys are not significant, because most config.json files have keys such as
     # `vocab_size`
     candidates = [name for name in known_key_counts if known_key_counts[name] > 2]
@@ -350,7 +350,7 @@ def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[
             yield f"{prefix}{key}", value
 
 
-def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
+def _format_literal(value: object, kind: ast.TypeExpr | None) -> str | None:
     """Return a value as a literal of the spec language, or None if the value has no literal."""
     match value:
         case None:

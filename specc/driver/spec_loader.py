@@ -5,14 +5,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specc.analysis.length_limits import has_context_length
+from specc.analysis.length_limits import has_rope_context_length
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.driver import preprocessing_section
 from specc.driver.config_json_check import (
     check_model_type,
     warn_about_context_limits,
-    warn_unread_keys,
+    warn_about_unread_keys,
 )
 from specc.driver.quantize_section import (
     QuantizeOptions,
@@ -27,7 +27,7 @@ from specc.driver.sentence_transformers import (
 )
 from specc.driver.weights_section import check_weight_rules, mark_tied_weights
 from specc.frontend.config_json import JsonObject
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import (
     Program,
     assign_config_values,
@@ -61,7 +61,7 @@ class LoadedSpec:
 
     program: Program
     library: SpecLibrary
-    config_reader: ConfigReader
+    config_reader: ConfigReadOptions
     spec_name: str
     config_file: str = ""
     remarks: tuple[str, ...] = ()
@@ -119,11 +119,11 @@ def open_spec(
     program = build_program(library.open_spec(spec), library)
     if not config and has_hf_config_fields(program) and model_family.has_checkpoint_config(weights):
         config = weights
-        remarks += (f"config values are from {model_family.describe_config(weights)}",)
+        remarks += (f"config values are from {model_family.describe_config_source(weights)}",)
     data = _load_config(config, wrapped)
     program = program if data is None else select_used_spec_alternatives(program, data)
     program = assign_config_values(program, parse_config_settings(config_settings))
-    reader, remarks = ConfigReader(max_length=context_length), download_remarks + remarks
+    reader, remarks = ConfigReadOptions(max_length=context_length), download_remarks + remarks
     loaded = LoadedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)
     loaded.repository = directory
     loaded.module_weights = wrapped.weight_path_by_prefix if wrapped else {}
@@ -179,7 +179,7 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
         quantization=quantization,
         remarks=spec.remarks + (quantization.remarks if quantization else ()),
         warnings=(
-            *(warn_unread_keys(spec.program, data) if family else ()),
+            *(warn_about_unread_keys(spec.program, data) if family else ()),
             *(
                 []
                 if spec.config_reader.max_length
@@ -293,7 +293,9 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if a context length is given but has no effect on the model."""
-    if (length := spec.config_reader.max_length) and not has_context_length(length, model.graph):
+    if (length := spec.config_reader.max_length) and not has_rope_context_length(
+        length, model.graph
+    ):
         title = (
             f"`--context-length {length}` has no effect: the rotary frequencies of this model do "
             "not depend on the sequence length"

@@ -9,7 +9,7 @@ from specc.ir.graph import Graph
 from specc.weights.parameter_name_patterns import NamePattern
 
 
-def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
+def add_intermediate_outputs(graph: Graph, patterns: Sequence[str]) -> Graph:
     """Add an output to the graph for every value whose scope path matches a pattern, e.g.
     `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches no value.
     """

@@ -14,7 +14,7 @@ from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling
 from specc.driver.weights_section import (
     evaluate_weight_rules,
     find_spec_weights_file,
-    iterate_required_parameters,
+    iterate_graph_parameters,
     list_parameters_with_sizes,
 )
 from specc.frontend.elaboration_state import extend_recursion_limit
@@ -30,7 +30,7 @@ from specc.ir.model import GenerateSection
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.weights.checkpoint_binding import HeadInitialization, bind_parameters
-from specc.weights.checkpoint_files import open_weights
+from specc.weights.checkpoint_files import open_checkpoint
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
@@ -43,8 +43,8 @@ from specc.weights.parameter_sources import (
 )
 from specc.weights.quantized_checkpoint import DequantizedCheckpoint
 from specc.weights.transposed_weights_and_norm_folding import (
-    bind_without_transpose,
     find_transposed_parameters,
+    remove_weight_transposes,
 )
 from specc.weights.weight_rules import ModelParameter, WeightRules, resolve_ties, select_graph_rules
 
@@ -100,7 +100,7 @@ def load_parameters(
     rules = select_graph_rules(
         rules,
         {parameter.name: parameter for parameter in parameters},
-        lambda: iterate_required_parameters(iterate_sibling_graphs(spec, graph.name)),
+        lambda: iterate_graph_parameters(iterate_sibling_graphs(spec, graph.name)),
     )
     _check_seeds(sources)
     if sources.init is not None:
@@ -207,7 +207,7 @@ def bind_checkpoint(
     missing task head. `module_weights` maps tensor name prefixes to the directories of further
     tensors. Weights quantized by `quantization` are dequantized or repacked.
     """
-    checkpoint = open_weights(path, module_weights)
+    checkpoint = open_checkpoint(path, module_weights)
     try:
         quantization = GGUF_QUANTIZATION if is_gguf_path(checkpoint.path) else quantization
         if quantization:
@@ -238,10 +238,10 @@ def keep_checkpoint_layout(
     transposed_graph, names = pass_pipeline.transpose_linear_weights(
         graph, find_transposed_parameters(values)
     )
-    return transposed_graph, bind_without_transpose(values, names)
+    return transposed_graph, remove_weight_transposes(values, names)
 
 
-def describe_weight_sources(
+def build_weight_manifest(
     values: ParameterSource,
     seed: int | None,
     weight_files: Mapping[str, WeightFileMetadata],

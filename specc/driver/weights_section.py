@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.elaboration_context import EMPTY_NAMES, LexicalScope, SpecNamespace
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
@@ -48,7 +48,7 @@ def read_weight_rules(program: Program, env: LexicalScope) -> WeightRules:
 
 
 def evaluate_weight_rules(
-    program: Program, reader: ConfigReader
+    program: Program, reader: ConfigReadOptions
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
     """Return the weight rules for a config, and the config values."""
     context = create_context(program)
@@ -128,14 +128,14 @@ def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
     return name if name in config and config[name] == dim.number else ""
 
 
-def iterate_required_parameters(graphs: Iterable[Graph]) -> Iterator[ModelParameter]:
+def iterate_graph_parameters(graphs: Iterable[Graph]) -> Iterator[ModelParameter]:
     """Yield the parameters of several graphs. A parameter that graphs share is repeated."""
     for graph in graphs:
         yield from list_parameters_with_sizes(graph)
 
 
-def resolve_spec_file(
-    module: SpecNamespace, name: ast.TextLiteral, description: str, option: str
+def resolve_referenced_file(
+    module: SpecNamespace, name: ast.StringLiteral, description: str, option: str
 ) -> Path:
     """Resolve the path of a file that a spec names, in or below the directory of the spec.
 
@@ -176,8 +176,8 @@ def find_spec_weights_file(program: Program, *, is_required: bool = False) -> st
     rule, module = next(sources, (None, None))
     if rule is None or module is None:
         return ""
-    name = ast.TextLiteral(rule.path, span=rule.span)
-    path = resolve_spec_file(module, name, "the weights", "--weights")
+    name = ast.StringLiteral(rule.path, span=rule.span)
+    path = resolve_referenced_file(module, name, "the weights", "--weights")
     if is_required and not path.exists():
         raise_error(
             "E0802",
@@ -259,7 +259,7 @@ class _TransformCall:
     def read_text(self, name: str) -> Any:
         """Read a string option. The pattern of `rearrange` may also be the second argument."""
         args = self.call.args
-        if name == "pattern" and len(args) > 1 and isinstance(args[1], ast.TextLiteral):
+        if name == "pattern" and len(args) > 1 and isinstance(args[1], ast.StringLiteral):
             return args[1].value
         value = self.read_value(name)
         return value.value if isinstance(value, ChoiceValue) else value
@@ -271,7 +271,7 @@ class _TransformCall:
 def _read_load(env: LexicalScope, expr: Any) -> t.Expr:
     """Read a tensor name or a transform in a `load` rule. Raise E0522 for other expressions."""
     match expr:
-        case ast.Name(path=name) | ast.TextLiteral(value=name):
+        case ast.Name(path=name) | ast.StringLiteral(value=name):
             return t.TensorExpr(name)
         case ast.Call(function=function):
             name = function.path
@@ -351,7 +351,7 @@ WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
 
 def check_weight_rules(
     program: Program,
-    reader: ConfigReader,
+    reader: ConfigReadOptions,
     graph: Graph,
     iterate_other_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
@@ -363,7 +363,7 @@ def check_weight_rules(
     parameters = {parameter.name: parameter for parameter in list_parameters_with_sizes(graph)}
     rules, _ = evaluate_weight_rules(program, reader)
     rules = select_graph_rules(
-        rules, parameters, lambda: iterate_required_parameters(iterate_other_graphs())
+        rules, parameters, lambda: iterate_graph_parameters(iterate_other_graphs())
     )
     resolve_ties(parameters, rules)
     check_load_rules_used(parameters, rules)
@@ -379,7 +379,7 @@ def count_untied_parameters(graph: Graph) -> Dim:
 
 
 def mark_tied_weights(
-    program: Program, reader: ConfigReader, model: ModelDefinition
+    program: Program, reader: ConfigReadOptions, model: ModelDefinition
 ) -> ModelDefinition:
     """Return the model with `tied_to` set on each tied parameter according to the first matching
     rule.

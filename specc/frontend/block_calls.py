@@ -22,7 +22,7 @@ from specc.frontend.elaboration_context import (
 )
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import select_conditional_branch
-from specc.frontend.foreign_names import pair_options
+from specc.frontend.foreign_names import match_options
 from specc.frontend.name_lookup import evaluate_with_expected_type
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
@@ -226,7 +226,7 @@ def _pair_arguments(
     _check_argument_count(block, call.args)
     pairs = list(zip(block.params, call.args, strict=False))
     by_name = {p.name: p for p in block.params}
-    return pairs + pair_options(block.name, options, by_name, {p.name for p, _ in pairs})
+    return pairs + match_options(block.name, options, by_name, {p.name for p, _ in pairs})
 
 
 def _check_argument_count(block: ast.Block, args: Sequence[ast.Expr]) -> None:

@@ -15,7 +15,7 @@ from specc.frontend.elaboration_context import (
     UnevaluatedCall,
 )
 from specc.frontend.expressions import select_conditional_branch
-from specc.frontend.foreign_names import pair_options, raise_unknown_option
+from specc.frontend.foreign_names import match_options, raise_unknown_option
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.name_lookup import (
     NAMED_CONSTANTS,
@@ -37,7 +37,7 @@ from specc.frontend.parameter_kinds import (
     convert_to_kind,
     list_choice_values,
 )
-from specc.frontend.runtime_scalars import require_op_attribute
+from specc.frontend.runtime_scalars import convert_to_op_attribute
 from specc.frontend.spec_values import (
     ERROR_VALUE,
     MISSING,
@@ -83,7 +83,7 @@ def evaluate_argument(
     nodes = NodeBuilder(env.context, expr.span)
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
         # raise E0315 for a run-time number if the parameter accepts only e.g. integers
-        require_op_attribute(nodes, value, description)
+        convert_to_op_attribute(nodes, value, description)
     return _require_known_number(
         nodes, convert_to_kind(value, kinds, description, expr.span), kinds, description
     )
@@ -116,7 +116,7 @@ def _require_known_number(
     if isinstance(value, tuple) and kinds[:1] == (ListParameterKind(FLOAT_KIND),):
         return tuple(_require_known_number(nodes, v, (FLOAT_KIND,), description) for v in value)
     if FLOAT_KIND in kinds and isinstance(value, Number):
-        return require_op_attribute(nodes, value, description)
+        return convert_to_op_attribute(nodes, value, description)
     return value
 
 
@@ -187,7 +187,7 @@ def _pair_with_parameters(
             _raise_too_many_inputs(builtin, len(positional), value.span)
         pairs.append((parameter, value))
     by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
-    return pairs + pair_options(builtin.name, call.options, by_name, {s.name for s, _ in pairs})
+    return pairs + match_options(builtin.name, call.options, by_name, {s.name for s, _ in pairs})
 
 
 def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None) -> NoReturn:
@@ -258,11 +258,11 @@ def _dispatch_call(
         inner_env = replace(env, scope=target.weight_scope)
     # the weight path of the applied function comes first: `apply(f @ a, x) @ b` has the path `a.b`
     if target.weight_path:
-        inner_env = inner_env.append_scope(
+        inner_env = inner_env.with_weight_scope(
             resolve_weight_path(target.weight_path, target.env or env)
         )
     if expr.weights:
-        inner_env = inner_env.append_scope(resolve_weight_path(expr.weights, env))
+        inner_env = inner_env.with_weight_scope(resolve_weight_path(expr.weights, env))
     pending = UnevaluatedCall(target=target, expr=expr, args=args, caller=env, inner_env=inner_env)
     match target:
         case BuiltinFunction():

@@ -78,7 +78,7 @@ def list_names_of_kind(kind: str, env: LexicalScope) -> list[str]:
 
 
 @dataclass(kw_only=True)
-class ConfigReader:
+class ConfigReadOptions:
     """Options for reading the config of a spec.
 
     With `is_symbolic`, integers are symbols. With `derives_integers`, an integer whose default is
@@ -107,7 +107,7 @@ class ConfigReader:
 def evaluate_config(
     context: ElaborationContext,
     program: Program,
-    reader: ConfigReader,
+    reader: ConfigReadOptions,
     used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
     """Return all config values and `used_configs`. Raise E0401 for all missing values together."""
@@ -133,7 +133,7 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
     """Limit the RoPE settings in a config value to `max_length` tokens."""
     match value:
         case Rope() if max_length:
-            return value.limit_length(max_length)
+            return value.with_max_length(max_length)
         case Record(fields=fields):
             limited_fields = {
                 name: _limit_rope_length(max_length, field) for name, field in fields.items()
@@ -161,7 +161,7 @@ class _ConfigEvaluation:
     """The inputs of a config evaluation. `user_spec` resolves names in command-line values."""
 
     assignments: Mapping[str, ConfigAssignment]
-    reader: ConfigReader
+    reader: ConfigReadOptions
     user_spec: SpecNamespace
 
 
@@ -222,7 +222,7 @@ def _make_symbol(
         return None
     match entry.type:
         # a pair of integers, e.g. an image size, has one symbol per integer
-        case ast.TypeName(name="pair", element_type=ast.TypeName(name="int")):
+        case ast.TypeExpr(name="pair", element_type=ast.TypeExpr(name="int")):
             return tuple(Dim.symbol(f"{full_path}[{n}]", origin) for n in range(2))
     if entry.type.name != "int":
         return None
@@ -335,7 +335,7 @@ def _get_example(entry: ast.Field, unknown_name: str) -> str:
     return default if default not in ("", unknown_name) else EXAMPLE_VALUES[entry.type.name]
 
 
-def get_first_trial_value(type: ast.TypeName) -> SpecValue:
+def get_first_trial_value(type: ast.TypeExpr) -> SpecValue:
     """Return the value of an unset field in the first trial of `symbolic_check`."""
     if type.name == "choice" and type.names:
         return ChoiceValue(type.names[0], type.names)
@@ -343,10 +343,10 @@ def get_first_trial_value(type: ast.TypeName) -> SpecValue:
     return values.get(type.name)
 
 
-def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> NoReturn:
+def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReadOptions) -> NoReturn:
     """Raise E0401 for a field without a value."""
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
-    keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
+    keys = [s.value for s in entry.sources if isinstance(s, ast.StringLiteral)]
     title, notes = f"`{path}` has no value", list[str]()
     # the user did not pass a config file, which could provide the value
     if entry.sources and reader.config_file is None:

@@ -49,7 +49,7 @@ def make_undeclared_dim_error(dim: ast.Name, env: LexicalScope) -> Diagnostic:
     return Diagnostic("E0202", title, primary, helps=helps)
 
 
-def suggest_tensor_expression(value: SpecValue, type: ast.TypeName) -> list[str]:
+def suggest_tensor_expression(value: SpecValue, type: ast.TypeExpr) -> list[str]:
     """Suggest a tensor of the declared type to replace a value that is not a tensor."""
     match value:
         case DefinitionFunction() | CombinedMask():

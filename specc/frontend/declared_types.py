@@ -79,17 +79,17 @@ class ValueDescription:
     block: str = ""
 
 
-def is_tensor_type(type: ast.TypeName) -> bool:
+def is_tensor_type(type: ast.TypeExpr) -> bool:
     """Return True if a declared type is a tensor type."""
     return type.dims is not None
 
 
-def is_function_type(type: ast.TypeName) -> bool:
+def is_function_type(type: ast.TypeExpr) -> bool:
     """Return True if values of a declared type are functions, so that calls only bind options."""
     return type.name in ("positions", "norm", "activation", "any")
 
 
-def check_type_name(type: ast.TypeName) -> None:
+def check_type_name(type: ast.TypeExpr) -> None:
     """Raise E0213 if the name of a declared type is unknown."""
     if type.name in ("list", "pair", "choice") or type.name in STATIC_KINDS:
         return
@@ -100,7 +100,7 @@ def check_type_name(type: ast.TypeName) -> None:
 
 
 def convert_to_declared_type(
-    type: ast.TypeName, value: SpecValue, env: LexicalScope, value_context: ValueDescription
+    type: ast.TypeExpr, value: SpecValue, env: LexicalScope, value_context: ValueDescription
 ) -> SpecValue:
     """Convert `value` to the declared compile-time type, or raise E0203."""
     description, span = value_context.description, value_context.span
@@ -125,8 +125,8 @@ def convert_to_declared_type(
 
 
 def _convert_items(
-    type: ast.TypeName,
-    element: ast.TypeName,
+    type: ast.TypeExpr,
+    element: ast.TypeExpr,
     value: SpecValue,
     env: LexicalScope,
     value_context: ValueDescription,
@@ -147,7 +147,7 @@ def _convert_items(
 
 
 def _check_function_name(
-    type: ast.TypeName, value: SpecValue, value_context: ValueDescription
+    type: ast.TypeExpr, value: SpecValue, value_context: ValueDescription
 ) -> None:
     """Raise E0203 if a built-in function has the wrong declared type, like `gelu` as a norm."""
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
@@ -180,7 +180,7 @@ block may have any function type.
 """
 
 
-def resolve_input_type(type: ast.TypeName, env: LexicalScope, origin: str) -> Type:
+def resolve_input_type(type: ast.TypeExpr, env: LexicalScope, origin: str) -> Type:
     """Return the type of a graph input. Raise E0202 for undeclared dimensions."""
     assert type.dims is not None
     # raise one error for all undeclared dimensions, because usually the `dims` line is missing
@@ -222,7 +222,7 @@ def _is_known_length(dim: ast.Name, env: LexicalScope) -> bool:
     return True
 
 
-def get_declared_dtype(type: ast.TypeName) -> str:
+def get_declared_dtype(type: ast.TypeExpr) -> str:
     """Return the element type of a declared tensor type. Raise E0213 for any other type."""
     if type.name not in TENSOR_DTYPES:
         expected = f"expected one of {', '.join(TENSOR_DTYPES)}"
@@ -244,7 +244,7 @@ def _evaluate_length(expr: ast.Expr, env: LexicalScope) -> Dim:
 
 
 def check_tensor_type(
-    type: ast.TypeName, value: SpecValue, env: LexicalScope, value_context: ValueDescription
+    type: ast.TypeExpr, value: SpecValue, env: LexicalScope, value_context: ValueDescription
 ) -> Tensor:
     """Check a tensor against a declared type, and bind dimension names that are not yet bound."""
     if not isinstance(value, Tensor):
@@ -295,7 +295,7 @@ def _match_dims(
 class _TypeMatcher:
     """A comparison of a tensor with its declared type, axis by axis."""
 
-    type: ast.TypeName
+    type: ast.TypeExpr
     tensor: Tensor
     env: LexicalScope
     value_context: ValueDescription

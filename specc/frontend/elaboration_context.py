@@ -174,7 +174,7 @@ class LexicalScope:
         """Evaluate an expression and return its first result."""
         return get_first_result(self.context.evaluator.evaluate(expr, self))
 
-    def append_scope(self, path: str) -> "LexicalScope":
+    def with_weight_scope(self, path: str) -> "LexicalScope":
         """Return a copy of this scope with `path` appended to the weight scope."""
         return replace(self, scope=join_weight_path(self.scope, path))
 
@@ -224,7 +224,7 @@ class ElaborationContext:
             self.errors.user_call = outer_call
 
     @contextmanager
-    def scope_position_ids(self) -> Iterator[None]:
+    def enter_position_id_scope(self) -> Iterator[None]:
         """Enter a loop or expert body in a `with` block. The body can reuse the outer graph's
         cached position ids. On exit, the position ids that the body has cached are dropped.
         """

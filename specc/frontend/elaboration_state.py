@@ -18,7 +18,7 @@ from specc.frontend.spec_values import (
     describe_value,
     get_first_result,
 )
-from specc.frontend.weight_sharing import ExpertStack, WeightSharing
+from specc.frontend.weight_sharing import ExpertWeights, WeightSharingTracker
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.syntax import ast
@@ -195,8 +195,8 @@ class WeightPathState:
     """
 
     placeholders: dict[tuple[Span | None, str], ast.Expr] = field(default_factory=dict)
-    sharing: WeightSharing = field(default_factory=WeightSharing)
-    expert_stacks: list[ExpertStack] = field(default_factory=list)
+    sharing: WeightSharingTracker = field(default_factory=WeightSharingTracker)
+    expert_stacks: list[ExpertWeights] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -95,7 +95,7 @@ def parse_number_literal(text: str) -> Dim:
     return Dim.from_value(int(text))
 
 
-def _evaluate_text(expr: ast.TextLiteral, env: LexicalScope) -> str:
+def _evaluate_text(expr: ast.StringLiteral, env: LexicalScope) -> str:
     return fill_placeholders(expr.value, env, expr.span)
 
 
@@ -381,7 +381,7 @@ def _evaluate_slice_step(item: ast.Slice, env: LexicalScope) -> Dim:
 
 EXPRESSION_EVALUATORS: dict[type, Callable[[Any, LexicalScope], EvalResult]] = {
     ast.NumberLiteral: _evaluate_number,
-    ast.TextLiteral: _evaluate_text,
+    ast.StringLiteral: _evaluate_text,
     ast.Name: _evaluate_name,
     ast.Call: _evaluate_call,
     ast.Unary: _evaluate_unary,

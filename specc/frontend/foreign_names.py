@@ -244,7 +244,7 @@ RENAMED_STD_DEFINITIONS = {
 """The current names of renamed std definitions, by former name. Kept for one release."""
 
 
-def suggest_for_foreign_operation(name: str, known_names: Collection[str]) -> str:
+def suggest_foreign_replacement(name: str, known_names: Collection[str]) -> str:
     """Return a suggestion for the name of a foreign operation or a former std name, or ""."""
     if RENAMED_STD_DEFINITIONS.get(name) in known_names:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
@@ -258,7 +258,7 @@ def suggest_builtin_for_qualified_name(path: str, known_names: Collection[str]) 
         return "a spec has no modules: call the operation and name its weights, as in " + (
             "`layer_norm(x, eps=1e-5) @ norm` or `linear(x, out=8) @ proj`"
         )
-    if fix := suggest_for_foreign_operation(name, known_names):
+    if fix := suggest_foreign_replacement(name, known_names):
         return fix
     similar_name = name if name in known_names else find_similar_name(name, known_names)
     return f"write `{similar_name}`; see `specc doc {similar_name}`" if similar_name else ""
@@ -313,7 +313,7 @@ def raise_unknown_option(
 ParameterT = TypeVar("ParameterT")
 
 
-def pair_options(
+def match_options(
     callee: str,
     options: Iterable[ast.Option],
     parameters: Mapping[str, ParameterT],

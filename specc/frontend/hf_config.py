@@ -43,7 +43,7 @@ def read_hf_config_field(entry: ast.Field, env: LexicalScope) -> SpecValue | Mis
         value = _read_source(source, entry, data, env)
         if not isinstance(value, MissingValue):
             return value
-    members = [data.find_member(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
+    members = [data.find_member(s.value) for s in entry.sources if isinstance(s, ast.StringLiteral)]
     if not any(members):
         return MISSING
     if entry.type.optional:
@@ -63,9 +63,9 @@ def _read_source(
             )
         # `len("id2label")` counts classes, and `repeated("attention_types")` expands repetitions
         case (
-            ast.TextLiteral(value=path)
+            ast.StringLiteral(value=path)
             | ast.Call(
-                function=ast.Name(path="len" | "repeated"), args=(ast.TextLiteral(value=path),)
+                function=ast.Name(path="len" | "repeated"), args=(ast.StringLiteral(value=path),)
             )
         ):
             member = data.find_non_null(path)
@@ -101,7 +101,7 @@ def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
     return (), -1
 
 
-def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...]:
+def _list_json_items(value: JsonNode, type: ast.TypeExpr) -> tuple[JsonNode, ...]:
     """Return the items of a list or pair. A single value is one item, or both items of a pair."""
     if isinstance(value, JsonList):
         return value.items
@@ -152,7 +152,7 @@ class _MemberReader:
             )
         return JsonList(tuple(expanded), value.span)
 
-    def convert_value(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
+    def convert_value(self, value: JsonNode, type: ast.TypeExpr) -> SpecValue:
         """Convert a JSON value to the declared type `type`, or return a record unchanged. A single
         value becomes a list with one item, or both items of a pair.
         """
@@ -166,7 +166,7 @@ class _MemberReader:
             self.raise_wrong_type(value, type, f"a list of {len(items)}")
         return tuple(self.convert_value(item, element) for item in items)
 
-    def convert_scalar(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
+    def convert_scalar(self, value: JsonNode, type: ast.TypeExpr) -> SpecValue:
         """Convert a scalar to the declared type. Raise E0403 for a scalar of the wrong type."""
         if not isinstance(value, JsonScalar):
             self.raise_wrong_type(
@@ -190,7 +190,7 @@ class _MemberReader:
                 return scalar if math.isinf(scalar) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type(value, type, scalar)
 
-    def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, json_value: Json) -> NoReturn:
+    def raise_wrong_type(self, value: JsonNode, type: ast.TypeExpr, json_value: Json) -> NoReturn:
         """Raise E0403 for a value of the wrong type, and quote a short value in the message."""
         kinds = {
             "int": "an integer",

@@ -15,7 +15,7 @@ from specc.frontend.config_json import (
 from specc.frontend.rope_frequencies import (
     SCALING_DEFAULTS,
     SCALING_KINDS,
-    compute_yarn_scale,
+    compute_yarn_mscale,
     explain_invalid_rope,
 )
 from specc.frontend.spec_values import Rope, RopeNumber
@@ -37,7 +37,7 @@ ROPE_KEYS = (
 
 
 @immutable_dataclass(kw_only=True)
-class RopeDefaults:
+class RopeReadOptions:
     """The options of `rope_config(…)`: defaults for missing keys, and the names of keys.
 
     `theta` defaults to the theta of the field's default. `max_length` is the maximum sequence
@@ -63,7 +63,7 @@ class RopeDefaults:
         return member.value if member and isinstance(member.value, JsonObject) else data
 
 
-def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
+def parse_rope_read_options(source: ast.Call) -> RopeReadOptions:
     """Parse the options of `rope_config(…)`. Raise E0406 for an unknown option."""
     values: dict[str, Any] = {}
     for option in source.options:
@@ -80,7 +80,7 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
                 ],
             )
         values[field] = value
-    return RopeDefaults(**values)
+    return RopeReadOptions(**values)
 
 
 def _parse_literal(expr: ast.Expr) -> float | str | bool | tuple[()]:
@@ -88,7 +88,7 @@ def _parse_literal(expr: ast.Expr) -> float | str | bool | tuple[()]:
     match expr:
         case ast.NumberLiteral(text):
             return float(text)
-        case ast.TextLiteral(text):
+        case ast.StringLiteral(text):
             return text
         case ast.Name("true" | "false" as truth):
             return truth == "true"
@@ -105,7 +105,7 @@ FIELDS_BY_OPTION: Mapping[str, tuple[str, type]] = {
     "attention": ("attention_factor_key", str),
     "section": ("subconfig_key", str),
 }
-"""The field of `RopeDefaults` and the type of its value, by option of `rope_config`."""
+"""The field of `RopeReadOptions` and the type of its value, by option of `rope_config`."""
 
 
 def read_rope_config(
@@ -117,7 +117,7 @@ def read_rope_config(
     The options of `source` are defaults for missing numbers. If the file has no scaling kind, the
     scaling kind of `default` applies.
     """
-    defaults = parse_rope_defaults(source)
+    defaults = parse_rope_read_options(source)
     return _RopeReader(entry, defaults.find_rope_settings(data), defaults).read_rope(default)
 
 
@@ -127,7 +127,7 @@ class _RopeReader:
 
     entry: ast.Field
     data: JsonObject
-    defaults: RopeDefaults
+    defaults: RopeReadOptions
 
     def read_rope(self, default: Rope | None) -> Rope:
         """Return the RoPE settings. `default` applies if the file has no scaling kind."""
@@ -343,7 +343,7 @@ class _ScalingTable:
         if explicit_factor is not None or not scale or not all_dim:
             return explicit_factor
         factor = self._read_factor()
-        return compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
+        return compute_yarn_mscale(factor, scale) / compute_yarn_mscale(factor, all_dim)
 
     def _read_original_length(self) -> int:
         """Return the original sequence length, which defaults to the maximum length."""

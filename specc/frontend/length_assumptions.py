@@ -21,7 +21,7 @@ from specc.frontend.spec_values import (
 from specc.ir.dim import Dim, DimError, DimFunction, DimLimitError
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import iterate_all_nodes, list_nonnegative_dims
-from specc.ir.shape_binding import find_length_sources
+from specc.ir.shape_binding import find_symbol_sources
 from specc.syntax import ast
 
 
@@ -195,7 +195,7 @@ def _substitute_length(length: Dim, values: Mapping[str, Dim], equation: ast.Equ
 def check_dims_are_determined(graph: Graph, dims: Collection[str], span: Span | None) -> None:
     """Raise E0311 if an operation needs a dimension of `dims` that no input determines."""
     types = {name: value.type for name, value in graph.inputs.items()}
-    known_symbols = find_length_sources(types, graph.length_equations).keys()
+    known_symbols = find_symbol_sources(types, graph.length_equations).keys()
     unknown_symbols = {*dims} - known_symbols
     if not unknown_symbols:
         return

@@ -170,13 +170,13 @@ def bind_definition(
         arguments[option.name] = _evaluate_definition_argument(
             by_name[option.name], option.value, env
         )
-    weight_path = expr.weights and ast.WeightName(
+    weight_path = expr.weights and ast.WeightPath(
         resolve_weight_path(expr.weights, env), span=expr.weights.span
     )
     function = replace(target, bound_arguments=arguments, weight_path=weight_path, span=expr.span)
     if weight_path:
         env.context.weights.sharing.record_definition(
-            function, env.append_scope(weight_path.text).scope
+            function, env.with_weight_scope(weight_path.text).scope
         )
     return function
 
@@ -385,7 +385,7 @@ def expand_bias(
             # the weights of a bias belong to the call that has bound the bias
             bias_env = bias.env
             assert bias_env is not None  # `bind_definition` sets `env`
-            bias_scope = bias_env.append_scope(
+            bias_scope = bias_env.with_weight_scope(
                 resolve_weight_path(bias.weight_path, bias_env)
             ).scope
         bias, score_rank = (

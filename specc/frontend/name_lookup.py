@@ -16,7 +16,7 @@ from specc.frontend.elaboration_context import LexicalScope, SpecNamespace, join
 from specc.frontend.foreign_names import (
     FOREIGN_LIBRARIES,
     suggest_builtin_for_qualified_name,
-    suggest_for_foreign_operation,
+    suggest_foreign_replacement,
 )
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
@@ -213,7 +213,7 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
         case Results(values=values, names=names) if member_name in names:
             return values[names.index(member_name)]
     # suggest an equivalent for tensor attributes of other libraries, e.g. `x.shape` or `x.T`
-    fix = suggest_for_foreign_operation(member_name, BUILTINS) if isinstance(value, Tensor) else ""
+    fix = suggest_foreign_replacement(member_name, BUILTINS) if isinstance(value, Tensor) else ""
     title = f"`{name.path}`: {describe_value(value)} has no member `{member_name}`"
     raise_error("E0202", title, name.span, helps=[fix] if fix else ())
 
@@ -240,7 +240,7 @@ def _raise_unknown_name(name: ast.Name, env: LexicalScope) -> NoReturn:
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
             "one, and use its name here"
         ]
-    elif fix := suggest_for_foreign_operation(name.path, functions):
+    elif fix := suggest_foreign_replacement(name.path, functions):
         helps = [fix]
     else:
         names = _format_visible_names(env)
@@ -277,7 +277,7 @@ def resolve_callee(name: ast.Name, env: LexicalScope) -> Function:
         title = f"`{name.path}` is {describe_value(value)} and cannot be called"
         raise_error("E0205", title, name.span)
     function_names = _list_functions(env)
-    fix = suggest_for_foreign_operation(name.path, function_names)
+    fix = suggest_foreign_replacement(name.path, function_names)
     helps = [fix] if fix else suggest_similar_name(name.path, function_names, LIST_HELP)
     title = f"unknown block or operation `{name.path}`"
     raise_error("E0204", title, name.span, "unknown operation", helps=helps)
@@ -309,7 +309,7 @@ def _resolve_member_callee(name: ast.Name, env: LexicalScope) -> Function:
 
 
 def evaluate_with_expected_type(
-    type: ast.TypeName, expr: ast.Expr, env: LexicalScope
+    type: ast.TypeExpr, expr: ast.Expr, env: LexicalScope
 ) -> EvalResult:
     """Evaluate an expression that must have the declared type `type`."""
     if type.name == "normalizer":

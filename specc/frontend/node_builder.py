@@ -168,7 +168,7 @@ def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bo
         check_constant_size(value.type.shape, name, span)
 
 
-def add_log_sigmoid(nodes: NodeBuilder, operand: Tensor) -> Tensor | None:
+def try_fuse_log_sigmoid(nodes: NodeBuilder, operand: Tensor) -> Tensor | None:
     """Return the logarithm of an operand `sigmoid(x)`, computed as -softplus(-x), or None for any
     other operand.
 

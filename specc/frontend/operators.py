@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend import runtime_scalars
 from specc.frontend.elaboration_context import ElaborationContext
-from specc.frontend.node_builder import NodeBuilder, add_log_sigmoid
+from specc.frontend.node_builder import NodeBuilder, try_fuse_log_sigmoid
 from specc.frontend.runtime_scalars import get_number_symbols, get_static_float
 from specc.frontend.spec_values import (
     BlockFunction,
@@ -83,7 +83,7 @@ def _compute_numbers(nodes: NodeBuilder, left: Number, right: Number, expr: ast.
             result = _compute_integers(op, left, right)
             if result is not None:
                 return result
-        return runtime_scalars.compute_arithmetic(nodes, TENSOR_OPERATORS[op], left, right)
+        return runtime_scalars.apply_binary_function(nodes, TENSOR_OPERATORS[op], left, right)
     except DimLimitError as error:
         raise_error("E0309", str(error), expr.span, _describe_operands(expr, left, right))
     except DimError as error:
@@ -168,7 +168,7 @@ def _combine_tensors(
     if op == "/" and is_integer:
         title = "integers are divided with `//`, which rounds down"
         raise_error("E0206", title, expr.span)
-    log_sigmoid = add_log_sigmoid(nodes, a) if op == "**" else None
+    log_sigmoid = try_fuse_log_sigmoid(nodes, a) if op == "**" else None
     if log_sigmoid is not None:
         # sigmoid(x) ** y is exp(y * log(sigmoid(x)))
         a, op = log_sigmoid, "*"

@@ -161,7 +161,7 @@ def _compute_theta_stretch(numbers: Mapping[str, float]) -> float:
     return factor * max(numbers["longest"], original) / original - (factor - 1)
 
 
-def compute_yarn_scale(factor: float, scale: float = 1.0) -> float:
+def compute_yarn_mscale(factor: float, scale: float = 1.0) -> float:
     """Return the factor by which YaRN scales cos and sin for longer contexts (arXiv:2309.00071, eq.
     22).
     """
@@ -180,7 +180,7 @@ def compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict[
     if len(scales) < 3:
         return others
     factor, scale, all_dim = scales
-    ratio = compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
+    ratio = compute_yarn_mscale(factor, scale) / compute_yarn_mscale(factor, all_dim)
     return others | {"attention_factor": ratio}
 
 
@@ -235,5 +235,5 @@ def _compute_yarn(
     factor, attention_factor = numbers["factor"], numbers.get("attention_factor")
     frequencies = (f / factor * r + f * (1 - r) for f, r in zip(unscaled, ramp, strict=True))
     if attention_factor is None:
-        attention_factor = compute_yarn_scale(factor)
+        attention_factor = compute_yarn_mscale(factor)
     return tuple(frequencies), attention_factor

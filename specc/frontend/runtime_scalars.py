@@ -101,7 +101,7 @@ def truncate_to_integer(nodes: NodeBuilder, x: RuntimeNumber) -> Number:
     )
 
 
-def compute_arithmetic(nodes: NodeBuilder, fn: str, left: Number, right: Number) -> Number:
+def apply_binary_function(nodes: NodeBuilder, fn: str, left: Number, right: Number) -> Number:
     """Apply an operator to two numbers that are not both known integers. Raise ValueError,
     OverflowError or ZeroDivisionError if the result is undefined.
     """
@@ -115,7 +115,7 @@ def compute_arithmetic(nodes: NodeBuilder, fn: str, left: Number, right: Number)
     return _add_computed_number(nodes, ops.Arith(fn), fn, [left, right])
 
 
-def require_op_attribute(
+def convert_to_op_attribute(
     nodes: NodeBuilder, value: Number, description: str
 ) -> float | RuntimeNumber:
     """Convert a number to an op attribute. Raise E0315 if the number depends on an input. The

@@ -208,7 +208,7 @@ def _build_scan_body(
         for name, value in initial_carries.items()
     }
     body_env = replace(env, names=names)
-    with env.context.scope_position_ids():
+    with env.context.enter_position_id_scope():
         returned = run_body(statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)

@@ -324,7 +324,7 @@ def evaluate_reading_section(
     other_names = {name for graph in list_graphs(program) for name in list_names(graph)} - {
         *block_names
     }
-    for item, module in program.iterate_items(ast.ReadingSection):
+    for item, module in program.iterate_items(ast.PreprocessingSection):
         for entry in item.entries:
             # `other_names` are inputs or results of the spec's other graphs
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:

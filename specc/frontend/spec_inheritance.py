@@ -91,7 +91,7 @@ def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None
     errors.raise_collected()
 
 
-def override_inputs(chain: Sequence[SpecNamespace]) -> SpecNamespace:
+def apply_input_overrides(chain: Sequence[SpecNamespace]) -> SpecNamespace:
     """Return the base spec of a chain with the input declarations of the derived specs. A
     declaration of a derived spec replaces a base declaration of the same name. Raise E0201 for an
     input that the base spec does not declare.
@@ -156,6 +156,6 @@ def _format_declaration(value: ast.Expr) -> str:
             return f"{'int' if number.isdigit() else 'float'} = {number}"
         case ast.Name(path="true" | "false" as truth):
             return f"bool = {truth}"
-        case ast.TextLiteral():
+        case ast.StringLiteral():
             return f"text = {text}"
     return f"int = {text}" if "\n" not in text else "int = …"

@@ -10,11 +10,11 @@ from specc.diagnostics.diagnostic import Label, Source, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import ErrorCollectorContext, SpecLoader, SpecNamespace
 from specc.frontend.spec_inheritance import (
+    apply_input_overrides,
     check_derived_spec_items,
     check_derived_spec_names,
     iterate_config_entries,
     iterate_item_names,
-    override_inputs,
     reject_untyped_assignments,
 )
 from specc.io.safe_read import escape_text
@@ -134,7 +134,7 @@ class SubmodelSpec:
     @property
     def field(self) -> ast.Field:
         """The config field that selects an alternative. The default is the first alternative."""
-        kind = ast.TypeName(name="choice", names=self.use.paths)
+        kind = ast.TypeExpr(name="choice", names=self.use.paths)
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
@@ -189,7 +189,7 @@ def build_program(
         chain.append(base)
     assignments: dict[str, ConfigAssignment] = {}
     used_specs = _list_used_specs(chain[-1], library, (*users, chain[-1]))
-    chain[-1] = override_inputs(chain)
+    chain[-1] = apply_input_overrides(chain)
     # iterate from the base spec, so that the config values of derived specs take precedence
     for derived_module, base in reversed(list(pairwise(chain))):
         check_derived_spec_items(derived_module)
@@ -257,7 +257,7 @@ def _select_used_specs(program: Program) -> Program:
         match assignment and assignment.value:
             case None:
                 selected: SubmodelSpec | None = used_spec
-            case ast.Name(path=text) | ast.TextLiteral(value=text):
+            case ast.Name(path=text) | ast.StringLiteral(value=text):
                 selected = used_spec.select_alternative(text)
             case _:
                 selected = None
@@ -368,7 +368,7 @@ def _check_assigned_names(program: Program) -> None:
 
 def _has_source_key(field: ast.Field, key: str) -> bool:
     """Return True if a source of a field is the key `key` of config.json."""
-    return any(isinstance(s, ast.TextLiteral) and s.value == key for s in field.sources)
+    return any(isinstance(s, ast.StringLiteral) and s.value == key for s in field.sources)
 
 
 def assign_config_values(program: Program, new_assignments: dict[str, ConfigAssignment]) -> Program:

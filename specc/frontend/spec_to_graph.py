@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import check_block_results
 from specc.frontend.calls import evaluate_call, evaluate_function_value
-from specc.frontend.config_values import ConfigReader, evaluate_config
+from specc.frontend.config_values import ConfigReadOptions, evaluate_config
 from specc.frontend.declared_types import (
     ValueDescription,
     check_tensor_type,
@@ -56,9 +56,9 @@ from specc.frontend.spec_values import (
 from specc.frontend.statements import check_requirement, run_statements
 from specc.frontend.step_estimate import StepEstimator
 from specc.frontend.used_specs import (
+    assign_used_spec_values,
     iterate_used_specs,
     label_use_statement_in_errors,
-    prepare_used_spec,
 )
 from specc.frontend.weight_sharing import register_share_rules
 from specc.ir.dim import DimLimitError
@@ -74,9 +74,11 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
 """The padding sides of masks, by the keyword after `keep[…]`."""
 
 
-def create_context(program: Program, *, reader: ConfigReader | None = None) -> ElaborationContext:
+def create_context(
+    program: Program, *, reader: ConfigReadOptions | None = None
+) -> ElaborationContext:
     """Create the context of an elaboration. In symbolic elaboration, `dims` remain dynamic."""
-    reader = reader or ConfigReader()
+    reader = reader or ConfigReadOptions()
     # a config value takes precedence over a dimension with the same name
     lengths = frozenset(program.module.dims) - program.map_fields_by_path().keys()
     return ElaborationContext(
@@ -96,7 +98,9 @@ def create_context(program: Program, *, reader: ConfigReader | None = None) -> E
     )
 
 
-def elaborate_model(program: Program, reader: ConfigReader, graph: str = "") -> ModelDefinition:
+def elaborate_model(
+    program: Program, reader: ConfigReadOptions, graph: str = ""
+) -> ModelDefinition:
     """Elaborate a program into a model. Raise SpeccError with all errors. In symbolic elaboration,
     raise UnresolvedValueError if the structure of the graph depends on symbols.
     """
@@ -114,7 +118,7 @@ def elaborate_model(program: Program, reader: ConfigReader, graph: str = "") -> 
         raise_error("E0309", str(error), program.module.file.span)
 
 
-def _elaborate_graph(program: Program, reader: ConfigReader, graph: str) -> ModelDefinition:
+def _elaborate_graph(program: Program, reader: ConfigReadOptions, graph: str) -> ModelDefinition:
     context = create_context(program, reader=reader)
     config = evaluate_and_check_config(context, program, reader)
     env = LexicalScope(context=context, module=program.module, config=config)
@@ -149,7 +153,7 @@ def _elaborate_graph(program: Program, reader: ConfigReader, graph: str) -> Mode
 
 
 def evaluate_and_check_config(
-    context: ElaborationContext, program: Program, reader: ConfigReader
+    context: ElaborationContext, program: Program, reader: ConfigReadOptions
 ) -> dict[str, SpecValue]:
     """Evaluate the config of a spec and check its requirements. Raise SpeccError with the violated
     requirements (E0404), or with all other errors if no requirement is violated.
@@ -175,14 +179,14 @@ def evaluate_and_check_config(
 
 
 def _evaluate_config_values(
-    context: ElaborationContext, program: Program, reader: ConfigReader
+    context: ElaborationContext, program: Program, reader: ConfigReadOptions
 ) -> dict[str, SpecValue]:
     """Evaluate the configs and requirements of the used specs, and then the spec's own config."""
     configs: dict[str, SpecValue] = {}
     errors = ErrorCollectorContext()
     for used_spec in program.used_specs:
         with errors, label_use_statement_in_errors(used_spec.use):
-            used_program, used_reader = prepare_used_spec(used_spec, program, reader)
+            used_program, used_reader = assign_used_spec_values(used_spec, program, reader)
             values = evaluate_and_check_config(context, used_program, used_reader)
             used_config = SubmodelConfig(used_program.module, used_reader.config_file)
             configs[used_spec.name] = Record(values, used_reader.path, used_config)
@@ -266,7 +270,7 @@ def _add_inputs(block: ast.Block, file_env: LexicalScope) -> LexicalScope:
 
 
 def _build_defaults_graph(
-    program: Program, block: ast.Block, file_env: LexicalScope, reader: ConfigReader
+    program: Program, block: ast.Block, file_env: LexicalScope, reader: ConfigReadOptions
 ) -> Graph | None:
     """Build the graph that computes the input defaults (`= expr`), or return None."""
     with_default = [p for p in block.params if p.default is not None]
@@ -326,7 +330,7 @@ def _configure_used_spec(
 ) -> dict[str, SpecValue]:
     """Return the config of a used spec, from a record, a config file section or defaults."""
     program = build_program(module, context.library)
-    reader = ConfigReader(max_length=context.symbols.max_length)
+    reader = ConfigReadOptions(max_length=context.symbols.max_length)
     if isinstance(record, Record):
         reader.trial_values = record.fields
         values = _evaluate_config_values(context, assign_config_values(program, {}), reader)

@@ -118,7 +118,7 @@ class Rope:
     kind: str = "default"
     parameters: tuple[tuple[str, RopeNumber], ...] = ()
 
-    def limit_length(self, longest: int) -> "Rope":
+    def with_max_length(self, longest: int) -> "Rope":
         """Return the settings for sequences of at most `longest` tokens. If the frequencies do not
         depend on the sequence length, the settings are unchanged.
         """
@@ -144,7 +144,7 @@ class BlockFunction:
     block: ast.Block
     module: "SpecNamespace"
     bound_arguments: Mapping[str, UnevaluatedOption] = field(default_factory=dict)
-    weight_path: ast.WeightName | None = None
+    weight_path: ast.WeightPath | None = None
     env: "LexicalScope | None" = None
     span: Span | None = None
     weight_scope: str | None = None
@@ -165,7 +165,7 @@ class DefinitionFunction:
     definition: ast.Definition
     module: "SpecNamespace"
     bound_arguments: Mapping[str, "SpecValue"] = field(default_factory=dict)
-    weight_path: ast.WeightName | None = None
+    weight_path: ast.WeightPath | None = None
     env: "LexicalScope | None" = None
     span: Span | None = None
 
@@ -182,7 +182,7 @@ class BuiltinFunction:
     name: str
     builtin: "Builtin"
     bound_arguments: Mapping[str, "SpecValue"] = field(default_factory=dict)
-    weight_path: ast.WeightName | None = None
+    weight_path: ast.WeightPath | None = None
     env: "LexicalScope | None" = None
     span: Span | None = None
 

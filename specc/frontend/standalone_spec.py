@@ -165,7 +165,7 @@ def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast
     )
 
 
-def list_source_fields_with_assigned_value(program: Program) -> list[str]:
+def list_overridden_source_fields(program: Program) -> list[str]:
     """Return the paths of fields with a `from` clause to which a derived spec assigns a value."""
     return [
         path

@@ -113,7 +113,7 @@ def _run_repeat(statement: ast.RepeatLoop, env: LexicalScope) -> None:
         # the body binds names in the scope of its block, so only the weight scope is restored
         scope = env.scope
         if statement.under:
-            env.scope = env.append_scope(resolve_weight_path(statement.under, env)).scope
+            env.scope = env.with_weight_scope(resolve_weight_path(statement.under, env)).scope
         with env.context.weights.sharing.push_call(statement, env.scope if statement.under else ""):
             returned = run_statements(statement.body, env)
         env.scope = scope

@@ -10,7 +10,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
-from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
+from specc.frontend.config_values import ConfigReadOptions, get_first_trial_value, is_derived_field
 from specc.frontend.elaboration_context import raise_dynamic_graph_structure_error
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import Program
@@ -135,7 +135,7 @@ def _has_same_values(program: Program, other: Program, paths: Iterable[str]) -> 
     """Return True if the configs of two programs have equal values at the config paths `paths`."""
     try:
         values, other_values = (
-            evaluate_and_check_config(create_context(p), p, ConfigReader())
+            evaluate_and_check_config(create_context(p), p, ConfigReadOptions())
             for p in (program, other)
         )
     except (SpeccError, UnresolvedValueError):
@@ -235,7 +235,7 @@ class _TrialRunner:
     derives_integers: bool
 
     def _elaborate_trial(self, fixed_values: Mapping[str, SpecValue]) -> ModelDefinition:
-        reader = ConfigReader(
+        reader = ConfigReadOptions(
             is_symbolic=True,
             derives_integers=self.derives_integers,
             trial_values=fixed_values,

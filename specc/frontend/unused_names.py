@@ -87,7 +87,7 @@ def collect_names(*nodes: ast.Node | None) -> set[str]:
             match inner:
                 case ast.Name(path=path):
                     names.add(path)
-                case ast.TextLiteral(value=text) | ast.WeightName(text=text):
+                case ast.StringLiteral(value=text) | ast.WeightPath(text=text):
                     for placeholder in PLACEHOLDER.findall(text):
                         names.update(DOTTED_NAME.findall(placeholder))
     return names
@@ -285,7 +285,7 @@ def _find_unused_inputs(file: ast.File) -> Iterator[Diagnostic]:
 
 
 def _suggest_ignoring_keys(entry: ast.Field) -> str:
-    keys = [f'"{s.value}"' for s in entry.sources if isinstance(s, ast.TextLiteral)]
+    keys = [f'"{s.value}"' for s in entry.sources if isinstance(s, ast.StringLiteral)]
     return f"; if the key does not change results, write `ignore {', '.join(keys)}`" if keys else ""
 
 

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, join_weight_path
 from specc.frontend.spec_modules import ConfigAssignment, Program, SubmodelSpec
 from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
@@ -163,9 +163,9 @@ def select_alternatives_for_trials(
     return replace(program, used_specs=tuple(used_specs))
 
 
-def prepare_used_spec(
-    used_spec: SubmodelSpec, program: Program, reader: ConfigReader
-) -> tuple[Program, ConfigReader]:
+def assign_used_spec_values(
+    used_spec: SubmodelSpec, program: Program, reader: ConfigReadOptions
+) -> tuple[Program, ConfigReadOptions]:
     """Return the program of a used spec with the values that the using spec assigns, and the config
     reader of the used spec.
     """

@@ -52,7 +52,7 @@ NAMED_PLACEHOLDER_PATTERN = re.compile(r"\{([A-Za-z_][^{}]*)\}")
 VALID_PATH = re.compile(r"[^\x00-\x20\x7f{}]*")
 
 
-def resolve_weight_path(name: ast.WeightName, env: "LexicalScope") -> str:
+def resolve_weight_path(name: ast.WeightPath, env: "LexicalScope") -> str:
     """Replace the placeholders in a weight path. Raise E0521 if the result is not a valid path."""
     path = fill_placeholders(name.text, env, name.span, PLACEHOLDER_PATTERN)
     if not VALID_PATH.fullmatch(path):
@@ -162,7 +162,7 @@ class RegisteredSharingRule:
 
 
 @dataclass
-class WeightSharing:
+class WeightSharingTracker:
     """A record of the calls that use each weight, and of the `share` paths that calls need."""
 
     call_path: CallStack = ()
@@ -292,7 +292,7 @@ initializer of the stacked weight is applied to each expert separately.
 
 
 @dataclass
-class ExpertStack:
+class ExpertWeights:
     """The weights of the experts that are being elaborated. Each name maps to the weight of one
     expert, and to the stacked weight of all experts.
     """
@@ -303,14 +303,14 @@ class ExpertStack:
 
 
 def get_stacked_weight_shape(
-    stacks: Sequence[ExpertStack], shape: Sequence[Dim]
+    stacks: Sequence[ExpertWeights], shape: Sequence[Dim]
 ) -> tuple[Dim, ...]:
     """Return the stored shape of an expert weight, with a leading axis per expert stack."""
     return (*(s.expert_count for s in stacks), *shape)
 
 
 def get_expert_weight(
-    builder: GraphBuilder, stacks: Sequence[ExpertStack], parameter: Parameter
+    builder: GraphBuilder, stacks: Sequence[ExpertWeights], parameter: Parameter
 ) -> Value:
     """Return the weight of one expert of the innermost stack. Add the stacked weight of all experts
     to the graph. If there is no stack, add and return an ordinary parameter.

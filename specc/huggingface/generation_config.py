@@ -14,7 +14,7 @@ from specc.huggingface.processor_files import (
     get_object,
     read_json_object,
 )
-from specc.huggingface.tokenizer_config import drop_unknown_tokens, find_unknown_token
+from specc.huggingface.tokenizer_config import drop_out_of_vocab_ids, find_out_of_vocab_token
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.library.spec_file_lookup import CONFIG_FILE_NAME
@@ -161,7 +161,7 @@ def apply_generation_config(
     if errors := check_spec_settings(file.settings):
         file.raise_unsupported("", f"is invalid: {errors[0].title}")
     file_name = escape_text(file.path)
-    token_remarks = [f"{r} in `{file_name}`" for r in drop_unknown_tokens(model, file.settings)]
+    token_remarks = [f"{r} in `{file_name}`" for r in drop_out_of_vocab_ids(model, file.settings)]
     settings = {**spec_settings, **file.settings}
     stop, has_own_file = settings.get("stop"), file.path.name == GENERATION_CONFIG_FILE
     if has_own_file and stop is not None and "stop" not in file.settings:
@@ -169,7 +169,7 @@ def apply_generation_config(
             f"sequences stop at token {escape_text(stop)}: without `eos_token_id` in "
             f"`{file_name}`, transformers does not stop"
         )
-    if (unknown_token := find_unknown_token(model, settings))[0]:
+    if (unknown_token := find_out_of_vocab_token(model, settings))[0]:
         file.raise_unsupported(*unknown_token)
     new_model = replace(model, generation=replace(model.generation, settings=settings))
     return GenerationConfigResult(new_model, (*_iterate_remarks(file), *token_remarks))

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, get_finite_number
-from specc.io.json_io import parse_exact_integer
+from specc.io.json_io import get_exact_integer
 from specc.io.safe_read import escape_text
 
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -172,7 +172,7 @@ class ImageSettingsReader:
         value = self.read_value(key, self.kind.settings.get(key))
         if isinstance(value, dict):
             value = next((value[part] for part in parts if value.get(part) is not None), None)
-        length = parse_exact_integer(value)
+        length = get_exact_integer(value)
         if length is None or length < 1:
             self.raise_unsupported(key, "expected an integer > 0")
         return length

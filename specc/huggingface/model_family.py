@@ -87,7 +87,7 @@ def has_checkpoint_config(path: str) -> bool:
     return is_gguf_path(path) or has_config_json(path)
 
 
-def describe_config(path: str) -> str:
+def describe_config_source(path: str) -> str:
     """Describe the source of a checkpoint's config in messages (see `load_checkpoint_config`)."""
     location = "metadata of" if is_gguf_path(path) else "config.json in"
     return f"the {location} `{escape_text(path)}`"
@@ -106,7 +106,7 @@ def find_spec_for_checkpoint(directory: str) -> str:
             notes=[f'"{MODEL_TYPE_KEY}" is missing, or not a string'],
             helps=["pass the spec: specc compile --spec my.specc DIR"],
         )
-    spec_name = find_spec_for_type(data, value)
+    spec_name = find_spec_for_model_type(data, value)
     if not spec_name:
         similar = _find_nearest_type(value, data)
         raise_error(
@@ -129,7 +129,9 @@ def suggest_spec_for_config_value(spec: str, key: str, value: str) -> list[str]:
     """
     if key != MODEL_TYPE_KEY:
         condition = f'implement this value, and add it to the expected values of "{key}"'
-    elif names := [n for n, p in find_builtin_specs().items() if value in read_expected_types(p)]:
+    elif names := [
+        n for n, p in find_builtin_specs().items() if value in read_supported_model_types(p)
+    ]:
         return [f"the built-in spec `{names[0]}` supports this model type"]
     else:
         condition = f'add the model type to the expected values of "{key}", and change the rest'
@@ -140,12 +142,12 @@ def suggest_spec_for_config_value(spec: str, key: str, value: str) -> list[str]:
     ]
 
 
-def find_spec_for_type(data: JsonObject, model_type: str) -> str:
+def find_spec_for_model_type(data: JsonObject, model_type: str) -> str:
     """Return the built-in spec for a model type (for timm networks, also the architecture), or ""
     if there is none. Raise E0419 if no spec expects the architecture.
     """
     specs = find_builtin_specs()
-    names = [name for name, path in specs.items() if model_type in read_expected_types(path)]
+    names = [name for name, path in specs.items() if model_type in read_supported_model_types(path)]
     if model_type != TIMM_TYPE:
         return next(iter(names), "")
     architecture = _read_text(data, TIMM_ARCHITECTURE_KEY)
@@ -187,7 +189,7 @@ def map_supported_model_types() -> dict[str, str]:
     """Map every supported `model_type` to the first built-in spec that supports it."""
     specs: dict[str, str] = {}
     for name, path in find_builtin_specs().items():
-        for model_type in read_expected_types(path):
+        for model_type in read_supported_model_types(path):
             specs.setdefault(model_type, name)
     return specs
 
@@ -199,7 +201,7 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     Prefer a type with a similar name if its spec reads nearly as many keys as the best spec.
     """
     types = map_supported_model_types()
-    key_counts = count_known_keys(data, types.values())
+    key_counts = count_known_keys_by_spec(data, types.values())
     best_spec = next(iter(key_counts), "")
     similar_type = find_similar_name(model_type, types) or ""
     # two common keys are not significant, because keys such as `vocab_size` are in every
@@ -214,7 +216,7 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     return best_spec if best_spec in types else next(t for t, s in types.items() if s == best_spec)
 
 
-def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
+def count_known_keys_by_spec(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
     """Count how many keys of a config.json each built-in spec reads, in descending order. Among
     specs with equal counts, specs that read fewer keys come first.
     """
@@ -243,11 +245,11 @@ def read_config_keys(path: Path) -> frozenset[str]:
         for entry in item.entries
         if isinstance(entry, ast.Field)
     ]
-    texts = (s.value for e in entries for s in e.sources if isinstance(s, ast.TextLiteral))
+    texts = (s.value for e in entries for s in e.sources if isinstance(s, ast.StringLiteral))
     return frozenset(text.split(".")[0] for text in texts)
 
 
-def read_expected_types(path: Path) -> frozenset[str]:
+def read_supported_model_types(path: Path) -> frozenset[str]:
     """Return the model types that the built-in spec `path` expects, without parsing the spec."""
     return read_expected_values(path, MODEL_TYPE_KEY)
 

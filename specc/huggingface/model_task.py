@@ -18,11 +18,11 @@ from specc.huggingface.processor_files import (
     TOKENIZER,
     find_first_file,
     find_repository_file,
-    get_call_arguments,
     get_object,
     get_token_content,
-    get_tokenizer_arguments,
-    read_optional_object,
+    get_tokenizer_call_arguments,
+    get_tokenizer_init_arguments,
+    read_optional_json_object,
 )
 from specc.huggingface.tokenizer_config import map_token_ids
 from specc.io.safe_read import escape_text
@@ -55,7 +55,7 @@ MODEL_TYPES_WITH_TOKEN_TYPE_IDS = ("bert", "electra", "deberta-v2")
 """Model types whose default tokenizer class returns `token_type_ids`."""
 
 
-def add_checkpoint_task(
+def add_pipeline_task(
     preprocessing: PreprocessingConfig,
     program: Program,
     model: ModelDefinition,
@@ -154,7 +154,7 @@ def _read_image_text_settings(config: Config) -> Fields:
 
 def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
     """Read the JSON file `name`, or return {} if there is no such file."""
-    return read_optional_object(find_repository_file(directories, name))
+    return read_optional_json_object(find_repository_file(directories, name))
 
 
 def _read_max_length(
@@ -164,8 +164,8 @@ def _read_max_length(
     lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
     limits = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
     max_length = (
-        get_call_arguments(encoder_settings).get("max_length")
-        or get_tokenizer_arguments(encoder_settings).get("model_max_length")
+        get_tokenizer_call_arguments(encoder_settings).get("max_length")
+        or get_tokenizer_init_arguments(encoder_settings).get("model_max_length")
         or encoder_settings.get("max_seq_length")
         or min(limits, default=0)
     )
@@ -179,7 +179,7 @@ def _read_sentence_task(
     if find_repository_file(directories, MODULES_FILE) is None:
         return {}
     path = find_first_file(directories, SENTENCE_CONFIGS)
-    encoder_settings = read_optional_object(path)
+    encoder_settings = read_optional_json_object(path)
     settings = _read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories)
     prompt_texts = get_object(settings, "prompts")
     max_length = _read_max_length(config, tokenizer_config, encoder_settings)
@@ -209,12 +209,12 @@ def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
     """Merge special_tokens_map.json, tokenizer_config.json and the tokenizer arguments of
     sentence-transformers. Later files take precedence.
     """
-    encoder_settings = read_optional_object(find_first_file(directories, SENTENCE_CONFIGS))
+    encoder_settings = read_optional_json_object(find_first_file(directories, SENTENCE_CONFIGS))
     files = {
         **_read_optional_file(SPECIAL_TOKENS, directories),
         **_read_optional_file(TOKENIZER, directories),
     }
-    return {**files, **get_tokenizer_arguments(encoder_settings)}
+    return {**files, **get_tokenizer_init_arguments(encoder_settings)}
 
 
 def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:

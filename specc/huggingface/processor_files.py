@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.io.json_io import NO_LIMITS, parse_exact_integer, parse_strict_json
+from specc.io.json_io import NO_LIMITS, get_exact_integer, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax.parse import decode_spec
 
@@ -187,7 +187,7 @@ def _raise_unsupported_settings(path: Path, reason: str, span: Span | None) -> N
     )
 
 
-def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
+def find_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
     """Return the path of the vocabulary (which `convert` writes next to word vectors) in the first
     directory that contains a vocabulary, or None. Raise E0203 if there are several vocabularies.
     """
@@ -217,7 +217,7 @@ def read_ctc_transcript_options(
     path = find_repository_file(directories, VOCABULARY)
     if path is None:
         return None
-    config = read_optional_object(path.parent / TOKENIZER)
+    config = read_optional_json_object(path.parent / TOKENIZER)
     if language:
         config["target_lang"] = language
     ids = dict(
@@ -260,7 +260,7 @@ def _select_vocabulary(
 
 def _iterate_ids(vocabulary: Settings, path: Path, span: Span | None) -> Iterator[tuple[int, str]]:
     for token, value in vocabulary.items():
-        number = parse_exact_integer(value)
+        number = get_exact_integer(value)
         if number is None or number < 0:
             _raise_invalid_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
         yield number, token
@@ -271,7 +271,7 @@ def _iterate_added_tokens(directory: Path, config: Settings) -> Iterator[tuple[i
     for key, value in get_object(config, "added_tokens_decoder").items():
         if key.isascii() and key.isdigit() and len(key) < 10:
             yield int(key), get_token_content(value)
-    for token, number in read_optional_object(directory / ADDED_TOKENS_FILE).items():
+    for token, number in read_optional_json_object(directory / ADDED_TOKENS_FILE).items():
         if isinstance(number, int) and 0 <= number < MAX_VOCABULARY_SIZE:
             yield number, token
 
@@ -322,7 +322,7 @@ def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> 
     return [p for name in names if (p := find_repository_file(directories, name))]
 
 
-def get_tokenizer_arguments(settings: Settings) -> dict[str, Any]:
+def get_tokenizer_init_arguments(settings: Settings) -> dict[str, Any]:
     """Return the arguments that sentence-transformers passes to the tokenizer's constructor, which
     override keys of tokenizer_config.json: `processor_kwargs`, or `tokenizer_args` in older files.
     """
@@ -330,7 +330,7 @@ def get_tokenizer_arguments(settings: Settings) -> dict[str, Any]:
     return get_object(settings, key)
 
 
-def get_call_arguments(settings: Settings) -> dict[str, Any]:
+def get_tokenizer_call_arguments(settings: Settings) -> dict[str, Any]:
     """Return the arguments with which sentence-transformers calls the tokenizer."""
     return get_object(get_object(settings, "processing_kwargs"), "text")
 
@@ -340,7 +340,7 @@ def find_first_file(directories: Sequence[Path], names: Sequence[str]) -> Path |
     return next(iter(find_repository_files(directories, names)), None)
 
 
-def read_optional_object(path: Path | None) -> dict[str, object]:
+def read_optional_json_object(path: Path | None) -> dict[str, object]:
     """Return the JSON object in a file, or {} if `path` is None."""
     return read_json_object(path) if path is not None and os.path.lexists(path) else {}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.huggingface.processor_files import Settings, find_repository_files, get_token_content
-from specc.huggingface.tokenizer_config import read_tokenizer_settings
+from specc.huggingface.tokenizer_config import apply_tokenizer_config
 from specc.io.file_type_detection import is_gguf_path
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
@@ -43,7 +43,7 @@ def read_checkpoint_tokenizer(
         return file, choose_chat_template(template, tokenizer.tokenizer_config, path, span)
     file = read_tokenizer_file(path, str(path), span)
     file = TokenizerFile.from_text(
-        read_tokenizer_settings(path.parent, file.json_text).tokenizer_json
+        apply_tokenizer_config(path.parent, file.json_text).tokenizer_json
     )
     return file, read_chat_template(path.parent, span)
 

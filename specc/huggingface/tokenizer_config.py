@@ -14,12 +14,12 @@ from specc.huggingface.processor_files import (
     Settings,
     find_first_file,
     format_ignored_key,
-    get_call_arguments,
     get_list,
     get_object,
     get_token_content,
-    get_tokenizer_arguments,
-    read_optional_object,
+    get_tokenizer_call_arguments,
+    get_tokenizer_init_arguments,
+    read_optional_json_object,
 )
 from specc.ir.model import ModelDefinition
 
@@ -54,13 +54,13 @@ class TokenizerWithSettings:
     ignored_keys: tuple[str, ...] = ()
 
 
-def read_tokenizer_settings(directory: Path, text: str) -> TokenizerWithSettings:
+def apply_tokenizer_config(directory: Path, text: str) -> TokenizerWithSettings:
     """Apply the tokenizer settings in `directory` to `text`, the content of a tokenizer.json."""
     path = find_first_file([directory], SENTENCE_CONFIGS)
-    encoder_settings = read_optional_object(path) if path else {}
+    encoder_settings = read_optional_json_object(path) if path else {}
     settings = {
-        **read_optional_object(directory / TOKENIZER),
-        **get_tokenizer_arguments(encoder_settings),
+        **read_optional_json_object(directory / TOKENIZER),
+        **get_tokenizer_init_arguments(encoder_settings),
     }
     return apply_tokenizer_settings(
         text, settings, lowercases_text=encoder_settings.get("do_lower_case") is True
@@ -69,7 +69,7 @@ def read_tokenizer_settings(directory: Path, text: str) -> TokenizerWithSettings
 
 def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
     """Yield a note for each unsupported setting in tokenizer_config.json."""
-    for key in read_tokenizer_settings(directory, text).ignored_keys:
+    for key in apply_tokenizer_config(directory, text).ignored_keys:
         yield format_ignored_key(key, directory / TOKENIZER)
 
 
@@ -231,7 +231,7 @@ GENERATED_SETTINGS: Mapping[str, str] = {
 """Settings with tokens that the model reads or generates, with the config key of each setting."""
 
 
-def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
+def drop_out_of_vocab_ids(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
     """Remove ids outside the vocabulary from `FILTERING_SETTINGS`. Yield a remark for each affected
     key.
     """
@@ -250,7 +250,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         yield f"`{key}` has {_format_value(unknown)}, which is not in the vocabulary; ignored"
 
 
-def find_unknown_token(model: ModelDefinition, settings: Settings) -> tuple[str, str]:
+def find_out_of_vocab_token(model: ModelDefinition, settings: Settings) -> tuple[str, str]:
     """Return the key and description of a generated token outside the vocabulary, or "" and ""."""
     vocabulary = _read_vocabulary(model)
     for name, key in GENERATED_SETTINGS.items():
@@ -294,7 +294,7 @@ def _iterate_unread_settings(
     path: Path | None, supported_values: Mapping[str, Sequence[object]]
 ) -> Iterator[str]:
     """Yield a remark for each ignored key in a config file."""
-    for key, value in read_optional_object(path).items():
+    for key, value in read_optional_json_object(path).items():
         values = supported_values.get(key, (None, {}, False))
         if values and value not in values:
             yield format_ignored_key(key, path)
@@ -308,11 +308,11 @@ READ_TOKENIZER_ARGUMENTS = frozenset(
 
 def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
     """Yield a remark for each argument of the tokenizer or of a tokenizer call that is ignored."""
-    settings = read_optional_object(path)
-    for key in get_tokenizer_arguments(settings):
+    settings = read_optional_json_object(path)
+    for key in get_tokenizer_init_arguments(settings):
         if key not in READ_TOKENIZER_ARGUMENTS:
             yield format_ignored_key(key, path)
-    call_arguments = get_call_arguments(settings)
+    call_arguments = get_tokenizer_call_arguments(settings)
     for key, value in call_arguments.items():
         if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
             yield format_ignored_key(key, path)

@@ -72,7 +72,7 @@ LastPosition: TypeAlias = tuple[Value, int]
 """The last position of a value along an axis, written as (value, axis)."""
 
 
-def has_start_position(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
+def has_prefix_position(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
     """Return True if an output has a position before the first token, because of a prefix."""
     value, time_axis = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
@@ -233,10 +233,10 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialStateValue]
     """
     if not targets:
         return None
-    encoder = EncoderBuilder(plan)
+    encoder = EncoderGraphBuilder(plan)
     encoder.copy_nodes(targets.values())
     outputs = {name: encoder.build_output(target) for name, target in targets.items()}
-    b, (min_lengths, length_equations) = encoder.b, plan.get_known_lengths()
+    b, (min_lengths, length_equations) = encoder.b, plan.get_length_constraints()
     name = f"{plan.graph.name} encode"
     graph = remove_unused_inputs(
         b.build_graph(name, outputs, min_lengths=min_lengths, length_equations=length_equations)
@@ -250,7 +250,7 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialStateValue]
     )
 
 
-class EncoderBuilder:
+class EncoderGraphBuilder:
     """A builder of the encoder graph, i.e. the full-forward graph with a time axis of size 0."""
 
     def __init__(self, plan: StepPlan) -> None:

@@ -116,7 +116,7 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
         case ops.Slice(axis) | ops.Index(axis) | ops.CumSum(axis):
             return node.get_operand(), axis
         case ops.Scan(axis=axis):
-            return node.op.get_first_scanned(node), axis
+            return node.op.get_first_scanned_operand(node), axis
     return ops.RecurrentLayer.sequence(node), SEQUENCE_AXIS
 
 

@@ -49,7 +49,7 @@ from specc.analysis.causality import find_time_symbol
 from specc.incremental.encoder_graph import (
     InitialStateValue,
     build_encoder_graph,
-    has_start_position,
+    has_prefix_position,
     pad_top_k_keys,
 )
 from specc.incremental.graph_boundary import (
@@ -147,7 +147,7 @@ class StepGraphBuilder:
         needs = {n: NEWEST_ONLY if p == "newest" else 0.0 for n, p in plan.outputs.items()}
         outputs = {n: self.draft.slice_output(graph.outputs[n], d) for n, d in needs.items()}
         self.states.update_chunk_count()
-        minima, equations = plan.get_known_lengths()
+        minima, equations = plan.get_length_constraints()
         minima[str(plan.new_chunk_count)] = 1
         outputs |= self.states.next_states()
         name, build = f"{graph.name} step", self.draft.builder.build_graph
@@ -354,7 +354,7 @@ def derive_step_graph(
     options = (evicts_positions, chunk_length)
     plan = StepPlan.from_graph(graph, symbol, time_axis_input, outputs, *options)
     builder = StepGraphBuilder(plan)
-    if first_token_logits and not has_start_position(graph, plan.flow, first_token_logits):
+    if first_token_logits and not has_prefix_position(graph, plan.flow, first_token_logits):
         first_token_logits = ""
     # Keep a state as an input even if no node reads it, because the runtime always passes it.
     step, states = builder.build_graph(), tuple(builder.states.states)
@@ -372,7 +372,7 @@ def derive_step_graph(
     )
 
 
-def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
+def build_derived_graphs(step: DecodeGraph) -> DerivedGraphs:
     """Build the encoder graph of `step`; return the encoder graph, the step and the states."""
     inputs, invariants = step.plan.graph.inputs.values(), step.loop_invariant_inputs.items()
     # A static input of the spec is also an input of the step; `encode` returns all other values.

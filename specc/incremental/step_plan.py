@@ -176,7 +176,7 @@ class StepPlan(PositionDemandContext):
         """Return True if a value depends on the time axis."""
         return self.flow.get_state(value).is_time_dependent
 
-    def get_known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
+    def get_length_constraints(self) -> tuple[dict[str, int], dict[str, Dim]]:
         """Return the bounds and the equations of symbolic dimensions other than the time axis."""
         min_lengths = dict(self.graph.min_lengths)
         min_lengths.pop(self.time_symbol, None)

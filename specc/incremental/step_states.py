@@ -160,7 +160,7 @@ class StepStates:
         count = self._get_past_chunk_count()
         if rate != 1:
             count = b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(rate, "i64")))
-        return build_count_sum(b, count, offset)
+        return add_length_to_count(b, count, offset)
 
     def _get_past_chunk_count(self) -> Value:
         """Return the number of earlier chunks, which is a decode state."""
@@ -174,7 +174,7 @@ class StepStates:
         """Build the next number of earlier chunks, if this number is a state."""
         if self.past_chunk_count is not None:
             new = self.draft.plan.new_chunk_count
-            self.next_values["next.rows"] = build_count_sum(
+            self.next_values["next.rows"] = add_length_to_count(
                 self.draft.builder, self.past_chunk_count, new
             )
 
@@ -276,7 +276,7 @@ class StepStates:
         }
 
 
-def build_count_sum(b: GraphBuilder, count: Value, length: Dim) -> Value:
+def add_length_to_count(b: GraphBuilder, count: Value, length: Dim) -> Value:
     """Add an axis size to a count."""
     return b.add_op(ops.Arith("add"), count, b.add_op(ops.Size(length)))
 

@@ -329,7 +329,7 @@ _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
 
 
 @cache
-def get_process_namespace() -> str:
+def get_pid_namespace_id() -> str:
     """Return eight hex digits that identify boot and container, in which process ids are unique."""
     identifiers = [platform_and_signals.get_host_name()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
@@ -348,7 +348,7 @@ def _read_file_or_link(path: str) -> str:
 
 def get_temporary_prefix() -> str:
     """Return the prefix of this process's temporary file names, after the leading dot."""
-    return f"specc-{get_process_namespace()}-{os.getpid()}-"
+    return f"specc-{get_pid_namespace_id()}-{os.getpid()}-"
 
 
 def is_stale_file_name(name: str, written_time: float) -> bool:
@@ -356,7 +356,7 @@ def is_stale_file_name(name: str, written_time: float) -> bool:
     match = _TEMPORARY_NAME.fullmatch(name)
     if match is None or platform_and_signals.is_process_alive(int(match[2])):
         return False
-    return match[1] == get_process_namespace() or time.time() - written_time > STALE_SECONDS
+    return match[1] == get_pid_namespace_id() or time.time() - written_time > STALE_SECONDS
 
 
 @contextmanager

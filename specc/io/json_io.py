@@ -108,7 +108,7 @@ def _record_to_json(record: object) -> dict[str, Json]:
     return {keys.get(name, name): to_json_value(getattr(record, name)) for name in names}
 
 
-def parse_exact_integer(value: object) -> int | None:
+def get_exact_integer(value: object) -> int | None:
     """Return a value that is an integer unchanged, or None. `true` and 3.0 are not integers."""
     return value if type(value) is int else None
 
@@ -142,7 +142,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
     """Raise InvalidJsonError if a value exceeds the limits. The function is not recursive."""
     level, depth = [value], 0
     while level:
-        integers = [n for item in level if (n := parse_exact_integer(item)) is not None]
+        integers = [n for item in level if (n := get_exact_integer(item)) is not None]
         bound = limits.max_integer
         if bound is not None and max(map(abs, integers), default=0) >= bound:
             raise InvalidJsonError("the text contains a number with too many digits")
@@ -213,7 +213,7 @@ class JsonFields:
 
     def read_int(self, key: str, low: int, high: int) -> int:
         """Return the value of a field that must be an integer from `low` to `high`."""
-        value = parse_exact_integer(self.get_required(key))
+        value = get_exact_integer(self.get_required(key))
         if value is None:
             self.raise_invalid(key, "is not an integer")
         if not low <= value <= high:
@@ -289,7 +289,7 @@ class JsonFields:
             self.raise_invalid(key, "is missing")
         return value
 
-    def read_table(self, key: str) -> dict[str, object]:
+    def read_dict(self, key: str) -> dict[str, object]:
         """Return the value of a required field that must be an object, with unchecked values."""
         value = self.get_optional(key)
         if not isinstance(value, dict):
@@ -298,7 +298,7 @@ class JsonFields:
 
     def read_string_map(self, key: str) -> dict[str, str]:
         """Return the value of a required field that must be an object whose values are strings."""
-        table = self.read_table(key)
+        table = self.read_dict(key)
         texts = {name: value for name, value in table.items() if isinstance(value, str)}
         if len(texts) < len(table):
             self.raise_invalid(key, "contains a value that is not a string")

@@ -161,7 +161,7 @@ class Graph:
         """Return the origin of a node, or an empty origin if no origin is recorded."""
         return self.node_origins.get(node, NodeOrigin()) if node else NodeOrigin()
 
-    def map_users(self) -> dict[Value, list[tuple[Node, int]]]:
+    def collect_users(self) -> dict[Value, list[tuple[Node, int]]]:
         """Return the users of each value as pairs (node, operand index)."""
         users: dict[Value, list[tuple[Node, int]]] = {}
         for node, _ in self.nodes:

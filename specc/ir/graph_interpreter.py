@@ -194,7 +194,7 @@ def check_index_range(min_index: int, max_index: int, bound: int, description: s
         )
 
 
-def evaluate_last_index(length: int) -> int:
+def get_last_index(length: int) -> int:
     """Return the last index of an axis. Raise E0912 if the axis is empty."""
     if not length:
         raise_error(
@@ -224,7 +224,7 @@ def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
     return [*shape[: op.axis], prod(shape[op.axis : end]), *shape[end:]]
 
 
-def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
+def resolve_slice_bounds(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
     """Return (start, stop) of a slice of an axis. Raise E0912 for a slice out of range."""
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
     if not 0 <= start <= stop <= length:
@@ -232,7 +232,7 @@ def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tu
     return start, stop
 
 
-def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int:
+def resolve_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int:
     """Return the index of an `index` op. Raise E0912 for an index out of range."""
     index = evaluate_length(op.index, lengths)
     if not 0 <= index < length:
@@ -240,7 +240,7 @@ def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> in
     return index
 
 
-def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
+def resolve_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
     """Return `k` of a `top_k` op. Raise E0912 if `k` exceeds the size of the axis."""
     k = evaluate_length(op.k, lengths)
     if not 0 <= k <= length:
@@ -248,7 +248,7 @@ def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int
     return k
 
 
-def evaluate_stride(
+def resolve_slice_range(
     op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
 ) -> tuple[int, int, int]:
     """Return (start, stop, step) of a strided slice. Raise E0912 for a slice out of range."""

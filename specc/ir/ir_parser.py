@@ -22,7 +22,7 @@ from specc.ir.ir_printer_and_lexer import (
     REST_OF_LINE_PATTERN,
     TYPE_PATTERN,
     VALUE_PATTERN,
-    IrLineReader,
+    IrLexer,
 )
 from specc.ir.op import OPS_BY_NAME, Op
 from specc.ir.types import ShapeError, Type
@@ -41,7 +41,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
     """Parse the textual IR. Return the graphs by name. `name` is the text's name in messages."""
     if len(text) > MAX_IR_TEXT_LENGTH:
         raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of textual IR")
-    lines = IrLineReader(Source(name, text))
+    lines = IrLexer(Source(name, text))
     if lines.line != IR_HEADER:
         raise_error(
             "E0927",
@@ -66,7 +66,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
 class _GraphParser:
     """A parser of one graph of the textual IR, from the `graph` line to the `end` line."""
 
-    lines: IrLineReader
+    lines: IrLexer
     depth: int
 
     def __post_init__(self) -> None:
@@ -178,7 +178,7 @@ class _GraphParser:
         lines.node_count += 1
         if lines.node_count > MAX_IR_NODES:
             lines.raise_error_here(f"more than {MAX_IR_NODES} nodes")
-        span = lines.get_rest_span()
+        span = lines.get_remaining_span()
         recorded_types = [self.parse_result(0)]
         while lines.skip_word(", "):
             recorded_types.append(self.parse_result(len(recorded_types)))

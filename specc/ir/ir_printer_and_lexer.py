@@ -255,7 +255,7 @@ DIM_PATTERN = re.compile(r"<([^<>]*)>")
 REST_OF_LINE_PATTERN = re.compile(r".+")
 
 
-class IrLineReader:
+class IrLexer:
     """A lexer that reads the tokens of the textual IR line by line."""
 
     def __init__(self, source: Source) -> None:
@@ -281,13 +281,13 @@ class IrLineReader:
         self.offset = min(self.start + len(self.line) + 1, len(self.source.text))
         self._load_line()
 
-    def get_rest_span(self) -> Span:
+    def get_remaining_span(self) -> Span:
         """Return the span of the unread part of the current line."""
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
     def raise_error_here(self, expected: str, span: Span | None = None) -> NoReturn:
         """Raise E0928 with the message `expected` at `span` or at the current position."""
-        span = span or self.get_rest_span()
+        span = span or self.get_remaining_span()
         raise_error(
             "E0928", f"invalid textual IR: {expected}", span, helps=["compile the model again"]
         )

@@ -93,13 +93,13 @@ def _build_body(
     position = inner.add_input("row", Input(remove_axis(sequence.type, 1)))
     carries = [inner.add_input(f"state {n}", Input(s.type)) for n, s in enumerate(initial_states)]
     captured = {name: inner.add_input(name, Input(v.type)) for name, v in captures.items()}
-    next_states = compute_cell(CellBuilder(inner), op, position, carries, captured)
+    next_states = build_cell(CellBuilder(inner), op, position, carries, captured)
     return inner.build_graph(
         "step", {**{f"next {n}": s for n, s in enumerate(next_states)}, "out": next_states[0]}
     )
 
 
-def compute_cell(
+def build_cell(
     f: CellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
     """Return the next states for the input projection `input` and the captured weights `w`."""

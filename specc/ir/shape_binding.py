@@ -181,7 +181,7 @@ LengthSource: TypeAlias = AxisSource | Dim
 """The source of a symbol: an input axis, or an expression over symbols that have a source."""
 
 
-def find_length_sources(
+def find_symbol_sources(
     inputs: Mapping[str, Type],
     length_equations: Mapping[str, Dim] | None = None,
     known_symbols: Collection[str] = (),

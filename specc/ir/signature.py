@@ -54,7 +54,7 @@ class RearrangePattern:
         """The axis names on the right side, ignoring parentheses."""
         return [name for axis in self.right for name in axis]
 
-    def find_one_sided_axis_names(self) -> list[str]:
+    def find_unmatched_axis_names(self) -> list[str]:
         """Return the axis names that do not occur exactly once on each side."""
         left_names, right_names = self.left_names, self.right_names
         names = {*left_names, *right_names}
@@ -152,7 +152,7 @@ class AxisBindings:
         mismatch = next((a, b) for a, b in zip(bound_dims, dims, strict=True) if a != b)
         raise make_length_mismatch_error(name, mismatch[0], first_operand, mismatch[1], operand)
 
-    def broadcast_marked_axes(self) -> None:
+    def broadcast_axes(self) -> None:
         """Broadcast axes marked with `#`. Raise ShapeError if sizes other than 1 differ."""
         for name, operand_dims in self.broadcastable.items():
             if fixed_dims := self.dims.get(name):
@@ -259,7 +259,7 @@ class Signature:
                     axes.broadcastable.setdefault(mark.name, []).append((lengths, n))
                 else:
                     axes.bind_name(mark.name, lengths, n)
-        axes.broadcast_marked_axes()
+        axes.broadcast_axes()
         return axes
 
     def build_results(self, axes: AxisBindings) -> tuple[Type, ...]:

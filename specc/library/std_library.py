@@ -213,7 +213,7 @@ def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
     return tuple(decode_field(v, nodes, source) for v in value["t"])
 
 
-def render_std_table(directory: Path) -> str:
+def serialize_std_library(directory: Path) -> str:
     """Render the JSON table of a specs directory: digest, names and tree of each std file."""
     rows = []
     for name, source in read_std_sources(directory).items():
@@ -232,4 +232,4 @@ def render_std_table(directory: Path) -> str:
 
 if __name__ == "__main__":
     specs = Path(sys.argv[1])
-    (specs / "std.json").write_text(render_std_table(specs / "std"), encoding="utf-8")
+    (specs / "std.json").write_text(serialize_std_library(specs / "std"), encoding="utf-8")

@@ -61,7 +61,7 @@ class DocumentAnalysis:
         return self.module.extended if self.module else None
 
     @cached_property
-    def config_paths(self) -> Mapping[str, ast.Field]:
+    def config_fields_by_path(self) -> Mapping[str, ast.Field]:
         """The config fields of the spec by dotted path."""
         return self.spec.program.map_fields_by_path() if self.spec else {}
 

@@ -21,7 +21,7 @@ from specc.lsp.document_analysis import (
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_lexer import Token
 from specc.syntax.dsl.dsl_parser import ExpectedTokens, find_expected_tokens
-from specc.syntax.dsl.expression_printer import format_type_name
+from specc.syntax.dsl.expression_printer import format_inline_type
 from specc.syntax.dsl.syntax_errors import find_open_brackets
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 from specc.syntax.input_declarations import iterate_declared_inputs
@@ -127,10 +127,10 @@ def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[Complet
     used_module = analysis.find_used_module(head)
     for name, item in used_module.items.items() if used_module else ():
         yield CompletionItem(name, "function", doc=item.doc)
-    for path, field in analysis.config_paths.items():
+    for path, field in analysis.config_fields_by_path.items():
         parent_path, _, name = path.rpartition(".")
         if parent_path and parent_path == head.removeprefix("config."):
-            yield CompletionItem(name, "property", format_type_name(field.type), field.doc)
+            yield CompletionItem(name, "property", format_inline_type(field.type), field.doc)
 
 
 def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
@@ -232,14 +232,14 @@ def _complete_declared_inputs(file: ast.File, names: set[str]) -> Iterator[Compl
     """Yield the entries of a file's `inputs` whose names are not in `names`."""
     for entry in iterate_declared_inputs(file):
         if entry.name not in names:
-            yield CompletionItem(entry.name, "property", format_type_name(entry.type))
+            yield CompletionItem(entry.name, "property", format_inline_type(entry.type))
 
 
 def _complete_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Yield the config fields of the base spec."""
     base = analysis.base_namespace
     for field in iterate_config_fields(base.root.file.items) if base else ():
-        yield CompletionItem(field.name, "property", format_type_name(field.type), field.doc)
+        yield CompletionItem(field.name, "property", format_inline_type(field.type), field.doc)
 
 
 def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
@@ -248,7 +248,7 @@ def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     for block, _ in blocks:
         for param in (*block.params, *block.results) if block.kind == "graph" else ():
             if param.name:
-                yield CompletionItem(param.name, "property", format_type_name(param.type))
+                yield CompletionItem(param.name, "property", format_inline_type(param.type))
 
 
 def complete_call_options(analysis: DocumentAnalysis, callee: str) -> Iterator[CompletionItem]:
@@ -257,7 +257,7 @@ def complete_call_options(analysis: DocumentAnalysis, callee: str) -> Iterator[C
     # a built-in function shadows a std block, but not a user block, with the same name
     if item_and_module is not None and not (item_and_module[1].is_standard and callee in BUILTINS):
         for param in item_and_module[0].params or ():
-            kind = format_type_name(param.type) if param.type else ""
+            kind = format_inline_type(param.type) if param.type else ""
             yield CompletionItem(f"{param.name}=", "option", kind)
     elif callee in BUILTINS:
         yield from _complete_builtin_options(callee)
@@ -279,9 +279,9 @@ def _complete_scope(
     for binding in reversed(list(iterate_visible_bindings(item, offset)) if item else []):
         types = analysis.shapes.get((binding.span.start, binding.span.end), (binding.kind,))
         yield CompletionItem(binding.name, "variable", " or ".join(types))
-    for path, field in analysis.config_paths.items():
+    for path, field in analysis.config_fields_by_path.items():
         if "." not in path:
-            yield CompletionItem(path, "property", format_type_name(field.type), field.doc)
+            yield CompletionItem(path, "property", format_inline_type(field.type), field.doc)
     if analysis.module is not None:
         yield from _complete_module_names(analysis.module)
     yield from _complete_standard_names(analysis)

@@ -20,7 +20,7 @@ from specc.lsp.document_analysis import (
 )
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_header, format_node_without_body, format_statement
-from specc.syntax.dsl.expression_printer import concat_parts, format_type_name, join_pieces
+from specc.syntax.dsl.expression_printer import concat_parts, format_inline_type, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEYWORD_NODES: dict[str, type[ast.Node]] = {
@@ -36,7 +36,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "block": ast.Block,
     "graph": ast.Block,
     **dict.fromkeys(ast.DEFINITION_KINDS, ast.Definition),
-    "reading": ast.ReadingSection,
+    "reading": ast.PreprocessingSection,
     "weights": ast.WeightsSection,
     "generate": ast.GenerateSection,
     "quantize": ast.QuantizeSection,
@@ -138,7 +138,7 @@ def _find_declaration_hover(
             | ast.DefinitionParameter()
             | ast.InputDeclaration()
         ):
-            type_text = f": {format_type_name(node.type)}" if node.type else ""
+            type_text = f": {format_inline_type(node.type)}" if node.type else ""
             return _make_binding_hover(analysis, node.name + type_text, span)
     return None
 
@@ -176,7 +176,11 @@ def _find_option_hover(
 
 def _find_config_path_hover(analysis: DocumentAnalysis, path: str) -> HoverInfo | None:
     """Return the hover of the config field at a dotted path, or None if there is none."""
-    return _make_field_hover(analysis.config_paths[path]) if path in analysis.config_paths else None
+    return (
+        _make_field_hover(analysis.config_fields_by_path[path])
+        if path in analysis.config_fields_by_path
+        else None
+    )
 
 
 def _find_name_hover(
@@ -255,7 +259,7 @@ def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> Hov
         else None
     )
     code = (
-        f"{name}: {format_type_name(declared_type)}"
+        f"{name}: {format_inline_type(declared_type)}"
         if declared_type
         else f"{name}  # {last_binding.kind}"
     )

@@ -29,7 +29,7 @@ PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
 MAX_WORDS = 3  # maximum number of names that one suggestion replaces
 
 
-def replace_span(span: Span, text: str) -> QuickFixEdit:
+def make_replacement_edit(span: Span, text: str) -> QuickFixEdit:
     """Return the edit that replaces the text of a span."""
     return QuickFixEdit(f"write `{text}`", span.start, span.end, text)
 
@@ -86,7 +86,7 @@ def _propose_option_edits(
         return
     for call in _iterate_calls(analysis, spans):
         option_spans = [o.span for o in call.options if o.name == option[1] and o.span]
-        yield from (replace_span(span, code) for span in option_spans)
+        yield from (make_replacement_edit(span, code) for span in option_spans)
         if not option_spans:
             yield from _append_option(call, code)
 
@@ -201,13 +201,13 @@ def _propose_mask_edits(
             if option.name == "mask" and value is not None:
                 # `|` has a lower precedence than the appended operator
                 text = f"({value.text})" if "|" in value.text else value.text
-                yield replace_span(value, f"{text} {code}")
+                yield make_replacement_edit(value, f"{text} {code}")
 
 
 def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[QuickFixEdit]:
     """Yield edits that replace the text of a label, or insert code after or before the text."""
     if not is_addition and not code.startswith("@ "):
-        yield replace_span(span, code)
+        yield make_replacement_edit(span, code)
     else:
         title = f"add `{code}`"
         blank = " " if code[0].isalnum() or code[0] == "@" else ""
@@ -222,7 +222,7 @@ def _propose_call_edits(
     name = CALLED_NAME.match(code)
     for call in _iterate_calls(analysis, spans) if name else ():
         if name and call.function.path == name[1] and call.span is not None:
-            yield replace_span(call.span, code)
+            yield make_replacement_edit(call.span, code)
 
 
 def _propose_placeholder_edits(
@@ -235,7 +235,7 @@ def _propose_placeholder_edits(
         return
 
     def make_edit(target: Span, replacement: Span) -> QuickFixEdit:
-        return replace_span(target, PLACEHOLDER_NAME.sub(lambda _: replacement.text, code))
+        return make_replacement_edit(target, PLACEHOLDER_NAME.sub(lambda _: replacement.text, code))
 
     error_span = spans[0]
     for call in _iterate_calls(analysis, spans[:1]):
@@ -316,7 +316,7 @@ def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterato
     """Yield edits that may implement a diagnostic's suggestions, the most likely first."""
     for fix in diagnostic.fixes:
         if analysis.is_in_document(fix.span):
-            yield replace_span(fix.span, fix.text)
+            yield make_replacement_edit(fix.span, fix.text)
     spans = _list_label_spans(analysis, diagnostic)
     # try suggested names first, because they are more likely than suggestions in help messages
     if spans:
@@ -371,7 +371,7 @@ def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[s
 def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterator[QuickFixEdit]:
     """Yield edits that replace a misspelled name with the suggested name."""
     if NAME_CHARACTERS.fullmatch(span.text):
-        yield replace_span(span, suggestion)
+        yield make_replacement_edit(span, suggestion)
     for name in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
         # in `side.linaer`, only the last component is misspelled
         last_part = name.rpartition(".")[2] if "." not in suggestion else name

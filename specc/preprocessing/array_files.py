@@ -71,7 +71,7 @@ def parse_npy(data: bytes, name: str) -> Array:
             name, f"its shape needs {expected} bytes of data, got {available}", SAVE_AGAIN_HELP
         )
     flat = np.frombuffer(data, dtype, count, start)
-    return to_native_order(flat.reshape(shape, order="F" if is_fortran_order else "C"))
+    return to_native_byte_order(flat.reshape(shape, order="F" if is_fortran_order else "C"))
 
 
 def _check_dtype(dtype: "np.dtype[np.generic]", name: str) -> None:
@@ -119,7 +119,7 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
     return arrays
 
 
-def to_native_order(array: Array) -> Array:
+def to_native_byte_order(array: Array) -> Array:
     """Return an array in native byte order that is C-contiguous and read-only."""
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
@@ -316,9 +316,9 @@ def _narrow_array(array: Array, dtype: str, name: str) -> Array:
         result = array.astype(NUMPY_DTYPES[dtype])
     has_overflowed = np.isinf(result) & np.isfinite(array)
     if has_overflowed.any():
-        reason = f"the value at {format_index(has_overflowed)} is too large for {dtype}"
+        reason = f"the value at {format_first_true_index(has_overflowed)} is too large for {dtype}"
         _raise_inexact(array, dtype, name, reason)
-    return to_native_order(result)
+    return to_native_byte_order(result)
 
 
 def cast_input_array(array: Array, dtype: str, name: str) -> Array:
@@ -343,7 +343,7 @@ def cast_input_array(array: Array, dtype: str, name: str) -> Array:
         is_changed = _find_difference(array, result)
     if is_changed.any():
         _raise_changed_value(array, dtype, name, is_changed)
-    return to_native_order(result)
+    return to_native_byte_order(result)
 
 
 def _raise_changed_value(
@@ -351,7 +351,8 @@ def _raise_changed_value(
 ) -> NoReturn:
     """Raise E0907 with the first value that the conversion changes."""
     index = tuple(int(i) for i in np.argwhere(is_changed)[0])
-    reason = f"{dtype} cannot represent the value {array[index]} at {format_index(is_changed)}"
+    place = format_first_true_index(is_changed)
+    reason = f"{dtype} cannot represent the value {array[index]} at {place}"
     _raise_inexact(array, dtype, name, f"{reason} exactly")
 
 
@@ -368,7 +369,7 @@ def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
     return np.asarray(result.astype(array.dtype) != array)
 
 
-def format_index(mask: Array) -> str:
+def format_first_true_index(mask: Array) -> str:
     """Format the index of the first true element of a mask, e.g. as `[0, 3]`."""
     return str([int(i) for i in np.argwhere(mask)[0]])
 

@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text, read_bytes
-from specc.preprocessing.preprocessing_records import AudioConfig, FilterBanks, LogMel, Waveform
+from specc.preprocessing.preprocessing_records import (
+    AudioConfig,
+    FilterBankConfig,
+    LogMelConfig,
+    Waveform,
+)
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -209,13 +214,13 @@ def compute_audio_features(recording: AudioRecording, record: AudioConfig, name:
             waveform = samples.astype(np.float64)
             std = np.sqrt(waveform.var() + VARIANCE_EPSILON)
             return np.asarray((waveform - waveform.mean()) / std, np.float32)
-        case LogMel():
+        case LogMelConfig():
             if len(samples) > record.sample_count and not record.do_truncate:
                 _raise_too_long(name, len(samples), record.sample_count, record.sample_rate)
             padded = np.zeros(record.sample_count, np.float32)
             padded[: len(samples)] = samples[: record.sample_count]
             return compute_log_mel_spectrogram(padded, record)
-        case FilterBanks():
+        case FilterBankConfig():
             max_samples = (record.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
             # Ignore samples at the end of the audio that are fewer than one hop.
             sample_limit = max_samples + KALDI_HOP - 1
@@ -224,7 +229,7 @@ def compute_audio_features(recording: AudioRecording, record: AudioConfig, name:
             return compute_kaldi_filter_banks(samples[:sample_limit], record)
 
 
-def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
+def compute_log_mel_spectrogram(samples: Floats, record: LogMelConfig) -> Floats:
     """Compute a log-mel spectrogram, float32 [bins, frames], with centered windows."""
     padding = record.window_length // 2
     frames = _frame_samples(
@@ -240,7 +245,7 @@ def compute_log_mel_spectrogram(samples: Floats, record: LogMel) -> Floats:
     return np.ascontiguousarray(scaled.T, np.float32)
 
 
-def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
+def compute_kaldi_filter_banks(samples: Floats, record: FilterBankConfig) -> Floats:
     """Compute Kaldi filter banks, float32 [frames, bins], from windows inside the audio."""
     features = np.zeros((record.num_frames, record.num_mel_bins), np.float32)
     if len(samples) >= KALDI_WINDOW:

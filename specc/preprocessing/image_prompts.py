@@ -120,7 +120,7 @@ def stack_padded(arrays: Sequence[Array]) -> Array:
     return np.stack([np.pad(a, pad) for a, pad in zip(arrays, paddings, strict=True)])
 
 
-def merge_images(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Array:
+def stack_image_groups(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Array:
     """Stack the images (float32 [images, …]) of all texts. Raise E0912 if texts have different
     numbers of images and there is no mask input.
     """
@@ -242,7 +242,7 @@ def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
     raise_error("E0910", "the model has no image input", helps=helps)
 
 
-def find_placeholder(record: JsonTokenizer) -> str:
+def get_image_placeholder(record: JsonTokenizer) -> str:
     """Return the placeholder text that stands for an image in prompts."""
     if record.placeholder_replacement:
         return record.placeholder_replacement[0]
@@ -254,7 +254,7 @@ def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple
     """Replace each image's placeholder in a text if the tokenizer defines replacements by token
     grid. Raise E0991 if the numbers of placeholders and images differ.
     """
-    placeholder = find_placeholder(record)
+    placeholder = get_image_placeholder(record)
     first, *parts = text.split(placeholder) if placeholder else [text]
     if len(parts) != len(grids):
         escaped_placeholder = escape_text(placeholder)
@@ -271,11 +271,11 @@ def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple
     replacement = record.placeholder_replacement
     if replacement is None or len(replacement) == PLAIN_REPLACEMENT:
         return text
-    replacements = (format_image_grid(replacement, grid) for grid in grids)
+    replacements = (format_image_replacement(replacement, grid) for grid in grids)
     return first + "".join(map(add, replacements, parts))
 
 
-def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
+def format_image_replacement(texts: Sequence[str], grid: tuple[int, int]) -> str:
     """Format the replacement of an image placeholder. An image with a grid is replaced by the texts
     of all grid cells, with a separator between rows, and the end text. An image without a grid has
     its own replacement text.

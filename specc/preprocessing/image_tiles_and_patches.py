@@ -16,9 +16,9 @@ from specc.preprocessing.images import (
     ImageSize,
     decode_image,
     decode_pil_image,
-    normalize_image,
-    normalize_pixels,
     pad_with_black,
+    resize_and_normalize_image,
+    resize_and_normalize_pixels,
     resize_pixels,
 )
 from specc.preprocessing.preprocessing_records import ImageConfig
@@ -51,9 +51,9 @@ def preprocess_pixels(pixels: Array, record: ImageConfig) -> PreprocessedImage:
     supported.
     """
     if not record.sizing:
-        return PreprocessedImage(normalize_image(pixels, record)[0])
+        return PreprocessedImage(resize_and_normalize_image(pixels, record)[0])
     images, shape, grid = SIZINGS[record.sizing](pixels, record)
-    values = np.stack([normalize_pixels(image, record) for image in images])
+    values = np.stack([resize_and_normalize_pixels(image, record) for image in images])
     if record.patch_lengths:
         values = flatten_patches(values[0], *record.patch_lengths)
     elif not is_tiled(record):
@@ -86,7 +86,7 @@ def _prepare_square_overview(pixels: Array, record: ImageConfig) -> Preprocessed
     square[:] = [int(255 * mean) for mean in record.mean]
     top, left = (side - rows) // 2, (side - columns) // 2
     square[top : top + rows, left : left + columns] = pixels
-    values = normalize_pixels(resize_pixels(square, record.size, record), record)[None]
+    values = resize_and_normalize_pixels(resize_pixels(square, record.size, record), record)[None]
     shape, tokens = (rows, columns), record.overview_tokens + 1
     return PreprocessedImage(np.ascontiguousarray(values, np.float32), shape, (1, tokens))
 

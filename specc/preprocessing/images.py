@@ -63,14 +63,14 @@ def decode_pil_image(image: Any, name: str) -> Array:
         _raise_not_image(name, b" ", f"corrupted image ({escape_text(error)[:200]})")
 
 
-def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
+def resize_and_normalize_image(pixels: Array, record: ImageConfig) -> Floats:
     """Normalize pixels [height, width, 1 or 3] to float32 [1, channels, height, width]. Raise E0990
     if the resized image exceeds the input size of the model.
     """
     invert = record.invert is True or (record.invert == "auto" and has_light_background(pixels))
     pixels = _crop_and_resize(pixels, record)
     rows, columns = pixels.shape[:2] if record.shortest_longest_edge else record.size
-    values = normalize_pixels(pixels, record, (rows, columns), invert)
+    values = resize_and_normalize_pixels(pixels, record, (rows, columns), invert)
     if record.shortest_longest_edge:
         # pad after the normalization, so that padding is exactly 0
         bottom_padding, right_padding = record.size[0] - rows, record.size[1] - columns
@@ -78,14 +78,14 @@ def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
     return np.ascontiguousarray(values[None], np.float32)
 
 
-def normalize_pixels(
+def resize_and_normalize_pixels(
     pixels: Array, record: ImageConfig, size: ImageSize | None = None, invert: bool = False
 ) -> Floats:
     """Resize pixels [height, width, 1 or 3] to `size`, and normalize them with the mean and
     standard deviation of `record`. Return float32 [channels, height, width].
     """
     planes = [
-        resize_image(plane, size or plane.shape, record.resample)
+        resize_channel(plane, size or plane.shape, record.resample)
         for plane in _iterate_channels(pixels, record.channels)
     ]
     values = np.stack(planes * (record.channels // len(planes)))
@@ -123,7 +123,7 @@ def has_light_background(pixels: Array) -> bool:
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
 
-def resize_image(plane: Floats, size: ImageSize, kind: Resize) -> Floats:
+def resize_channel(plane: Floats, size: ImageSize, kind: Resize) -> Floats:
     """Resize a channel, float32 [height, width], to `size` with antialiasing, as Pillow does."""
     if plane.shape == size:
         return plane
@@ -147,7 +147,7 @@ def resize_pixels(pixels: Array, size: ImageSize, record: ImageConfig) -> Array:
         resized = _resize_with_pillow(pixels[:, :, 0] if is_gray else pixels, size, record.resample)
         return resized[:, :, None] if is_gray else resized
     planes = pixels.astype(np.float32).transpose(2, 0, 1)
-    return np.stack([resize_image(plane, size, record.resample) for plane in planes], axis=-1)
+    return np.stack([resize_channel(plane, size, record.resample) for plane in planes], axis=-1)
 
 
 def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.array_files import cast_input_array, format_index
+from specc.preprocessing.array_files import cast_input_array, format_first_true_index
 
 EvaluateDim: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
 """A function that evaluates a dimension such as `2 * src + 1`, given the sizes of named dimensions.
@@ -214,7 +214,7 @@ class _InputChecker:
                 count_text = f"{int(is_invalid.sum())} of {array.size} values are NaN"
                 self.add_error(
                     "E0914",
-                    f"`{spec.name}` contains NaN at {format_index(is_invalid)}",
+                    f"`{spec.name}` contains NaN at {format_first_true_index(is_invalid)}",
                     notes=[count_text] if array.size > 1 else [],
                     helps=["check the data for divisions by zero and missing values"],
                 )
@@ -224,7 +224,7 @@ class _InputChecker:
                 self.add_error(
                     "E0913",
                     f"`{spec.name}` contains the id {array[is_invalid][0]} at "
-                    f"{format_index(is_invalid)}, expected 0 to {spec.id_limit - 1}",
+                    f"{format_first_true_index(is_invalid)}, expected 0 to {spec.id_limit - 1}",
                     helps=["check that the ids are from the tokenizer of this model"],
                 )
 

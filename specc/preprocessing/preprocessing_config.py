@@ -11,9 +11,9 @@ from specc.preprocessing.preprocessing_records import (
     INPUT_RECORDS,
     MAX_TOKEN,
     OUTPUT_RECORDS,
+    ArrayConfig,
+    ClassificationOutput,
     InputConfig,
-    LabelsOutput,
-    NumbersOutput,
     OutputFormat,
     SegmentationOutput,
     TextOutput,
@@ -45,7 +45,7 @@ class PreprocessingConfig:
 
     def get_input_config(self, name: str) -> InputConfig:
         """Return the preprocessing of the input `name`."""
-        return dict(self.inputs).get(name, NumbersOutput())
+        return dict(self.inputs).get(name, ArrayConfig())
 
     @property
     def files(self) -> tuple[TokenizerFile, ...]:
@@ -128,9 +128,11 @@ def adapt_labels_to_rank(record: OutputFormat, rank: int) -> OutputFormat:
     height, width]. Task heads of the same spec may have either rank.
     """
     match record:
-        case LabelsOutput() if rank == 4:
+        case ClassificationOutput() if rank == 4:
             return SegmentationOutput(record.labels)
         case SegmentationOutput() if rank == 2:
-            return LabelsOutput(record.labels, min(len(record.labels) or 1, MAX_IMAGE_LABELS))
+            return ClassificationOutput(
+                record.labels, min(len(record.labels) or 1, MAX_IMAGE_LABELS)
+            )
         case _:
             return record

@@ -204,7 +204,7 @@ class Waveform(RenamedFieldRecord):
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class LogMel(RenamedFieldRecord):
+class LogMelConfig(RenamedFieldRecord):
     """A log-mel spectrogram, float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
 
@@ -232,7 +232,7 @@ class LogMel(RenamedFieldRecord):
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class FilterBanks(RenamedFieldRecord):
+class FilterBankConfig(RenamedFieldRecord):
     """Kaldi log filter banks, float32 [frames, bins], with a window of 400 and a hop of 160
     samples, the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
 
@@ -256,7 +256,7 @@ class FilterBanks(RenamedFieldRecord):
 
 
 @immutable_dataclass
-class NumbersOutput(JsonRecord):
+class ArrayConfig(JsonRecord):
     """An output that is printed as an array (the default), with `digits` significant digits."""
 
     tag = "numbers"
@@ -266,10 +266,11 @@ class NumbersOutput(JsonRecord):
 TextConfig: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
 TEXT_CONFIGS = (CharTokenizer, WordTokenizer, ByteTokenizer, JsonTokenizer)
 """The record classes of text inputs, i.e. all tokenizers."""
-AudioConfig: TypeAlias = Waveform | LogMel | FilterBanks
+AudioConfig: TypeAlias = Waveform | LogMelConfig | FilterBankConfig
+AUDIO_CONFIGS = (Waveform, LogMelConfig, FilterBankConfig)
 TEXT_RECORDS: Mapping[str, type[TextConfig]] = {record.tag: record for record in TEXT_CONFIGS}
 TEXT_TAGS = tuple(TEXT_RECORDS)
-AUDIO_TAGS = (Waveform.tag, LogMel.tag, FilterBanks.tag)
+AUDIO_TAGS = tuple(record.tag for record in AUDIO_CONFIGS)
 
 
 def _read_vocabulary(fields: JsonFields, name: str) -> TextConfig:
@@ -281,7 +282,7 @@ def _read_image(fields: JsonFields, name: str) -> ImageConfig:
 
 
 @immutable_dataclass
-class LabelsOutput(RenamedFieldRecord):
+class ClassificationOutput(RenamedFieldRecord):
     """Class scores along the last axis, printed as the `top_k` labels with their probabilities."""
 
     tag = "choice"
@@ -377,10 +378,10 @@ class DetectionOutput(RenamedFieldRecord):
     max_detections: Annotated[int, make_int_range_reader(1, MAX_LABELS)] = 100
 
 
-InputConfig: TypeAlias = ImageConfig | AudioConfig | TextConfig | NumbersOutput
+InputConfig: TypeAlias = ImageConfig | AudioConfig | TextConfig | ArrayConfig
 OutputFormat: TypeAlias = (
-    LabelsOutput
-    | NumbersOutput
+    ClassificationOutput
+    | ArrayConfig
     | TextOutput
     | CtcOutput
     | ImageOutput
@@ -388,13 +389,12 @@ OutputFormat: TypeAlias = (
     | DetectionOutput
 )
 INPUT_RECORDS: Mapping[str, type[InputConfig]] = {
-    record.tag: record
-    for record in (ImageConfig, Waveform, LogMel, FilterBanks, *TEXT_CONFIGS, NumbersOutput)
+    record.tag: record for record in (ImageConfig, *AUDIO_CONFIGS, *TEXT_CONFIGS, ArrayConfig)
 }
 OUTPUT_RECORDS: Mapping[str, type[OutputFormat]] = {
     record.tag: record
     for record in (
-        *(LabelsOutput, NumbersOutput, TextOutput, CtcOutput, ImageOutput, SegmentationOutput),
-        DetectionOutput,
+        *(ClassificationOutput, ArrayConfig, TextOutput, CtcOutput),
+        *(ImageOutput, SegmentationOutput, DetectionOutput),
     )
 }

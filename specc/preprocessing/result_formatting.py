@@ -16,11 +16,11 @@ from specc.preprocessing.images import ImageSize, denormalize_image
 from specc.preprocessing.predictions import compute_probabilities, decode_ctc
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
+    ArrayConfig,
+    ClassificationOutput,
     CtcOutput,
     DetectionOutput,
     ImageOutput,
-    LabelsOutput,
-    NumbersOutput,
     OutputFormat,
     SegmentationOutput,
     TextConfig,
@@ -76,7 +76,7 @@ def _list_candidates(record: DetectionOutput, logits: Floats) -> tuple[Floats, A
     return 0.5 * (1 + np.tanh(logits.ravel() / 2)), indices // class_count, indices % class_count
 
 
-def format_objects(objects: Sequence[DetectedObject], labels: Sequence[str]) -> Iterator[str]:
+def format_detections(objects: Sequence[DetectedObject], labels: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a table with the label, score and box corners of each object."""
     cells = [["label", "score", "left", "top", "right", "bottom"]]
     for detection in objects:
@@ -110,7 +110,7 @@ def format_results(
     postprocessing. Raise E0916 if an output does not match its postprocessing. `sizes` are the
     (height, width) of the input images, one per batch element.
     """
-    formats = preprocessing.outputs or tuple((name, NumbersOutput()) for name in outputs)
+    formats = preprocessing.outputs or tuple((name, ArrayConfig()) for name in outputs)
     lines: list[str] = []
     images: list[tuple[str, bytes]] = []
     for name, record in formats:
@@ -121,7 +121,7 @@ def format_results(
                 notes=[f"the model returned {', '.join(outputs)}"],
             )
         formatted = format_output(name, record, outputs[name], outputs, sizes)
-        if len(formats) > 1 and formatted.lines and not isinstance(record, NumbersOutput):
+        if len(formats) > 1 and formatted.lines and not isinstance(record, ArrayConfig):
             lines.append(f"{escape_text(name)}:")
         lines.extend(formatted.lines)
         images.extend(formatted.images)
@@ -149,11 +149,11 @@ def format_output(
         case CtcOutput():
             mask = outputs.get(record.mask_output)
             lines = _format_transcripts(name, record, value, mask)
-        case LabelsOutput():
+        case ClassificationOutput():
             lines = _format_choices(name, record, value)
         case TextOutput():
             lines = _format_texts(name, record, value)
-        case NumbersOutput():
+        case ArrayConfig():
             lines = _format_numbers(name, record, value)
         case DetectionOutput():
             boxes = outputs.get(record.boxes_output)
@@ -169,7 +169,7 @@ def format_percent(fraction: float) -> str:
     return f"{fraction:.{decimals}%}".replace("%", " %")
 
 
-def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
+def _format_choices(name: str, record: ClassificationOutput, value: Array) -> list[str]:
     if value.dtype.kind != "f" or value.ndim == 0 or not value.size:
         _raise_unexpected_output(name, value, "scores of classes along its last axis")
     classes = value.shape[-1]
@@ -205,7 +205,7 @@ def _format_boxes(
     for index, size in enumerate(image_sizes[:MAX_ROWS]):
         lines += [f"{index}:"] if len(logits) > 1 else []
         detections = decode_detections(record, logits[index], boxes[index], size)
-        lines += format_objects(detections, labels) if detections else ["no objects"]
+        lines += format_detections(detections, labels) if detections else ["no objects"]
     return lines + _format_omitted_rows(len(logits))
 
 
@@ -259,7 +259,7 @@ def _format_transcripts(
     return lines + _format_omitted_rows(len(best_ids))
 
 
-def _format_numbers(name: str, record: NumbersOutput, value: Array) -> list[str]:
+def _format_numbers(name: str, record: ArrayConfig, value: Array) -> list[str]:
     title = f"{escape_text(name)}  {value.dtype}{list(value.shape)}"
     if value.ndim == 0:
         return [f"{escape_text(name)}  {_format_number(value[()], record.digits)}"]

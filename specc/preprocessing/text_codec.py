@@ -20,8 +20,8 @@ from specc.preprocessing.preprocessing_records import (
 from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer
 from specc.preprocessing.tokenizer_library import (
     decode_token_ids,
-    get_tokenizer_label,
-    tokenize_text,
+    encode_token_ids,
+    get_json_token_label,
 )
 from specc.preprocessing.vocabulary import decode_words, encode_words
 
@@ -38,10 +38,10 @@ def encode_text_ids(text: str, record: TextConfig) -> NDArray[np.int64]:
 def encode_texts(texts: Sequence[str], record: TextConfig) -> list[Array]:
     """Encode texts with a single array conversion. Raise the errors of `encode_text_ids`."""
     rows = [_encode_ids(text, record) for text in texts]
-    return convert_id_lists(np.array([*chain.from_iterable(rows)], np.int64), rows)
+    return split_by_lengths(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
-def convert_id_lists(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
+def split_by_lengths(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
     """Convert lists of ids to arrays, with one conversion of the concatenated lists."""
     ends = [0, *accumulate(map(len, sequences))]
     return [ids[start:end] for start, end in pairwise(ends)]
@@ -57,7 +57,7 @@ def _encode_ids(text: str, record: TextConfig) -> list[int]:
         if isinstance(record, ByteTokenizer):
             ids = [byte + record.offset for byte in data]
         else:
-            ids = tokenize_text(text, record)
+            ids = encode_token_ids(text, record)
     start_ids = [] if record.start_token_id is None else [record.start_token_id]
     end_ids = [] if record.end_token_id is None else [record.end_token_id]
     # do not add ids that the tokenizer has already added
@@ -131,7 +131,7 @@ def strip_start_and_end_tokens(
 def get_token_label(number: int, record: TextConfig) -> str:
     """Return the label of a token id in plots: its text, or a dot for a token without text."""
     text = (
-        get_tokenizer_label(number, record)
+        get_json_token_label(number, record)
         if isinstance(record, JsonTokenizer)
         else decode_text([number], record)
     )

@@ -237,7 +237,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     return TokenizerFile.from_text(text)
 
 
-def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
+def encode_token_ids(text: str, record: JsonTokenizer) -> list[int]:
     """Tokenize a text. Raise E0908 (no token id), E0940 (no package) or E0941 (invalid file)."""
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
@@ -315,7 +315,7 @@ def _marks_subwords(text: str) -> bool:
     return bool(json.loads(text)["model"].get("continuing_subword_prefix"))
 
 
-def get_tokenizer_label(number: int, record: JsonTokenizer) -> str:
+def get_json_token_label(number: int, record: JsonTokenizer) -> str:
     """Return the text of a token id, the name of a special token, or "" for an unknown id."""
     text = decode_token_ids([number], record).strip()
     return text or get_token_strings([number], record)[0]

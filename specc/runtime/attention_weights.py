@@ -78,7 +78,7 @@ def _get_iteration_count(loop: Node) -> Dim:
     """Return the trip count of a loop as a symbolic dimension."""
     op = loop.op
     assert isinstance(op, ops.Scan)
-    scanned = op.get_first_scanned(loop)
+    scanned = op.get_first_scanned_operand(loop)
     assert scanned is not None, "a scan has no optional operands"
     return scanned.shape[op.axis]
 

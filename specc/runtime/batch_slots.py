@@ -13,7 +13,7 @@ from specc.ir.model import DecodeState
 from specc.ir.types import Type
 from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.decoder_sessions import MIN_BUFFER_POSITIONS, KVCacheSession
-from specc.runtime.model_inputs import ModelInputs, find_axis
+from specc.runtime.model_inputs import ModelInputs, find_axis_of_length
 
 MIN_EXTRA_PADDING_COLUMNS = 16
 """Minimum number of free positions in a newly allocated KV buffer."""
@@ -53,7 +53,7 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
     for name in prompts[0]:
         type = input_signature.graph.inputs[name].type
         arrays = [np.asarray(prompt[name]) for prompt in prompts]
-        axis = find_axis(type, input_signature.batch_size)
+        axis = find_axis_of_length(type, input_signature.batch_size)
         stacked[name] = stack_padded(arrays, axis, find_left_padded_axes(input_signature, type))
     return stacked
 
@@ -191,7 +191,7 @@ class _MergedBatch:
             type = graph.inputs[name].type
             arrays = [read(part.session, name) for part in self.parts]
             stacked[name] = self._stack_elements(
-                arrays, type, find_axis(type, self.target_session.batch_size)
+                arrays, type, find_axis_of_length(type, self.target_session.batch_size)
             )
         return stacked
 

@@ -12,7 +12,7 @@ from specc.runtime.batch_slots import make_batching_key, stack_prompts
 from specc.runtime.continuous_batching import (
     ContinuousBatch,
     EndedSequence,
-    find_static_batching_reason,
+    explain_static_batching,
 )
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
@@ -66,7 +66,7 @@ def _generate_in_order(
                 results[prompt_index] = _add_prompt_index(failed, prompt_index)
 
     next_index = 0
-    if find_static_batching_reason(generator, settings):
+    if explain_static_batching(generator, settings):
         ended_sequences = generate_in_batches(generator, start_streams(), batch_size)
     else:
         ended_sequences = make_continuous_batch(generator, batch_size).generate(start_streams())

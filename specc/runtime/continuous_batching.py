@@ -18,7 +18,7 @@ from specc.decode.token_selection import (
     list_prompt_tokens,
     make_invalid_logits_error,
     make_prompt_mask,
-    make_uniforms_for_positions,
+    make_uniforms_for_steps,
 )
 from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.batch_slots import (
@@ -122,7 +122,7 @@ class BatchSlot(Generic[T]):
         )
 
 
-def find_static_batching_reason(model: GenerativeModel, settings: GenerationSettings) -> str:
+def explain_static_batching(model: GenerativeModel, settings: GenerationSettings) -> str:
     """Return why sequences of different lengths cannot share a decode batch, or "" if they can."""
     if model.standalone_session is not None:
         return "a standalone generator starts all sequences of a batch at once"
@@ -335,7 +335,7 @@ def _select_tokens(
     uniform = None
     if settings.strategy == "sample":
         positions = ((slot.sequence_index, len(slot.tokens)) for slot in slots)
-        uniform = make_uniforms_for_positions(settings.seed, positions)
+        uniform = make_uniforms_for_steps(settings.seed, positions)
     seen_tokens = np.stack(seen_token_masks) if seen_token_masks else None
     tokens = select_next_tokens(logits, seen_tokens, settings, position, uniform)
     scores: list[float | None] = [None] * len(slots)

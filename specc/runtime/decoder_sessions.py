@@ -8,13 +8,18 @@ import ml_dtypes
 import numpy as np
 
 from specc.artifact.generation_metadata import GenerationMetadata
-from specc.backend import Computation, DeviceTensor, DeviceTensors, IOBindingRun, Session
+from specc.backend import BoundSession, Computation, DeviceTensor, DeviceTensors, Session
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.decode.token_selection import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import PAST_LENGTH_INPUT
-from specc.runtime.model_inputs import ModelInputs, PerTokenInputs, find_axis, split_new_positions
+from specc.runtime.model_inputs import (
+    ModelInputs,
+    PerTokenInputs,
+    find_axis_of_length,
+    split_prefill_chunks,
+)
 
 NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "f32": np.dtype(np.float32),
@@ -68,7 +73,7 @@ class FullForwardSession:
         # The logits at the position before a sequence determine its first token.
         if is_first and logits.ndim > 2 and logits.shape[1] > token_count:
             return _choose_prompt_logits(
-                _select_last(logits), logits[:, -1 - token_count], self.inputs.has_no_valid_token
+                _select_last(logits), logits[:, -1 - token_count], self.inputs.is_fully_padded
             )
         return _select_last(logits)
 
@@ -78,7 +83,7 @@ class FullForwardSession:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepGraphs:
+class StepSessions:
     """The step and encoder sessions of a package, the step `graph`, and the model inputs."""
 
     metadata: GenerationMetadata
@@ -121,7 +126,7 @@ class KVCacheSession:
     """A decoder-with-past session, which maps new tokens to logits and keeps the KV cache."""
 
     def __init__(
-        self, graphs: StepGraphs, prepared: Arrays, chunk_size: int = PREFILL_CHUNK_SIZE
+        self, graphs: StepSessions, prepared: Arrays, chunk_size: int = PREFILL_CHUNK_SIZE
     ) -> None:
         metadata, input_signature = graphs.metadata, graphs.input_signature
         self.metadata, self.input_signature = metadata, input_signature
@@ -144,7 +149,7 @@ class KVCacheSession:
         self.other_states = tuple(s for s in metadata.states if s.name not in names)
         self.state_outputs = frozenset(s.next_output for s in metadata.states)
         self.past_length = 0
-        self.bound_run: IOBindingRun | None = None
+        self.bound_run: BoundSession | None = None
         self.bound_mappings: tuple[DeviceTensors, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
@@ -168,12 +173,12 @@ class KVCacheSession:
         if self.buffers:
             self._grow_buffers(tokens.shape[1])
         chunk_size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
-        for chunk in split_new_positions(self.inputs, chunk_size):
+        for chunk in split_prefill_chunks(self.inputs, chunk_size):
             self._run_chunk(chunk)
         logits = _select_last(self.results[self.metadata.generation.logits_output])
         if initial_logits is None:
             return logits
-        return _choose_prompt_logits(logits, initial_logits, self.inputs.has_no_valid_token)
+        return _choose_prompt_logits(logits, initial_logits, self.inputs.is_fully_padded)
 
     def _run_chunk(self, chunk: PerTokenInputs) -> None:
         """Run the step on the new positions in `chunk`, and update the states and `results`."""
@@ -248,7 +253,7 @@ class KVCacheSession:
         self.states = {n: self._gather_tensor(v, axes[n], indices) for n, v in self.states.items()}
         for name, value in self.loop_invariant_inputs.items():
             self.loop_invariant_inputs[name] = self._gather_tensor(
-                value, find_axis(self.graph.inputs[name].type, self.batch_size), indices
+                value, find_axis_of_length(self.graph.inputs[name].type, self.batch_size), indices
             )
 
     def _gather_tensor(self, value: DeviceTensor, axis: int | None, indices: Ints) -> DeviceTensor:
@@ -287,7 +292,7 @@ def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int
             tensors[0] if axis is None else session.session.concat(tensors, axis)
         )
     for name in slices[0].results:
-        axis = find_axis(session.graph.outputs[name].type, session.batch_size)
+        axis = find_axis_of_length(session.graph.outputs[name].type, session.batch_size)
         arrays = [part.results[name] for part in slices]
         session.results[name] = arrays[0] if axis is None else np.concatenate(arrays, axis)
     return logits

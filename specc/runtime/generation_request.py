@@ -9,7 +9,7 @@ import numpy as np
 from specc import backend
 from specc.analysis.length_limits import format_limit_reason
 from specc.artifact.generation_metadata import GenerationMetadata
-from specc.artifact.manifest import RandomInitInfo
+from specc.artifact.manifest import RandomInitMetadata
 from specc.backend import Session
 from specc.decode.decode_loop import DelayedPrompt, apply_delay_pattern
 from specc.decode.generation_settings import GenerationSettings
@@ -35,7 +35,7 @@ from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextConfig, 
 from specc.preprocessing.python_inputs import is_image
 from specc.preprocessing.text_codec import decode_text
 from specc.preprocessing.tokenizer_files import JsonTokenizer
-from specc.preprocessing.tokenizer_library import tokenize_text
+from specc.preprocessing.tokenizer_library import encode_token_ids
 from specc.runtime.decoder_sessions import FullForwardSession, KVCacheSession
 from specc.runtime.model_inputs import ModelInputs
 
@@ -72,7 +72,7 @@ class GenerativeModel:
     max_context: int | None
     create_decoder_session: CreateDecoderSession
     length_limiting_table: str = ""
-    random_init: RandomInitInfo | None = None
+    random_init: RandomInitMetadata | None = None
     standalone_session: Session | None = None
     compiled_settings: Mapping[str, object] = field(default_factory=dict)
     logits_vocabulary_size: int | None = None
@@ -182,7 +182,7 @@ def prepare_chat(
     # the chat template adds the special tokens, so the tokenizer must not add them again
     return {
         **prepared,
-        sequence_input: [tokenize_text(text, replace(record, adds_special_tokens=False))],
+        sequence_input: [encode_token_ids(text, replace(record, adds_special_tokens=False))],
     }
 
 

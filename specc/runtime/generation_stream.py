@@ -10,7 +10,7 @@ from specc.decode.beam_search import BeamHypothesis, search_beams
 from specc.decode.decode_loop import (
     iterate_codebook_steps,
     iterate_decode_steps,
-    list_codebook_frames,
+    revert_delay_pattern,
 )
 from specc.decode.detokenizer import (
     BatchDetokenizer,
@@ -203,7 +203,7 @@ class GenerationStream(GenerationRequest):
 
     def _make_codebook_result(self, batch_index: int) -> GenerationResult:
         """Return the result of one batch element of a model with several codebooks."""
-        tokens, log_probs, has_ended = list_codebook_frames(
+        tokens, log_probs, has_ended = revert_delay_pattern(
             self.logged_steps, batch_index, self.capped_settings
         )
         return GenerationResult(

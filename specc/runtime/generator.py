@@ -8,7 +8,7 @@ from specc.analysis.time_axis import find_padding_strides, find_right_padded_mas
 from specc.artifact.generation_metadata import (
     GenerationMetadata,
     check_encoder_outputs,
-    compute_max_context_length,
+    compute_dim_upper_bound,
     parse_generation_metadata,
     parse_length_bounds,
 )
@@ -19,7 +19,7 @@ from specc.decode.setting_names_and_limits import GENERATION_OPTIONS, PREFILL_CH
 from specc.decode.setting_validation import SUPPRESSING_SETTINGS
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
-from specc.io.json_io import parse_exact_integer
+from specc.io.json_io import get_exact_integer
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection, has_token_logits
@@ -27,7 +27,7 @@ from specc.preprocessing.input_checks import LengthBound
 from specc.runtime.decoder_sessions import (
     FullForwardSession,
     KVCacheSession,
-    StepGraphs,
+    StepSessions,
     infer_lengths,
 )
 from specc.runtime.generation_request import (
@@ -157,7 +157,7 @@ class Generator(GenerativeModel):
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_lengths(self.input_signature.graph, prepared)
         other_lengths = {name: length for name, length in lengths.items() if name != time_symbol}
-        max_context = compute_max_context_length(
+        max_context = compute_dim_upper_bound(
             self.input_signature.length_bounds, time_symbol, other_lengths
         )
         if max_context is None or max_context == self.max_context:
@@ -219,12 +219,12 @@ def _make_standalone_generator(
         ),
         generation=generation,
         preprocessing=manifest.preprocessing,
-        max_context=parse_exact_integer(decode_settings.get("context")),
+        max_context=get_exact_integer(decode_settings.get("context")),
         random_init=manifest.random_init,
         create_decoder_session=_raise_no_step_graph,
         standalone_session=session,
         compiled_settings=decode_settings,
-        logits_vocabulary_size=parse_exact_integer(decode_settings.get("vocabulary")),
+        logits_vocabulary_size=get_exact_integer(decode_settings.get("vocabulary")),
         allows_empty_prompt=decode_settings.get("begins") is True,
     )
 
@@ -248,7 +248,7 @@ def _raise_no_step_graph(prepared: Arrays) -> FullForwardSession:
     raise AssertionError("a standalone generator has no step graph")
 
 
-def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> StepGraphs:
+def open_step_sessions(package: ModelPackage, provider: str, threads: int) -> StepSessions:
     """Open the step graph and the encoder of a package. Raise E0831 or E0832 if the package is
     invalid, and E0921 or E0922 if the execution provider is not available.
     """
@@ -262,7 +262,7 @@ def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> Step
     inputs = encoder_session.inputs if encoder_session else ()
     outputs = encoder_session.outputs if encoder_session else ()
     check_encoder_outputs(metadata, inputs, outputs, path)
-    return StepGraphs(
+    return StepSessions(
         metadata=metadata,
         input_signature=_build_step_inputs(metadata, graph, package),
         encoder_session=encoder_session,
@@ -277,8 +277,8 @@ def open_generator(
     threads: int = 0,
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
 ) -> Generator:
-    """Open the generator of a package. Raise the errors of `open_step_graphs`."""
-    step_graphs = open_step_graphs(package, provider, threads)
+    """Open the generator of a package. Raise the errors of `open_step_sessions`."""
+    step_graphs = open_step_sessions(package, provider, threads)
     metadata, input_signature = step_graphs.metadata, step_graphs.input_signature
 
     def make_session(prepared: Arrays) -> KVCacheSession:

@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array, Arrays
 from specc.ir.model import find_default_sources
 from specc.runtime.generation_request import GenerativeModel
-from specc.runtime.model_inputs import ModelInputs, find_axis
+from specc.runtime.model_inputs import ModelInputs, find_axis_of_length
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _mask_condition(inputs: ModelInputs, settings: GenerationSettings, prepared:
 
 def _interleave(inputs: ModelInputs, name: str, first: Array, second: Array) -> Array:
     """Interleave the batch elements of two values. Return `first` if there is no batch axis."""
-    axis = find_axis(inputs.graph.inputs[name].type, inputs.batch_size)
+    axis = find_axis_of_length(inputs.graph.inputs[name].type, inputs.batch_size)
     if axis is None:
         return first
     order = np.arange(2 * first.shape[axis]).reshape(2, -1).T.reshape(-1)

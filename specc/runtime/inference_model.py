@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.artifact.generation_metadata import is_streaming_package
-from specc.artifact.manifest import Manifest, RandomInitInfo
+from specc.artifact.manifest import Manifest, RandomInitMetadata
 from specc.artifact.package_index_and_integrity import INDEX_FILE, read_package_index
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.diagnostics.diagnostic import raise_error
@@ -136,7 +136,7 @@ class InferenceModel(Closeable):
         return (self.generator or self.default_model).input_signature
 
     @property
-    def random_init(self) -> RandomInitInfo | None:
+    def random_init(self) -> RandomInitMetadata | None:
         """The seed of randomly initialized weights, or None if no weights were initialized."""
         # in a package with a step graph, no single graph has all weights, so the package index
         # stores the seed

@@ -24,12 +24,12 @@ from specc.ir.model import PAST_LENGTH_INPUT
 from specc.ir.ops.quantized import QuantizationFormat
 from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights
-from specc.runtime.model_inputs import ModelInputs, build_model_inputs, find_axis
+from specc.runtime.model_inputs import ModelInputs, build_model_inputs, find_axis_of_length
 from specc.weights.int_quantization import dequantize_weight
 
 
 @dataclass(frozen=True)
-class KVBufferStep:
+class KVBufferSession:
     """A session that runs a step with in-place KV buffers. `session` runs the model that was
     lowered from `graph`.
     """
@@ -86,7 +86,7 @@ class KVBufferStep:
     def _find_new_axis(self, value: Value) -> int | None:
         """Return the axis whose size is the number of new positions, or None."""
         sequence_type = self.graph.inputs[self.metadata.generation.sequence_input].type
-        return find_axis(value.type, sequence_type.shape[1])
+        return find_axis_of_length(value.type, sequence_type.shape[1])
 
 
 STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4", "f32": "float32"}
@@ -181,7 +181,7 @@ class LoadedModel:
         """Return a session with the inputs of the declared graph: `runtime` itself, or for a step
         with in-place KV buffers, a wrapper that allocates the buffers.
         """
-        if isinstance(self.session, KVBufferStep):
+        if isinstance(self.session, KVBufferSession):
             return replace(self.session, session=runtime)
         return runtime
 
@@ -245,7 +245,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     recorded = package_index_and_integrity.parse_weight_files(manifest.weights.get("beside", {}))
     if recorded is None:
         raise_invalid_manifest(escape_text(file.path), "`beside` is invalid")
-    if reason := package_index_and_integrity.describe_misplaced_tensor(
+    if reason := package_index_and_integrity.describe_out_of_bounds_tensor(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _raise_changed(file.path, name, reason)

@@ -22,8 +22,8 @@ from specc.preprocessing.array_files import cast_input_array
 from specc.preprocessing.image_prompts import (
     group_images_by_text,
     is_multi_image_input,
-    merge_images,
     prepare_images,
+    stack_image_groups,
 )
 from specc.preprocessing.input_checks import (
     InputSpec,
@@ -134,7 +134,7 @@ class ModelInputs:
         """Convert an input value to an array or to strings. Keep a list of numbers unchanged."""
         is_multiple = is_multi_image_input(self.graph, self.preprocessing, name)
         if images_by_text := convert_image_arrays(value, name) if is_multiple else []:
-            return merge_images(self.graph, name, images_by_text)
+            return stack_image_groups(self.graph, name, images_by_text)
         return convert_input(value, name)
 
     def _fill_defaults(self, values: Arrays) -> dict[str, Array]:
@@ -305,7 +305,7 @@ class PerTokenInputs:
         return self.default_tables[name][tokens]
 
     @property
-    def has_no_valid_token(self) -> Bools:
+    def is_fully_padded(self) -> Bools:
         """Return a bool array [batch], which is true for sequences without a valid token so far."""
         mask = self.arrays.get(self.input_signature.mask_input)
         if mask is None:
@@ -318,7 +318,7 @@ class PerTokenInputs:
         self.tokens = self.tokens[indices]
         for arrays in (self.arrays, self.constant_inputs):
             for name, value in arrays.items():
-                if (axis := find_axis(inputs[name].type, batch)) is not None:
+                if (axis := find_axis_of_length(inputs[name].type, batch)) is not None:
                     arrays[name] = np.take(value, indices, axis)
 
     @cached_property
@@ -344,7 +344,7 @@ class PerTokenInputs:
         return np.array(backend.load_reference().evaluate_graph(graph, inputs, {})[name])
 
 
-def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:
+def split_prefill_chunks(inputs: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:
     """Split the new positions into chunks of `chunk_size` positions. The last chunk may be shorter.
     With a `chunk_size` of 0, there is a single chunk.
     """
@@ -382,6 +382,6 @@ def _sort_by_dependency(
     return ordered
 
 
-def find_axis(type: Type, length: Dim) -> int | None:
+def find_axis_of_length(type: Type, length: Dim) -> int | None:
     """Return the index of the first axis with the size `length`, or None if there is none."""
     return next((n for n, d in enumerate(type.shape) if d == length), None)

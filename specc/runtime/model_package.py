@@ -14,7 +14,7 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.model import DecodeState
 from specc.runtime.loaded_model import (
-    KVBufferStep,
+    KVBufferSession,
     LoadedModel,
     load_parsed_model,
     read_file_manifest,
@@ -84,7 +84,7 @@ class ModelPackage(PackageFiles):
         if not metadata.in_place_states:
             return model
         # a step has the inputs of its declared graph, even if its buffers are updated in place
-        return replace(model, session=KVBufferStep(model.runtime, graph, metadata))
+        return replace(model, session=KVBufferSession(model.runtime, graph, metadata))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
         """Open a session of a graph without reading the manifest. The session checks inputs, but

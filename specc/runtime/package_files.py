@@ -16,7 +16,7 @@ from specc.artifact.package_index_and_integrity import (
     PackageIndex,
     WeightFileMetadata,
     describe_file_mismatch,
-    describe_misplaced_tensor,
+    describe_out_of_bounds_tensor,
     get_regular_file_size,
     read_package_index,
 )
@@ -129,7 +129,7 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     external_files = file.list_external_files()
-    if reason := describe_misplaced_tensor(external_files, sizes):
+    if reason := describe_out_of_bounds_tensor(external_files, sizes):
         _raise_inconsistent(directory, name, reason)
     for location, _ in external_files:
         if (digest := index.files.get(location)) is not None:

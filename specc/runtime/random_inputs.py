@@ -15,7 +15,7 @@ from specc.ir.graph import Graph, collect_shape_symbols
 from specc.ir.length_constraints import find_total_strides, find_valid_dim_sizes
 from specc.ir.model import PAST_LENGTH_INPUT, find_default_sources, resolve_missing_inputs
 from specc.runtime.decoder_sessions import NUMPY_DTYPES
-from specc.runtime.index_ranges import find_compared_ids, find_valid_id_ranges
+from specc.runtime.index_ranges import find_compared_constants, find_valid_id_ranges
 
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
@@ -110,7 +110,7 @@ def make_random_inputs(
     padding.
     """
     env = _add_derived_lengths(graph, sizes)
-    ranges, compared = find_valid_id_ranges(graph, env), find_compared_ids(graph)
+    ranges, compared = find_valid_id_ranges(graph, env), find_compared_constants(graph)
     inputs: dict[str, Array] = {}
     for name, value in graph.inputs.items():
         shape = tuple(d.evaluate(env) for d in value.shape)

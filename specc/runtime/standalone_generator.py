@@ -12,9 +12,9 @@ from specc.decode.beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.setting_names_and_limits import OPTIONS_BY_NAME
 from specc.decode.token_selection import (
-    DecodeObserver,
     DecodeStepOutput,
     Ints,
+    StoppingCriterion,
     make_invalid_logits_error,
 )
 from specc.diagnostics.diagnostic import raise_error
@@ -88,7 +88,9 @@ def _make_scalars(
 
 
 def iterate_standalone_generator_steps(
-    output: StandaloneGeneratorOutput, request: GenerationRequest, observer: DecodeObserver | None
+    output: StandaloneGeneratorOutput,
+    request: GenerationRequest,
+    observer: StoppingCriterion | None,
 ) -> Iterator[DecodeStepOutput]:
     """Yield the generated tokens step by step, like a decode loop."""
     ended = np.zeros(len(request.prompt), np.bool_)

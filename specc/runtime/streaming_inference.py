@@ -8,8 +8,8 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from specc.artifact.generation_metadata import ChunkConfig, compute_max_context_length
-from specc.artifact.manifest import RandomInitInfo
+from specc.artifact.generation_metadata import ChunkConfig, compute_dim_upper_bound
+from specc.artifact.manifest import RandomInitMetadata
 from specc.backend import DeviceTensor, DeviceTensors
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
@@ -17,21 +17,21 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
 from specc.ir.graph import collect_shape_symbols
 from specc.preprocessing.python_inputs import convert_to_array
-from specc.runtime.decoder_sessions import NUMPY_DTYPES, StepGraphs, infer_lengths
-from specc.runtime.generator import open_step_graphs
+from specc.runtime.decoder_sessions import NUMPY_DTYPES, StepSessions, infer_lengths
+from specc.runtime.generator import open_step_sessions
 from specc.runtime.model_package import ModelPackage
 
 Lengths: TypeAlias = dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamingModel(StepGraphs):
+class StreamingModel(StepSessions):
     """A package with a streaming step graph. Call `start_stream` to start a stream."""
 
     chunks: ChunkConfig
 
     @property
-    def random_init(self) -> RandomInitInfo | None:
+    def random_init(self) -> RandomInitMetadata | None:
         """The seed of randomly initialized weights, or None if no weights were initialized."""
         return self.metadata.random_init
 
@@ -284,7 +284,7 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
     metadata, symbol = model.metadata, str(model.input_signature.sequence_length)
     limits = [
         metadata.max_context,
-        compute_max_context_length(metadata.length_bounds, symbol, lengths),
+        compute_dim_upper_bound(metadata.length_bounds, symbol, lengths),
     ]
     limit = min((n for n in limits if n is not None), default=position_count)
     if position_count > limit:
@@ -319,7 +319,7 @@ def _raise_partial_chunk(model: StreamingModel, count: int, *helps: str) -> NoRe
 def open_streaming_model(
     package: ModelPackage, *, provider: str = "cpu", threads: int = 0
 ) -> StreamingModel:
-    """Open the streaming model of a package. Raise the errors of `open_step_graphs`."""
-    opened = open_step_graphs(package, provider, threads)
+    """Open the streaming model of a package. Raise the errors of `open_step_sessions`."""
+    opened = open_step_sessions(package, provider, threads)
     assert opened.metadata.stream_chunks is not None, "the package is a streaming model"
     return StreamingModel(**vars(opened), chunks=opened.metadata.stream_chunks)

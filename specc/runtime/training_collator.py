@@ -18,8 +18,8 @@ from specc.preprocessing.image_tiles_and_patches import preprocess_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
+    ClassificationOutput,
     ImageConfig,
-    LabelsOutput,
     OutputFormat,
     TextOutput,
 )
@@ -159,7 +159,7 @@ def _make_targets(name: str, value: object, record: OutputFormat | None) -> Arra
     if isinstance(value, str):
         if isinstance(record, TextOutput):
             return encode_text_ids(value, record.vocabulary)
-        if not isinstance(record, LabelsOutput):
+        if not isinstance(record, ClassificationOutput):
             _raise_no_tokenizer(name)
         if value not in record.labels:
             known_labels = f"the labels are {', '.join(record.labels[:20]) or 'numbers'}"

@@ -65,7 +65,7 @@ class NumberLiteral(SpannedNode):
     text: str
 
 
-class TextLiteral(SpannedNode):
+class StringLiteral(SpannedNode):
     """A string literal, such as `"clip.vocab"`. `value` is the text between the quotes, with
     escapes resolved.
     """
@@ -87,7 +87,7 @@ class Option(SpannedNode):
     name_span: OptionalSpan = make_span_field()
 
 
-class WeightName(SpannedNode):
+class WeightPath(SpannedNode):
     """The weight path of a call, such as `@ encoder.layers.{i}`. `text` is the path with its
     placeholders `{…}`.
     """
@@ -101,7 +101,7 @@ class Call(SpannedNode):
     function: Name
     args: tuple["Expr", ...] = ()
     options: tuple[Option, ...] = ()
-    weights: WeightName | None = None
+    weights: WeightPath | None = None
 
 
 class Slice(SpannedNode):
@@ -180,7 +180,7 @@ class EllipsisDims(SpannedNode):
 
 Expr: TypeAlias = (
     NumberLiteral
-    | TextLiteral
+    | StringLiteral
     | Name
     | Call
     | Index
@@ -196,7 +196,7 @@ Expr: TypeAlias = (
 # --- types ----------------------------------------------------------------------------
 
 
-class TypeName(SpannedNode, kw_only=True):
+class TypeExpr(SpannedNode, kw_only=True):
     """A declared type, such as `float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?` or
     `list[int]`.
 
@@ -211,10 +211,10 @@ class TypeName(SpannedNode, kw_only=True):
     side: str = ""
     names: tuple[str, ...] = ()
     fields: tuple["Field", ...] = ()
-    element_type: "TypeName | None" = None
+    element_type: "TypeExpr | None" = None
 
 
-MISSING_TYPE = TypeName(name="_")
+MISSING_TYPE = TypeExpr(name="_")
 """The placeholder for a parameter type that is invalid or declared in the `inputs` section."""
 
 
@@ -224,7 +224,7 @@ class BlockParameter(SpannedNode):
     """
 
     name: str
-    type: TypeName
+    type: TypeExpr
     default: Expr | None = None
     is_from_inputs: bool = False
 
@@ -238,7 +238,7 @@ class AssignmentTarget(SpannedNode):
     """
 
     name: str
-    type: TypeName | None = None
+    type: TypeExpr | None = None
 
 
 class Assignment(CommentedNode):
@@ -255,7 +255,7 @@ class RepeatLoop(CommentedBlock, kw_only=True):
 
     variable: str
     iterable: Expr
-    under: WeightName | None = None
+    under: WeightPath | None = None
     collect: tuple[str, ...] = ()
     body: tuple["Statement", ...]
 
@@ -317,7 +317,7 @@ class Field(CommentedNode, kw_only=True):
     """
 
     name: str
-    type: TypeName
+    type: TypeExpr
     sources: tuple[Expr, ...] = ()
     default: Expr | None = None
     doc: str = ""
@@ -373,7 +373,7 @@ class InputDeclaration(CommentedNode):
     """An entry of an `inputs` section: `keep: keep[batch, n] right = ids != pad`."""
 
     name: str
-    type: TypeName
+    type: TypeExpr
     default: Expr | None = None
 
 
@@ -398,7 +398,7 @@ class UseStatement(CommentedNode, kw_only=True):
     paths: tuple[str, ...]
     name: str
     sources: tuple[str, ...] = ()
-    under: WeightName | None = None
+    under: WeightPath | None = None
 
     @property
     def has_own_config(self) -> bool:
@@ -459,7 +459,7 @@ class DefinitionParameter(SpannedNode):
     """A parameter of a definition."""
 
     name: str
-    type: TypeName | None = None
+    type: TypeExpr | None = None
     default: Expr | None = None
 
 
@@ -480,7 +480,7 @@ class OutputPostprocessing(CommentedNode):
 ReadingEntry: TypeAlias = InputPreprocessing | OutputPostprocessing
 
 
-class ReadingSection(CommentedBlock):
+class PreprocessingSection(CommentedBlock):
     """The preprocessing and postprocessing of a spec: `reading { … }`."""
 
     entries: tuple[ReadingEntry, ...]
@@ -497,8 +497,8 @@ class WeightTyingRule(CommentedNode):
     the tensor `source` if the file contains no tensor `name`.
     """
 
-    name: WeightName
-    source: WeightName
+    name: WeightPath
+    source: WeightPath
     condition: Expr | None = None
 
 
@@ -506,10 +506,10 @@ class LoadRule(CommentedNode):
     """An expression that computes a parameter from tensors of the file: `load a.weight =
     transpose(b.weight)`.
 
-    A `Name` or `TextLiteral` in `value` is a tensor name, with pattern variables such as `{i}`.
+    A `Name` or `StringLiteral` in `value` is a tensor name, with pattern variables such as `{i}`.
     """
 
-    name: WeightName
+    name: WeightPath
     value: Expr
     condition: Expr | None = None
 
@@ -519,14 +519,14 @@ class IgnoreRule(CommentedNode):
     "layers.{i}.attn.bias", "classifier.*"`. `*` matches any characters.
     """
 
-    names: tuple[WeightName, ...]
+    names: tuple[WeightPath, ...]
     condition: Expr | None = None
 
 
 class WeightSharingRule(CommentedNode):
     """A weight path whose calls all share the same weights: `share encoder.layer when tied`."""
 
-    name: WeightName
+    name: WeightPath
     condition: Expr | None = None
 
 
@@ -570,7 +570,7 @@ class QuantizeEntry(CommentedNode):
     """
 
     name: str
-    values: tuple[TextLiteral, ...]
+    values: tuple[StringLiteral, ...]
 
 
 class QuantizeSection(CommentedBlock):
@@ -587,7 +587,7 @@ Item: TypeAlias = (
     | RequireStatement
     | Block
     | Definition
-    | ReadingSection
+    | PreprocessingSection
     | WeightsSection
     | GenerateSection
     | QuantizeSection
@@ -623,10 +623,10 @@ class File(CommentedNode, kw_only=True):
 Node: TypeAlias = (
     Expr
     | Option
-    | WeightName
+    | WeightPath
     | Slice
     | EllipsisDims
-    | TypeName
+    | TypeExpr
     | BlockParameter
     | Comments
     | AssignmentTarget

@@ -53,7 +53,7 @@ class LinearRecurrence:
         return -3 - self.key_axis
 
 
-def compute_recurrence_in_chunks(
+def build_chunkwise_recurrence(
     b: GraphBuilder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
 ) -> NodeResults:
     """Add nodes that compute the loop `op`, whose body is `recurrence`, chunk by chunk. Return the

@@ -38,7 +38,7 @@ from specc.ir.ops.quantized import (
 from specc.ir.recurrent_as_loop import expand_to_scan
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_graph
-from specc.transforms.quantizable_weights import find_matrix_product, find_underlying_weight
+from specc.transforms.quantizable_weights import find_underlying_weight, match_matrix_product
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
@@ -74,7 +74,7 @@ def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
 def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
     """Return the names of weights that are read only by LSTMs without projection."""
     lstm_weights = {name for pair in list_lstm_weight_pairs(graph) for name in pair}
-    users, outputs = graph.map_users(), set(graph.outputs.values())
+    users, outputs = graph.collect_users(), set(graph.outputs.values())
     values = ((n, graph.parameters[n]) for n in lstm_weights)
     return frozenset(
         n for n, v in values if v not in outputs and all(_is_lstm_weight(*use) for use in users[v])
@@ -218,7 +218,7 @@ class _WeightQuantizer:
         # scales.
         mode: ActivationRoundingMode = "tensor" if format.rounding == "layer" else format.rounding
         op = ops.QuantizedLinear(format.bits, format.group_size, format.layout, mode)
-        product = find_matrix_product(node)
+        product = match_matrix_product(node)
         assert product is not None, "the plan has no other consumer"
         x = node.get_operand(product.activation_operand)
         bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None

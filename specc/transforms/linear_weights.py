@@ -23,7 +23,7 @@ MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 
 def find_linear_weights(graph: Graph) -> frozenset[str]:
     """Return the names of parameters that are read only by linear layers."""
-    users, outputs = graph.map_users(), set(graph.outputs.values())
+    users, outputs = graph.collect_users(), set(graph.outputs.values())
     return frozenset(
         name
         for name, value in graph.parameters.items()
@@ -51,7 +51,7 @@ def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
     return rewrite_into_builder(graph, builder, new_values)
 
 
-def restore_transposed_weights(graph: Graph) -> Graph:
+def restore_weight_layout(graph: Graph) -> Graph:
     """Undo `transpose_stored_weights`: return `graph` with the layout `[out, in]` for weights that
     only linear layers read. Architectures are compared in the layout `[out, in]`, regardless of the
     checkpoint's layout.
@@ -113,7 +113,7 @@ class _ValueUsers:
 
     def __init__(self, graph: Graph, tied: frozenset[str], quantized_names: Container[str]) -> None:
         self.quantized_names = quantized_names
-        users = graph.map_users().items()
+        users = graph.collect_users().items()
         self.users_by_value = {value: [node for node, _ in uses] for value, uses in users}
         self.outputs = set(graph.outputs.values())
         self.names = {v: n for n, v in graph.parameters.items() if n not in tied}

@@ -23,7 +23,7 @@ from specc.analysis.causality import (
 from specc.analysis.time_axis import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import SpeccError, raise_error
-from specc.incremental.step_graph import DecodeGraph, add_encoder_graph, derive_step_graph
+from specc.incremental.step_graph import DecodeGraph, build_derived_graphs, derive_step_graph
 from specc.incremental.step_plan import OutputPositions
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -75,7 +75,7 @@ class PassState:
     decode_graph: DecodeGraph | None = None
     derived: DerivedGraphs | None = None
 
-    def get_time_axis_interface(self) -> tuple[str, tuple[str, ...]]:
+    def get_sequence_input_and_outputs(self) -> tuple[str, tuple[str, ...]]:
         """Return the name of the input with the time axis, and the names of the generated or
         streamed outputs. Raise E0701 if no input has a time axis.
         """
@@ -126,7 +126,7 @@ def _run_quantize(state: PassState) -> PassState:
 
 
 def _run_chunk(state: PassState) -> PassState:
-    time_input, outputs = state.get_time_axis_interface()
+    time_input, outputs = state.get_sequence_input_and_outputs()
     if state.streaming is None:
         return state
     symbol = _find_generated_symbol(state.graph, time_input)
@@ -152,7 +152,7 @@ def _run_causality_check(state: PassState) -> PassState:
     is no time axis, and one of E0711 to E0718 if causality is violated.
     """
     graph, length = state.graph, state.chunk_length
-    time_input, names = state.get_time_axis_interface()
+    time_input, names = state.get_sequence_input_and_outputs()
     symbol = _find_generated_symbol(graph, time_input, length)
     errors = (
         check_causality(graph, symbol, time_input, names)
@@ -185,7 +185,7 @@ def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
 
 
 def _run_step(state: PassState) -> PassState:
-    time_input, (logits, *_) = state.get_time_axis_interface()
+    time_input, (logits, *_) = state.get_sequence_input_and_outputs()
     decode_graph = derive_step_graph(
         state.graph,
         time_input,
@@ -199,7 +199,7 @@ def _run_step(state: PassState) -> PassState:
 
 def _run_encode(state: PassState) -> PassState:
     assert state.decode_graph is not None, "`step` runs first"
-    return replace(state, derived=add_encoder_graph(state.decode_graph))
+    return replace(state, derived=build_derived_graphs(state.decode_graph))
 
 
 ALL_PASSES = (

@@ -18,7 +18,7 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
 
 
-class MatrixProduct(NamedTuple):
+class MatMulOperandIndices(NamedTuple):
     """A MatMul's operand indices of activations and matrix, `[in, out]` if `is_transposed`."""
 
     activation_operand: int
@@ -26,10 +26,10 @@ class MatrixProduct(NamedTuple):
     is_transposed: bool
 
 
-LINEAR_PRODUCT = MatrixProduct(activation_operand=0, matrix_operand=1, is_transposed=False)
+LINEAR_PRODUCT = MatMulOperandIndices(activation_operand=0, matrix_operand=1, is_transposed=False)
 
 
-def find_matrix_product(node: Node) -> MatrixProduct | None:
+def match_matrix_product(node: Node) -> MatMulOperandIndices | None:
     """Return the operands of the MatMul of activations and one matrix, or None."""
     match node.op:
         case ops.Linear():
@@ -39,7 +39,7 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
             # an operand of rank > 2 is a batch of matrices
             is_matrix = right is not None and right.rank == 2
             return (
-                MatrixProduct(activation_operand=0, matrix_operand=1, is_transposed=True)
+                MatMulOperandIndices(activation_operand=0, matrix_operand=1, is_transposed=True)
                 if is_matrix
                 else None
             )
@@ -48,7 +48,7 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
     return None
 
 
-def _parse_einsum_product(equation: str) -> MatrixProduct | None:
+def _parse_einsum_product(equation: str) -> MatMulOperandIndices | None:
     """Return the MatMul that an einsum of two operands computes, or None. The einsum must contract
     the last axis of the activations. In the result, all other axes of the activations must precede
     the axis of the matrix, in their original order.
@@ -61,7 +61,7 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
                 terms[activations], terms[matrix], result.split()
             )
             if is_transposed is not None:
-                return MatrixProduct(activations, matrix, is_transposed)
+                return MatMulOperandIndices(activations, matrix, is_transposed)
     return None
 
 
@@ -211,9 +211,9 @@ class _WeightUseCollector:
         if view.is_stacked:
             uses.unquantizable_uses.append(format_op_location(node.op, scope))
             return None
-        if (new_view := transform_weight_view(node, view)) is not None:
+        if (new_view := propagate_weight_view(node, view)) is not None:
             return new_view
-        product = find_matrix_product(node)
+        product = match_matrix_product(node)
         match node.op:
             case _ if (
                 product
@@ -285,7 +285,7 @@ def _map_body_views(
     }
 
 
-def transform_weight_view(node: Node, view: WeightView) -> WeightView | None:
+def propagate_weight_view(node: Node, view: WeightView) -> WeightView | None:
     """Return the view of a weight after a transpose or slice, or None after other ops."""
     match node.op:
         case ops.Transpose((1, 0)):

@@ -29,8 +29,8 @@ from specc.transforms.graph_quantization import (
 from specc.transforms.quantizable_weights import (
     WeightUses,
     collect_weight_uses,
-    find_matrix_product,
     find_underlying_weight,
+    match_matrix_product,
 )
 from specc.weights.parameter_name_patterns import NamePattern
 
@@ -381,7 +381,7 @@ def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str
         if node is None or value in visited:
             continue
         visited.add(value)
-        if product := find_matrix_product(node):
+        if product := match_matrix_product(node):
             weight = find_underlying_weight(node.args[product.matrix_operand])
             if weight in names:
                 yield names[weight]

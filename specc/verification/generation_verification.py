@@ -38,7 +38,7 @@ from specc.verification.result_comparison import (
     compare_results,
     format_lengths,
     is_within_rounding_error,
-    make_uncompared_round,
+    make_skipped_round,
 )
 from specc.verification.round_coverage import SubgraphCoverage
 from specc.verification.rounding_errors import (
@@ -48,7 +48,7 @@ from specc.verification.rounding_errors import (
     HalfPrecisionRounding,
     RoundingPerturbation,
     compute_error_bounds,
-    find_half_dtype,
+    find_half_precision_dtype,
 )
 
 MAX_TOKENS = 8
@@ -65,7 +65,7 @@ def iterate_generation_rounds(
     weight_only_model, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
     if graph is None or generator is None:
-        yield make_uncompared_round(
+        yield make_skipped_round(
             "an older version compiled the model without the graph that it decodes"
         )
         return
@@ -264,7 +264,7 @@ def _explain_difference(
     """Return a note if perturbations as small as rounding errors also change the reference's
     results. Raise E0930 otherwise.
     """
-    half_dtype = find_half_dtype(decode.graph)
+    half_dtype = find_half_precision_dtype(decode.graph)
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     last_seed = SAMPLE_COUNT + EXTRA_SAMPLE_COUNT
     for seeds in (range(SAMPLE_COUNT), range(SAMPLE_COUNT, last_seed)):

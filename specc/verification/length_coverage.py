@@ -11,7 +11,7 @@ from itertools import product
 from math import ceil
 from typing import TypeAlias
 
-from specc.analysis.blocked_attention_plan import plan_local_attention
+from specc.analysis.blocked_attention_plan import plan_blocked_attention
 from specc.analysis.length_limits import MAX_WINDOW_LENGTH, find_max_lengths, find_min_lengths
 from specc.analysis.linear_recurrence import match_linear_recurrence
 from specc.analysis.model_cost import count_multiply_adds
@@ -207,10 +207,12 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     thresholds, max_lengths = _Thresholds(), find_max_lengths(graph)
     for node, _ in graph.nodes:
-        if plan := plan_local_attention(node, padding_masks):
+        if plan := plan_blocked_attention(node, padding_masks):
             thresholds.add(node.get_operand().shape[2], plan.length_threshold)
         if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
-            thresholds.add(node.op.get_first_scanned(node).shape[node.op.axis], CHUNK_LENGTH)
+            thresholds.add(
+                node.op.get_first_scanned_operand(node).shape[node.op.axis], CHUNK_LENGTH
+            )
     return _filter_thresholds(
         thresholds.by_symbol, lambda symbol, t: t.length < max_lengths.get(symbol, t.length + 1)
     )

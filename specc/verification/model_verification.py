@@ -27,7 +27,7 @@ from specc.runtime.random_inputs import (
     make_exported_step_sampler,
 )
 from specc.verification.generation_verification import iterate_generation_rounds
-from specc.verification.quantization_error import make_cache_value_hook
+from specc.verification.quantization_error import make_kv_cache_rounding_hook
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
 from specc.verification.result_comparison import (
     MAX_INFORMATIVE_BOUND,
@@ -36,19 +36,19 @@ from specc.verification.result_comparison import (
     compare_results,
     format_lengths,
     get_max_magnitude,
-    is_bound_informative,
-    make_uncompared_round,
+    is_bound_tight,
+    make_skipped_round,
 )
 from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
 from specc.verification.rounding_errors import (
     MAX_FLOAT32,
-    HalfPrecisionRoundingErrors,
+    HalfPrecisionErrorEstimator,
     PerturbedRun,
     compute_position_error_bounds,
-    find_half_dtype,
+    find_half_precision_dtype,
     is_rounding_difference,
-    make_perturbed_run,
-    raise_overflow,
+    make_perturbed_evaluator,
+    raise_overflow_error,
 )
 
 
@@ -119,7 +119,7 @@ class _ReferenceComparison:
             weights=model.weights(),
             weight_only_model=model.with_weight_only_quantization(),
             quantized_matmuls=QuantizedMatMuls.from_model(model),
-            half_dtype=find_half_dtype(graph),
+            half_dtype=find_half_precision_dtype(graph),
         )
 
     def find_inconclusive_results(self) -> list[str]:
@@ -137,7 +137,7 @@ class _ReferenceComparison:
     ) -> VerificationRound:
         """Compare all results of model and reference. Raise E0930, E0855 or E0980."""
         results = self.weight_only_model.session.run(inputs)
-        result_hook = make_cache_value_hook(self.graph, results, self.weights)
+        result_hook = make_kv_cache_rounding_hook(self.graph, results, self.weights)
         reference_results = backend.load_reference().evaluate_graph(
             self.graph, inputs, self.weights, result_hook=result_hook
         )
@@ -147,17 +147,17 @@ class _ReferenceComparison:
         mismatches = {n: d for n, d in differences.items() if d.description}
         sizes_text, inconclusive = format_lengths(sizes), set[str]()
         if self.half_dtype:
-            errors = HalfPrecisionRoundingErrors(
+            errors = HalfPrecisionErrorEstimator(
                 graph=self.graph, inputs=inputs, weights=self.weights, expected=expected
             )
             note = _check_half_rounding(errors, results, differences, sizes_text)
         elif not mismatches:
-            note = self.quantized_matmuls.compare_and_format(inputs, sizes_text)
+            note = self.quantized_matmuls.compare_matmuls(inputs, sizes_text)
         else:
             # Error bounds are computed only if results differ, because the computation evaluates
             # the reference several times.
             _check_float32_overflow(self.graph, inputs, self.weights)
-            run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
+            run_perturbed = make_perturbed_evaluator(self.graph, inputs, self.weights, result_hook)
             inconclusive, note = _explain_by_rounding(
                 mismatches, results, expected, run_perturbed, sizes_text
             )
@@ -189,7 +189,7 @@ def _explain_by_rounding(
             explanation = f"float32 rounding explains up to {relative_bounds[name]:.1e} here"
             notes = [*difference.notes, explanation, sizes_text]
             raise_error("E0930", difference.description, notes=notes)
-    inconclusive = {n for n in mismatches if not is_bound_informative(expected[n], bounds[n])}
+    inconclusive = {n for n in mismatches if not is_bound_tight(expected[n], bounds[n])}
     name = max(inconclusive or mismatches, key=lambda n: relative_bounds[n])
     size, relative_bound = mismatches[name].relative_size, relative_bounds[name]
     if not inconclusive:
@@ -211,13 +211,13 @@ def _check_float32_overflow(
             magnitudes = np.abs(array[np.isfinite(array)])
             max_magnitudes[value] = float(magnitudes.max(initial=0))
         if max_magnitudes.get(value, 0) > MAX_FLOAT32:
-            raise_overflow(graph, value, max_magnitudes[value])
+            raise_overflow_error(graph, value, max_magnitudes[value])
         node = value.node
         if node and isinstance(node.op, ops.RMSNorm | ops.LayerNorm | ops.GroupNorm):
             operand = node.get_operand()
             if max_magnitudes.get(operand, 0) ** 2 > MAX_FLOAT32:
                 use = ", and the norm sums its square"
-                raise_overflow(graph, operand, max_magnitudes[operand], use)
+                raise_overflow_error(graph, operand, max_magnitudes[operand], use)
         return array
 
     backend.load_reference().evaluate_graph(graph, inputs, weights, result_hook=check_value)
@@ -230,7 +230,7 @@ def _compute_relative_bound(expected: Array, error_bound: Array) -> float:
 
 
 def _check_half_rounding(
-    rounding_errors: HalfPrecisionRoundingErrors,
+    rounding_errors: HalfPrecisionErrorEstimator,
     results: Mapping[str, Array],
     differences: Mapping[str, ResultDifference],
     sizes_text: str,
@@ -239,12 +239,12 @@ def _check_half_rounding(
     rounding to 16 bits does not explain a difference, and E0980 if a value is out of range.
     """
     for name, difference in differences.items():
-        rounding_note = rounding_errors.explain_result(name, np.asarray(results[name]))
+        rounding_note = rounding_errors.find_unexplained_error(name, np.asarray(results[name]))
         if difference.description and rounding_note:
             notes = [*difference.notes, rounding_note, sizes_text]
             raise_error("E0930", difference.description, notes=notes)
     max_error = max((x.max(initial=0.0) for x in rounding_errors.changes.values()), default=0.0)
-    return f", of which {find_half_dtype(rounding_errors.graph)} explains {max_error:.1e}"
+    return f", of which {find_half_precision_dtype(rounding_errors.graph)} explains {max_error:.1e}"
 
 
 def _raise_inconclusive(names: list[str]) -> NoReturn:
@@ -287,7 +287,7 @@ def _iterate_single_file_rounds(
     if is_generator or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_verification_rounds(model, seed=seed, rounds=rounds)
     reason = "the model writes to buffers that only its package describes"
-    return iter((make_uncompared_round(reason),))
+    return iter((make_skipped_round(reason),))
 
 
 def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
@@ -309,7 +309,7 @@ def iterate_package_rounds(
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
             reason = "the model has no specc metadata"
-            yield make_uncompared_round(reason, graph=escape_text(role))
+            yield make_skipped_round(reason, graph=escape_text(role))
             continue
         model = package.load_graph(role, provider=provider)
         if role == "step" and package.index.metadata:

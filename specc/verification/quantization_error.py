@@ -20,7 +20,7 @@ from specc.verification.result_comparison import RELATIVE_TOLERANCE
 from specc.verification.rounding_errors import ResultHook
 
 
-def make_cache_value_hook(
+def make_kv_cache_rounding_hook(
     graph: Graph, results: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> ResultHook | None:
     """Return a hook that replaces quantized KV cache entries of the reference by the entries of the

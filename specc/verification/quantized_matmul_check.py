@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
 from specc.verification.result_comparison import RELATIVE_TOLERANCE
-from specc.verification.rounding_errors import UNIT_ROUNDOFF, find_half_dtype
+from specc.verification.rounding_errors import UNIT_ROUNDOFF, find_half_precision_dtype
 
 UINT8_ZERO_POINT = 128
 """The zero point of uint8 values."""
@@ -32,11 +32,11 @@ class QuantizedMatMuls:
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
         """Collect the quantized MatMul nodes of a model, but none from a 16-bit model."""
-        if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
+        if not model.manifest.quantized or find_half_precision_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_matmuls())
 
-    def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
+    def compare_matmuls(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
         """Run the model and compare its quantized MatMul nodes. Return the text to append to the
         line of the verification round. Raise E0855 if a result differs. Its message contains
         `sizes_text`, the formatted axis sizes.

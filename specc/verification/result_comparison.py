@@ -108,7 +108,7 @@ def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
     return distances, float(np.abs(np.where(both_finite, b, 0)).max(initial=0)) or 1.0
 
 
-def compute_position_changes(values: Array, baseline: Array) -> Array:
+def compute_relative_differences(values: Array, baseline: Array) -> Array:
     """Return the maximum difference at each position (index of all axes but the last), relative to
     the largest magnitude of the baseline. The difference is infinite where only one of the values
     is finite.
@@ -133,12 +133,12 @@ def is_within_rounding_error(result: Array, expected: Array, error_bound: Array)
     """Return True if each element that differs by more than the tolerance differs by at most
     `error_bound`, its absolute rounding error.
     """
-    return result.shape == expected.shape and not count_unexplained_positions(
+    return result.shape == expected.shape and not count_mismatched_positions(
         result, expected, error_bound
     )
 
 
-def count_unexplained_positions(result: Array, expected: Array, error_bound: Array) -> int:
+def count_mismatched_positions(result: Array, expected: Array, error_bound: Array) -> int:
     """Return the number of positions (indices of all axes but the last) with an element that
     differs by more than the tolerance and more than `error_bound`.
     """
@@ -154,7 +154,7 @@ def count_unexplained_positions(result: Array, expected: Array, error_bound: Arr
     return int(is_unexplained.any(-1).sum() if is_unexplained.ndim > 1 else is_unexplained.sum())
 
 
-def is_bound_informative(expected: Array, error_bound: Array) -> bool:
+def is_bound_tight(expected: Array, error_bound: Array) -> bool:
     """Return True if at least half of the error bounds are small relative to the largest value."""
     allowed = MAX_INFORMATIVE_BOUND * get_max_magnitude(expected)
     return not error_bound.size or float((error_bound <= allowed).mean()) >= 0.5
@@ -224,7 +224,7 @@ class VerificationRound:
         }
 
 
-def make_uncompared_round(
+def make_skipped_round(
     reason: str = "",
     *,
     graph: str = "",

@@ -36,8 +36,8 @@ from specc.verification.length_coverage import (
     is_within_cost_limit,
     iterate_lengths_above_thresholds,
 )
-from specc.verification.result_comparison import VerificationRound, make_uncompared_round
-from specc.verification.rounding_errors import find_half_dtype
+from specc.verification.result_comparison import VerificationRound, make_skipped_round
+from specc.verification.rounding_errors import find_half_precision_dtype
 
 MIXED_BATCH_SIZE = 5
 """Batch size for branches that run only if the elements of a batch differ."""
@@ -86,7 +86,7 @@ class SubgraphCoverage:
         """
         skipped_lengths = find_skipped_lengths(graph, compared_sizes, max_lengths)
         if self.unexecuted_subgraphs or skipped_lengths:
-            yield make_uncompared_round(
+            yield make_skipped_round(
                 uncovered_subgraphs=self.unexecuted_subgraphs, skipped_lengths=skipped_lengths
             )
 
@@ -256,7 +256,7 @@ class _RoundPlanner:
         if scaled or _has_decisions(graph, typical_sizes):
             yield _RoundPlan(long_sizes)
         yield from self._plan_large_batch(scaled, LARGE_BATCH_SIZE)
-        if not find_half_dtype(graph) and (bound := _find_largest_bound(graph)):
+        if not find_half_precision_dtype(graph) and (bound := _find_largest_bound(graph)):
             yield _RoundPlan(long_sizes, float_scale=INPUT_SCALE_FACTOR * bound)
 
     def iterate_candidates(self) -> Iterator[_RoundPlan]:

@@ -17,8 +17,8 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph, Node, Value
 from specc.verification.result_comparison import (
     RELATIVE_TOLERANCE,
-    compute_position_changes,
-    count_unexplained_positions,
+    compute_relative_differences,
+    count_mismatched_positions,
     find_equal_elements,
 )
 
@@ -51,13 +51,13 @@ def compute_position_error_bounds(
 
     Bounds are equal along the last axis, and infinite if a perturbation makes the result NaN or
     changes an integer. `expected` are the exact results, and `run_perturbed` is a function from
-    `make_perturbed_run`.
+    `make_perturbed_evaluator`.
     """
     bounds = compute_error_bounds(run_perturbed, expected)
     return {name: _take_max_per_position(bound) for name, bound in bounds.items()}
 
 
-def make_perturbed_run(
+def make_perturbed_evaluator(
     graph: Graph,
     inputs: Mapping[str, Array],
     weights: Mapping[str, Array],
@@ -84,12 +84,12 @@ def is_rounding_difference(
     """
     if result.shape != expected.shape:
         return False
-    unexplained_count, perturbed_count = count_unexplained_positions(result, expected, bound), 0
+    unexplained_count, perturbed_count = count_mismatched_positions(result, expected, bound), 0
     for seed in range(SAMPLE_COUNT, SAMPLE_COUNT + EXTRA_SAMPLE_COUNT):
         if perturbed_count >= unexplained_count:
             return True
         perturbed = run_perturbed(RoundingPerturbation(np.random.default_rng(seed)))[name]
-        perturbed_count += count_unexplained_positions(np.asarray(perturbed), expected, bound)
+        perturbed_count += count_mismatched_positions(np.asarray(perturbed), expected, bound)
     return perturbed_count >= unexplained_count
 
 
@@ -194,7 +194,7 @@ def _take_max_per_position(bound: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class HalfFormat:
+class HalfPrecisionFormat:
     """A 16-bit float type: significand bits, exponent of the smallest normal number, maximum."""
 
     significand_bits: int
@@ -212,22 +212,22 @@ class HalfFormat:
         return np.where(has_overflowed, np.copysign(np.inf, x), nearest)
 
 
-HALF_FORMATS: Mapping[str, HalfFormat] = {
-    "f16": HalfFormat(significand_bits=11, min_normal_exponent=-13, max_value=65504.0),
-    "bf16": HalfFormat(
+HALF_FORMATS: Mapping[str, HalfPrecisionFormat] = {
+    "f16": HalfPrecisionFormat(significand_bits=11, min_normal_exponent=-13, max_value=65504.0),
+    "bf16": HalfPrecisionFormat(
         significand_bits=8, min_normal_exponent=-125, max_value=float(2**128 - 2**120)
     ),
 }
 """IEEE 754 binary16, and bfloat16."""
 
 
-def find_half_dtype(graph: Graph) -> str:
+def find_half_precision_dtype(graph: Graph) -> str:
     """Return the dtype of the first 16-bit float value in a graph, or ""."""
     types = (v.dtype for _, results in graph.nodes for v in results)
     return next((dtype for dtype in types if dtype in HALF_FORMATS), "")
 
 
-def raise_overflow(graph: Graph, value: Value, number: float, use: str = "") -> NoReturn:
+def raise_overflow_error(graph: Graph, value: Value, number: float, use: str = "") -> NoReturn:
     """Raise E0980 because a value exceeds the range of its type."""
     dtype = value.dtype
     names = [n for n, v in graph.names.items() if v is value]
@@ -311,7 +311,7 @@ def find_selection_scores(node: Node) -> Value | None:
 
 
 @dataclass(kw_only=True)
-class HalfPrecisionRoundingErrors:
+class HalfPrecisionErrorEstimator:
     """The effect of 16-bit rounding on the results `expected` of a graph, estimated by evaluating
     the graph with rounded values: to nearest, then stochastically.
 
@@ -326,7 +326,7 @@ class HalfPrecisionRoundingErrors:
     changes: dict[str, Array] = field(default_factory=dict)
     sample_count: int = 0
 
-    def explain_result(self, name: str, result: Array) -> str:
+    def find_unexplained_error(self, name: str, result: Array) -> str:
         """Return "" if 16-bit rounding explains how the result `name` differs from the reference.
         Otherwise return a note for the error.
 
@@ -338,7 +338,7 @@ class HalfPrecisionRoundingErrors:
         """
         if result.shape != self.expected[name].shape:
             return "rounding does not change shapes"
-        differences = np.sort(compute_position_changes(result, self.expected[name]))[::-1]
+        differences = np.sort(compute_relative_differences(result, self.expected[name]))[::-1]
         for sample_count in (SAMPLE_COUNT, SAMPLE_COUNT + EXTRA_SAMPLE_COUNT):
             while self.sample_count < sample_count:
                 self._add_sample()
@@ -354,7 +354,7 @@ class HalfPrecisionRoundingErrors:
         positions = "1 position differs" if not rank else f"{rank + 1} positions differ"
         return (
             f"{positions} by at least {differences[rank]:.1e}; rounding to "
-            f"{find_half_dtype(self.graph)} explains up to {changes[rank]:.1e} there"
+            f"{find_half_precision_dtype(self.graph)} explains up to {changes[rank]:.1e} there"
         )
 
     @cached_property
@@ -383,8 +383,8 @@ class HalfPrecisionRoundingErrors:
             self.graph, self.inputs, self.weights, result_hook=rounding
         )
         if rounding.overflow is not None:
-            raise_overflow(self.graph, *rounding.overflow)
+            raise_overflow_error(self.graph, *rounding.overflow)
         for name, value in self.expected.items():
-            changes = compute_position_changes(np.asarray(rounded[name]), np.asarray(value))
+            changes = compute_relative_differences(np.asarray(rounded[name]), np.asarray(value))
             self.changes[name] = np.maximum(self.changes.get(name, 0.0), changes)
         self.sample_count += 1

@@ -13,7 +13,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.ir_printer_and_lexer import format_ir
-from specc.transforms.linear_weights import restore_transposed_weights
+from specc.transforms.linear_weights import restore_weight_layout
 from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label, is_float_value
 from specc.visualize.scope_summary import format_number_ranges
 
@@ -63,7 +63,7 @@ def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> Arch
     counts and costs. If only the order of operations differs, return the first IR line that
     differs.
     """
-    a, b = (replace(side, graph=restore_transposed_weights(side.graph)) for side in (a, b))
+    a, b = (replace(side, graph=restore_weight_layout(side.graph)) for side in (a, b))
     if _format_graph(a.graph) == _format_graph(b.graph):
         return ArchitectureDifference()
     facts_a, facts_b = (_map_scope_facts(side.graph) for side in (a, b))

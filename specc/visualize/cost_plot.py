@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from specc.analysis.blocked_attention_plan import plan_local_attention
+from specc.analysis.blocked_attention_plan import plan_blocked_attention
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_cost import count_multiply_adds, format_large_number
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
@@ -123,7 +123,7 @@ def _compute_saved_multiply_adds(
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
     """Return True if an attention node has a bounded number of keys per query at all lengths."""
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
-    plans = [plan_local_attention(node, padding_masks) for node in attends]
+    plans = [plan_blocked_attention(node, padding_masks) for node in attends]
     return any(plan is not None and plan.window_size is not None for plan in plans)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 
-from specc.analysis.blocked_attention_plan import plan_local_attention
+from specc.analysis.blocked_attention_plan import plan_blocked_attention
 from specc.analysis.length_limits import find_max_lengths
 from specc.analysis.model_cost import count_blocked_multiply_adds, count_multiply_adds
 from specc.ir.dim import Dim, multiply_dims, sum_dims
@@ -109,7 +109,7 @@ def _count_saved_multiply_adds(
     node: Node, padding_masks: Collection[Value], max_lengths: Mapping[str, int]
 ) -> Dim:
     """Return the multiply-adds that blocked attention saves at a node."""
-    blocks = plan_local_attention(node, padding_masks)
+    blocks = plan_blocked_attention(node, padding_masks)
     # Without a maximum length, some sequences exceed the threshold.
     max_length = max_lengths.get(node.get_operand().shape[2].name or "", inf) if blocks else 0
     if blocks is None or max_length <= blocks.length_threshold:

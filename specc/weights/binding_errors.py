@@ -15,10 +15,10 @@ from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.parameter_name_patterns import (
     find_nearest_name,
     format_name_groups,
-    generalize_name_pairs,
-    get_name_without_numbers,
     group_parameter_names,
+    infer_name_patterns,
     replace_numbers_with_placeholders,
+    split_name_at_numbers,
 )
 from specc.weights.parameter_sources import RandomInitWeights
 from specc.weights.weight_expressions import Shape
@@ -66,7 +66,7 @@ def make_binding_errors(
         return [_make_foreign_checkpoint_error(checkpoint, missing, unused)]
     errors: list[Diagnostic] = []
     suggested_tensors: set[str] = set()
-    for similar_parameters in _group_by_key(missing, lambda m: get_name_without_numbers(m[0].name)):
+    for similar_parameters in _group_by_key(missing, lambda m: split_name_at_numbers(m[0].name)):
         diagnostic, suggested = _make_missing_tensor_error(
             checkpoint, naming, similar_parameters, unused
         )
@@ -75,8 +75,7 @@ def make_binding_errors(
         errors.append(diagnostic)
         suggested_tensors |= suggested
     for group in _group_by_key(
-        mismatches,
-        lambda m: (get_name_without_numbers(m.parameter.name), m.shape, m.dtype, m.reason),
+        mismatches, lambda m: (split_name_at_numbers(m.parameter.name), m.shape, m.dtype, m.reason)
     ):
         errors.append(_make_mismatch_error(checkpoint, group))
     if unused_names := [n for n in unused if n not in suggested_tensors]:
@@ -99,7 +98,7 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
     return replace(diagnostic, helps=(*diagnostic.helps, help))
 
 
-def make_untied_values_warning(
+def make_tied_mismatch_warning(
     parameter: ModelParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
     """Return the warning W0504 for a tied parameter whose values differ from those of `root`."""
@@ -177,7 +176,7 @@ def _make_missing_tensor_error(
     suggestion = _suggest_name(checkpoint, similar_parameters, unused)
     pairs = [*suggestion.items()] or [(w.name, w.name) for w, _ in similar_parameters]
     # all parameters of the group match the pattern of a single `load` rule
-    name, source = map(escape_text, generalize_name_pairs(pairs))
+    name, source = map(escape_text, infer_name_patterns(pairs))
     help = f'if the tensor has another name, write  load "{name}" = …  in `weights`'
     if suggestion:
         nearest = format_suggestion(escape_text(pairs[0][1]))
@@ -296,7 +295,7 @@ def _suggest_shape_fix(group: Sequence[TensorMismatch]) -> str:
     expected, shape = group[0].parameter.shape, group[0].shape
     if all(len(mismatch.tensors) == 1 and not mismatch.rule_span for mismatch in group):
         pairs = [(mismatch.parameter.name, mismatch.tensors[0]) for mismatch in group]
-        name, source = map(escape_text, generalize_name_pairs(pairs))
+        name, source = map(escape_text, infer_name_patterns(pairs))
         if len(shape) == 2 and shape[::-1] == expected:
             return (
                 f'it is stored transposed; write  load "{name}" = '
@@ -330,7 +329,7 @@ def _suggest_more_layers(checkpoint: Checkpoint, unused: Sequence[str]) -> Itera
     used_names = checkpoint.tensors.keys() - set(unused)
     # search only one name per pattern and a limited number of patterns, so that the run time is
     # linear in the number of tensors
-    names_by_pattern = {get_name_without_numbers(n): n for n in sorted(unused, key=_list_numbers)}
+    names_by_pattern = {split_name_at_numbers(n): n for n in sorted(unused, key=_list_numbers)}
     last_names = islice(names_by_pattern.values(), MAX_ERRORS)
     last_layers = filter(None, (_find_last_layer(name, used_names) for name in last_names))
     for last_layer in islice(last_layers, 1):

@@ -12,7 +12,7 @@ from specc.weights.binding_errors import MissingParameter
 from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
-from specc.weights.parameter_name_patterns import NamePattern, get_name_without_numbers
+from specc.weights.parameter_name_patterns import NamePattern, split_name_at_numbers
 from specc.weights.parameter_sources import BoundParameter, CheckpointBinding, RandomInitWeights
 from specc.weights.weight_expressions import (
     Expr,
@@ -22,7 +22,7 @@ from specc.weights.weight_expressions import (
     contains_first_present,
     iterate_tensor_names,
     rename_tensors,
-    resolve_alternatives,
+    resolve_first_present,
 )
 from specc.weights.weight_rules import (
     IgnoreRule,
@@ -147,14 +147,14 @@ def _explain_uninitialized_parameters(
     `bound_parameters` are the parameters that the checkpoint contains, `present` are the names of
     its tensors, and `exprs` maps parameters to their expressions.
     """
-    names_by_skeleton = {get_name_without_numbers(w.name): w.name for w in bound_parameters}
+    names_by_skeleton = {split_name_at_numbers(w.name): w.name for w in bound_parameters}
     names_by_call = {_get_call_key(w): w.name for w in bound_parameters}
     # Finding the base model elaborates all graphs, so it is skipped if no parameter is missing.
     base_parameters = initialization.find_base_parameters() if missing else frozenset()
     reasons: dict[str, str] = {}
     for parameter, _ in missing:
         present_tensors = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
-        similar_name = names_by_skeleton.get(get_name_without_numbers(parameter.name))
+        similar_name = names_by_skeleton.get(split_name_at_numbers(parameter.name))
         sibling_name = names_by_call.get(_get_call_key(parameter))
         # Reasons that name an existing tensor come first, because such reasons are the most
         # specific.
@@ -214,7 +214,7 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
     """Replace tensor names in an expression with names in the file, and resolve alternatives."""
     present = checkpoint.tensors.keys()
     renamed = rename_tensors(expr, lambda n: naming.resolve_name(n, present))
-    return resolve_alternatives(renamed, present.__contains__)
+    return resolve_first_present(renamed, present.__contains__)
 
 
 def _find_rule(name: str, loads: Sequence[LoadRule]) -> _ExpressionAndRule:
@@ -345,7 +345,7 @@ def _choose_dtypes(
             bound[name] = untied
             rule_spans = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
             warnings.append(
-                binding_errors.make_untied_values_warning(
+                binding_errors.make_tied_mismatch_warning(
                     b.parameter, b.tied_to, rule_spans[0], checkpoint
                 )
             )

@@ -105,7 +105,7 @@ class Checkpoint(Closeable):
             file.close()
 
 
-def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> Checkpoint:
+def open_checkpoint(path: str | Path, modules: Mapping[str, str] | None = None) -> Checkpoint:
     """Open a checkpoint: a safetensors file, an index of shards, or a directory that contains
     either.
 

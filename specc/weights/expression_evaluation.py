@@ -30,7 +30,7 @@ from specc.weights.weight_expressions import (
     UnaryExpr,
     WeightExpressionError,
     iterate_tensor_names,
-    resolve_alternatives,
+    resolve_first_present,
 )
 
 
@@ -40,7 +40,7 @@ def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
         case TensorExpr(name):
             return shapes[name]
         case FirstPresentExpr():
-            return infer_expression_shape(resolve_alternatives(expr, shapes.__contains__), shapes)
+            return infer_expression_shape(resolve_first_present(expr, shapes.__contains__), shapes)
         case RearrangeExpr(x=x):
             return plan_rearrange(expr, infer_expression_shape(x, shapes)).merged_shape
         case UnaryExpr(x=x):
@@ -63,7 +63,7 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
                 raise WeightExpressionError(f"cannot concatenate {names}; cast one of them")
             return part_dtypes.pop()
         case FirstPresentExpr():
-            return infer_expression_dtype(resolve_alternatives(expr, dtypes.__contains__), dtypes)
+            return infer_expression_dtype(resolve_first_present(expr, dtypes.__contains__), dtypes)
         case AddNumberExpr(x=x) | ResizeGridExpr(x=x):
             dtype = infer_expression_dtype(x, dtypes)
             return "f32" if DTYPE_BITS[dtype] < 32 else dtype
@@ -103,7 +103,7 @@ def split_concatenation(expr: Expr) -> Iterator[Expr]:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorView:
+class TensorByteRange:
     """A contiguous range of a tensor's stored bytes. `offset` is relative to the start of the
     tensor.
     """
@@ -113,21 +113,27 @@ class TensorView:
     nbytes: int
 
 
-def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorView | None:
+def find_stored_byte_range(
+    expr: Expr, entries: Mapping[str, TensorEntry]
+) -> TensorByteRange | None:
     """Return the range of stored bytes that is equal to an expression's value, or None if the value
     must be computed.
     """
     match expr:
         case TensorExpr(name):
-            return TensorView(name, 0, entries[name].nbytes)
+            return TensorByteRange(name, 0, entries[name].nbytes)
         case FirstPresentExpr():
-            return find_stored_view(resolve_alternatives(expr, entries.__contains__), entries)
+            return find_stored_byte_range(
+                resolve_first_present(expr, entries.__contains__), entries
+            )
         case ConcatExpr(parts=(only,)) | StackExpr(parts=(only,)):
-            return find_stored_view(only, entries)
+            return find_stored_byte_range(only, entries)
         case ReshapeExpr() | CastExpr() | TransposeExpr():
-            return find_stored_view(expr.x, entries) if _has_same_bytes(expr, entries) else None
+            return (
+                find_stored_byte_range(expr.x, entries) if _has_same_bytes(expr, entries) else None
+            )
         case IndexRangeExpr():
-            return _slice_view(expr, find_stored_view(expr.x, entries), entries)
+            return _slice_view(expr, find_stored_byte_range(expr.x, entries), entries)
         case _:
             return None
 
@@ -148,8 +154,8 @@ def _has_same_bytes(expr: UnaryExpr, entries: Mapping[str, TensorEntry]) -> bool
 
 
 def _slice_view(
-    expr: IndexRangeExpr, tensor_view: TensorView | None, entries: Mapping[str, TensorEntry]
-) -> TensorView | None:
+    expr: IndexRangeExpr, tensor_view: TensorByteRange | None, entries: Mapping[str, TensorEntry]
+) -> TensorByteRange | None:
     """Return the byte range of a slice of `tensor_view`. Return None if the slice is not
     contiguous, i.e. an axis before the sliced axis has a size other than 1.
     """
@@ -160,7 +166,9 @@ def _slice_view(
     length = shape[expr.axis]
     start, stop = expr.get_bounds(length)
     row = tensor_view.nbytes // length if length else 0
-    return TensorView(tensor_view.tensor, tensor_view.offset + start * row, (stop - start) * row)
+    return TensorByteRange(
+        tensor_view.tensor, tensor_view.offset + start * row, (stop - start) * row
+    )
 
 
 def evaluate_weight_expression(
@@ -172,7 +180,7 @@ def evaluate_weight_expression(
     some of its rows.
 
     The caller must first check the shapes with `infer_expression_shape` and resolve alternatives
-    with `resolve_alternatives`.
+    with `resolve_first_present`.
     """
     match expr:
         case TensorExpr(name):
@@ -245,7 +253,7 @@ def plan_rearrange(expr: RearrangeExpr, shape: Shape) -> RearrangePlan:
         raise WeightExpressionError(str(error)) from None
     for side in (pattern.left_names, pattern.right_names):
         _check_distinct(side)
-    if unbalanced_names := pattern.find_one_sided_axis_names():
+    if unbalanced_names := pattern.find_unmatched_axis_names():
         raise WeightExpressionError(f"`{unbalanced_names[0]}` is on only one side of the pattern")
     if len(pattern.left) != len(shape):
         axes = f"the pattern is for {len(pattern.left)} axes"

@@ -88,7 +88,7 @@ def pack_zero_points(zero_points: Array, bits: int) -> Array:
     return pack_nibbles(np.pad(zero_points, ((0, 0), (0, zero_points.shape[1] % 2))))
 
 
-def pack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
+def pack_weight_codes(codes: Array, width: int, format: QuantizationFormat) -> Array:
     """Pack the codes `[out, blocks, block]` of a weight with `width` input features into the
     storage format. In the layout `columns`, the result is `[out, in]`.
     """
@@ -108,7 +108,7 @@ def dequantize_weight(
     zero_points: Array | None = None,
 ) -> Array:
     """Dequantize to a float32 weight `[out, in]`, or `[in, out]` if the weight was transposed."""
-    integers = unpack_quantized(codes, width, format)
+    integers = unpack_weight_codes(codes, width, format)
     group_scales = scales.T if format.layout == "columns" and format.group_size else scales
     groups = split_groups(integers.astype(np.float32), format.group_size)
     if zero_points is not None:
@@ -118,7 +118,7 @@ def dequantize_weight(
     return weight.T if format.is_transposed else weight
 
 
-def unpack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
+def unpack_weight_codes(codes: Array, width: int, format: QuantizationFormat) -> Array:
     """Unpack stored codes to integers `[out, in]` for `width` input features."""
     if format.layout == "columns":
         return codes.T.astype(np.int8)
@@ -157,7 +157,7 @@ DAMPING_FRACTION = 0.01
 """The fraction of the mean diagonal of H that is added to the diagonal to make H invertible."""
 
 
-def compute_cholesky_factor(gram: Array) -> Array:
+def compute_inverse_cholesky_factor(gram: Array) -> Array:
     """Return the upper triangular U with `UᵀU = H⁻¹`, where H is the damped Gram matrix `XᵀX` of
     the activations (float64). `gram` is overwritten. Each of the three temporary arrays is a
     quarter as large as `gram`.
@@ -195,7 +195,7 @@ def _factor_matrix(h: Array) -> None:
 
 def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array, Array]:
     """Quantize a weight `[out, in]` with GPTQ. Return 4-bit codes `[out, blocks, block]` and scales
-    `[out, blocks]`. `factor` is the result of `compute_cholesky_factor`.
+    `[out, blocks]`. `factor` is the result of `compute_inverse_cholesky_factor`.
     """
     remaining = weight.astype(np.float64)
     width = weight.shape[1]

@@ -48,7 +48,7 @@ Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterChange:
+class AdapterDelta:
     """An adapter's change to one tensor. The tensor is first replaced by the adapter tensor
     `replacement`, if there is one. Then `scale` × `vector`, or `scale` × the product of
     `left_factor` and `right_factor` (transposed if `is_transposed`), is added to the tensor.
@@ -88,20 +88,20 @@ class LoraAdapter:
         if not file.tensors:
             self._raise_broken("the file has no tensors")
         self.changes = (
-            {name: AdapterChange(replacement=name) for name in file.tensors}
+            {name: AdapterDelta(replacement=name) for name in file.tensors}
             if replaces_tensors
             else self._read_changes()
         )
 
     @classmethod
-    def make_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
+    def from_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
         """Return a language adapter, whose unscaled tensors replace checkpoint tensors."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
-    def _read_changes(self) -> dict[str, AdapterChange]:
+    def _read_changes(self) -> dict[str, AdapterDelta]:
         """Return the adapter's changes by parameter name. Raise E0530 for unknown tensors."""
         parts: dict[str, dict[str, str]] = {}
-        deltas: dict[str, AdapterChange] = {}
+        deltas: dict[str, AdapterDelta] = {}
         for name in self.file.tensors:
             stem = name.removeprefix(MODULE_PREFIX)
             matches = ((end, part) for end, part in _LORA_SUFFIXES if stem.endswith(f".{end}"))
@@ -116,13 +116,13 @@ class LoraAdapter:
             else:
                 # a fully trained tensor has the name of the parameter, except that PEFT inserts
                 # `base_layer` into the names of wrapped modules
-                deltas[stem.replace(".base_layer.", ".")] = AdapterChange(replacement=name)
+                deltas[stem.replace(".base_layer.", ".")] = AdapterDelta(replacement=name)
         for module, module_parts in parts.items():
             self._add_module(module, module_parts, deltas)
         return deltas
 
     def _add_module(
-        self, module: str, parts: Mapping[str, str], deltas: dict[str, AdapterChange]
+        self, module: str, parts: Mapping[str, str], deltas: dict[str, AdapterDelta]
     ) -> None:
         """Add the changes of a module's weight and bias to `deltas`. `parts` maps roles to the
         names of the module's LoRA tensors.
@@ -133,7 +133,7 @@ class LoraAdapter:
             module, parts, ("table_a", "table_b") if is_embedding else ("a", "b")
         )
         weight = f"{module}.weight"
-        delta = deltas.get(weight, AdapterChange())
+        delta = deltas.get(weight, AdapterDelta())
         # PEFT stores the factors of an embedding transposed.
         deltas[weight] = replace(
             delta,
@@ -143,7 +143,7 @@ class LoraAdapter:
             scale=scale,
         )
         if bias := parts.get("bias"):
-            delta = deltas.get(f"{module}.bias", AdapterChange())
+            delta = deltas.get(f"{module}.bias", AdapterDelta())
             deltas[f"{module}.bias"] = replace(delta, vector=bias, scale=scale)
 
     def _find_factor_pair(
@@ -223,7 +223,7 @@ class AdaptedCheckpoint(Checkpoint):
             return self.base.read_tensor(name, rows)
         return self._apply_change(name, change)[rows]
 
-    def _apply_change(self, name: str, change: AdapterChange) -> Array:
+    def _apply_change(self, name: str, change: AdapterDelta) -> Array:
         """Return the tensor `name` with the change applied, i.e. replaced or added to."""
         if change.replacement:
             tensor = self.adapter.file.read_tensor(change.replacement)
@@ -239,7 +239,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self._merge_change(tensor, change, dtype)
 
     def _merge_change(
-        self, tensor: Array, change: AdapterChange, dtype: np.dtype[np.generic]
+        self, tensor: Array, change: AdapterDelta, dtype: np.dtype[np.generic]
     ) -> Array:
         """Compute the merged weight W + s·B·A in float64 and round it once. Rows are processed in
         chunks, so that the float64 copies stay small.
@@ -272,7 +272,7 @@ class AdaptedCheckpoint(Checkpoint):
         self.adapter.file.close()
 
 
-def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
+def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterDelta]:
     """Return an adapter's changes, keyed by the names of the checkpoint's tensors. Raise E0531 if
     the checkpoint lacks a changed tensor, or if the adapter lacks a tensor that it must replace.
     """
@@ -311,7 +311,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
 
 
 def _check_fully_trained(
-    base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
+    base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterDelta]
 ) -> None:
     """Raise E0531 if the adapter lacks a tensor of a module that its config calls fully trained."""
     if adapter.targets is None:
@@ -331,7 +331,7 @@ def _check_fully_trained(
 
 
 def _make_entry(
-    name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter
+    name: str, change: AdapterDelta, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
     """Return the entry of a changed tensor. The new dtype is float32, or float64 if the original
     tensor is float64. Raise E0531 if shapes or dtypes do not match.
@@ -363,7 +363,7 @@ def _make_entry(
 
 
 def _list_delta_shapes(
-    change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
+    change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, Shape]]:
     """Return the description and shape of each value that a change adds or uses as replacement."""
     unpaired = [name for name in (change.replacement, change.vector) if name]

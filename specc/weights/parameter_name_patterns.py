@@ -91,21 +91,21 @@ class NameCaptures:
         )
 
 
-def get_name_without_numbers(name: str) -> tuple[str, ...]:
+def split_name_at_numbers(name: str) -> tuple[str, ...]:
     """Return the parts of a name between its numbers. All layers of a model have the same parts."""
     return tuple(_LAYER_NUMBER.split(name))
 
 
 def replace_numbers_with_placeholders(name: str) -> str:
     """Replace numbers in a name with placeholders: `h.3.attn.bias` becomes `h.{i}.attn.bias`."""
-    literals = get_name_without_numbers(name)
+    literals = split_name_at_numbers(name)
     return literals[0] + "".join(
         f"{{{_PLACEHOLDER_LETTERS[k % len(_PLACEHOLDER_LETTERS)]}}}{rest}"
         for k, rest in enumerate(literals[1:])
     )
 
 
-def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
+def infer_name_patterns(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     """Return one pattern for the parameter names and one for the tensor names of `pairs`, such as
     `h.{i}.w` and `l.{i}.v` for `h.3.w` and `l.3.v`. The parameter names may differ only in numbers.
 
@@ -113,11 +113,11 @@ def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     if it is a whole name component. If the parameters' numbers do not determine the tensors'
     numbers, return the first pair.
     """
-    literals, source_literals = map(get_name_without_numbers, pairs[0])
-    columns = [*zip(*(find_indices_in_name(name) for name, _ in pairs), strict=True)]
-    if any(get_name_without_numbers(tensor) != source_literals for _, tensor in pairs):
+    literals, source_literals = map(split_name_at_numbers, pairs[0])
+    columns = [*zip(*(find_numbers_in_name(name) for name, _ in pairs), strict=True)]
+    if any(split_name_at_numbers(tensor) != source_literals for _, tensor in pairs):
         return pairs[0]
-    source_columns = [*zip(*(find_indices_in_name(tensor) for _, tensor in pairs), strict=True)]
+    source_columns = [*zip(*(find_numbers_in_name(tensor) for _, tensor in pairs), strict=True)]
     texts = _replace_layer_numbers(literals, columns)
     texts_by_column = dict(zip(reversed(columns), reversed(texts), strict=True))
     # if several columns are equal, prefer the number at the same position in the name
@@ -149,8 +149,8 @@ def group_parameter_names(names: Iterable[str]) -> list[str]:
     """Merge names that differ only in numbers, e.g. into `h.{0..11}.attn.bias`, in order."""
     numbers_by_skeleton: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
-        numbers_by_skeleton.setdefault(get_name_without_numbers(name), []).append(
-            find_indices_in_name(name)
+        numbers_by_skeleton.setdefault(split_name_at_numbers(name), []).append(
+            find_numbers_in_name(name)
         )
     groups: list[str] = []
     for literals, rows in numbers_by_skeleton.items():
@@ -175,14 +175,14 @@ def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate most similar to `name`, preferably with equal numbers, or None."""
     names = list(candidates)
     matching_names = [
-        c for c in names if find_indices_in_name(c) == find_indices_in_name(name)
+        c for c in names if find_numbers_in_name(c) == find_numbers_in_name(name)
     ] or names
     return next(
         iter(difflib.get_close_matches(name, matching_names[:_MAX_CANDIDATES], 1, cutoff=0.7)), None
     )
 
 
-def find_indices_in_name(name: str) -> tuple[str, ...]:
+def find_numbers_in_name(name: str) -> tuple[str, ...]:
     """Return the numbers in a parameter name."""
     return tuple(_LAYER_NUMBER.findall(name))
 

@@ -17,9 +17,9 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.expression_evaluation import (
-    TensorView,
+    TensorByteRange,
     evaluate_weight_expression,
-    find_stored_view,
+    find_stored_byte_range,
     infer_expression_shape,
     slice_expression,
     split_concatenation,
@@ -137,7 +137,7 @@ class BoundParameter:
     dtype: str
 
 
-CheckedRange: TypeAlias = tuple[TensorView, str, str]
+CheckedRange: TypeAlias = tuple[TensorByteRange, str, str]
 """A byte range whose values must be checked, the dtype of the values, and a description."""
 
 
@@ -185,7 +185,7 @@ class CheckpointBinding:
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
         # concatenated tensors are read one after another
         for piece in split_concatenation(bound.expr):
-            view = self.find_stored_bytes(piece)
+            view = self.find_tensor_byte_range(piece)
             location = self._describe_location(bound, piece)
             if view is None:
                 blocks = self._compute_values(piece)
@@ -212,7 +212,7 @@ class CheckpointBinding:
         # while this thread checks the chunk and reads the next one.
         hash_task: Future[None] | None = None
         with ThreadPoolExecutor(1) as hashing:
-            for name, position, chunk in file.read_all_bytes():
+            for name, position, chunk in file.iterate_all_bytes():
                 previous_task, hash_task = hash_task, hashing.submit(digest.update, chunk)
                 for view, dtype, location in ranges.get(name, ()):
                     begin = view.offset - position
@@ -231,16 +231,16 @@ class CheckpointBinding:
         bound = self.bound_parameters[name]
         return self.bound_parameters[bound.tied_to] if bound.tied_to is not None else bound
 
-    def _find_parameter_bytes(self, name: str) -> TensorView | None:
+    def _find_parameter_bytes(self, name: str) -> TensorByteRange | None:
         expr = self.resolve_tie(name).expr
         # the parameters of a new task head are not in a file
-        return self.find_stored_bytes(expr) if expr is not None else None
+        return self.find_tensor_byte_range(expr) if expr is not None else None
 
-    def find_stored_bytes(self, expr: Expr) -> TensorView | None:
+    def find_tensor_byte_range(self, expr: Expr) -> TensorByteRange | None:
         """Return the stored bytes that equal the value of `expr`, or None if the value must be
         computed.
         """
-        view, checkpoint = find_stored_view(expr, self.checkpoint.tensors), self.checkpoint
+        view, checkpoint = find_stored_byte_range(expr, self.checkpoint.tensors), self.checkpoint
         computed_tensors = checkpoint.adapted_tensors | checkpoint.decoded_tensors
         return None if view and view.tensor in computed_tensors else view
 
@@ -256,7 +256,7 @@ class CheckpointBinding:
         for piece in pieces:
             yield from _iterate_blocks(evaluate_weight_expression(piece, get, get))
 
-    def _read_stored(self, tensor_view: TensorView, dtype: str) -> Iterator[Array]:
+    def _read_stored(self, tensor_view: TensorByteRange, dtype: str) -> Iterator[Array]:
         name, offset, nbytes = tensor_view.tensor, tensor_view.offset, tensor_view.nbytes
         for chunk in self.checkpoint.get_file(name).iterate_chunks(name, offset, nbytes):
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])

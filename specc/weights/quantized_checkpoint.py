@@ -20,9 +20,9 @@ from specc.weights.formats.quantized_decoders import (
     QuantizationSettings,
     QuantizedLayout,
     StoredTensors,
-    match_tensor,
+    check_tensor_pattern,
 )
-from specc.weights.formats.quantized_formats import WEIGHT_FORMATS, WeightFormat
+from specc.weights.formats.quantized_formats import WEIGHT_FORMATS, QuantizedWeightFormat
 from specc.weights.formats.safetensors_header import TensorEntry
 from specc.weights.parameter_sources import CheckpointBinding, ParameterSource
 from specc.weights.weight_expressions import (
@@ -54,7 +54,7 @@ class QuantizedWeight:
     """A quantized weight: its name, format and layout, and the names of its tensors by suffix."""
 
     name: str
-    format: WeightFormat
+    format: QuantizedWeightFormat
     tensors: Mapping[str, str]
     layout: QuantizedLayout
 
@@ -138,7 +138,7 @@ def _find_weights(
 
 
 def _match_weight(
-    base: Checkpoint, stem: str, format: WeightFormat, settings: QuantizationSettings
+    base: Checkpoint, stem: str, format: QuantizedWeightFormat, settings: QuantizationSettings
 ) -> QuantizedWeight:
     """Return the weight whose tensor names begin with `stem`. Raise E0532 for an invalid weight."""
     name = stem + format.weight_suffix
@@ -153,7 +153,7 @@ def _match_weight(
     try:
         stored = _view_tensors(base, tensors)
         for suffix, array in stored.items():
-            match_tensor(tensors[suffix], array, patterns[suffix], lengths)
+            check_tensor_pattern(tensors[suffix], array, patterns[suffix], lengths)
         layout = format.open_weight(stored, lengths, settings)
     except LayoutError as error:
         _raise_undecodable(base, name, escape_text(error))

@@ -76,7 +76,7 @@ RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 
 
 @dataclass(kw_only=True)
-class StreamingQuantizer:
+class QuantizationStream:
     """The state of quantizing a weight or a stack of weights row by row. `finished_tensors` are the
     scales and zero points. They are set after the last row, and released by the first reader.
     `recipe` is "nearest", "gptq" or "stored".
@@ -150,11 +150,11 @@ class QuantizedWeights(ParameterOverrides):
     prequantized: Mapping[str, PrequantizedWeight] = field(default_factory=dict)
     get_factor: GetFactor | None = None
     stored_scales: ParameterSource | None = None
-    streams: dict[str, StreamingQuantizer] = field(default_factory=dict)
+    streams: dict[str, QuantizationStream] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, format in self.plan.items():
-            self.streams[name] = StreamingQuantizer(
+            self.streams[name] = QuantizationStream(
                 format=format, shape=self.base.parameters[name].shape
             )
 
@@ -225,7 +225,7 @@ class QuantizedWeights(ParameterOverrides):
 
     def _iterate_codes(self, name: str) -> Iterator[memoryview]:
         """Quantize a weight and yield its codes. The scales and zero points are kept in the
-        `StreamingQuantizer` of the weight.
+        `QuantizationStream` of the weight.
         """
         stream, format = self.streams[name], self.plan[name]
         stream.error, scales, zero_points = QuantizationErrorStats(), [], [NO_ZERO_POINTS]
@@ -304,7 +304,7 @@ def _pair_with_factors(
         yield rows, factor
 
 
-def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -> _QuantizedRows:
+def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizationStream) -> _QuantizedRows:
     """Quantize rows of a weight, with the GPTQ factor or the stored scales in `rows_and_factor`."""
     (rows, factor), group_size = rows_and_factor, stream.format.group_size
     parts, scales, error = [], [], QuantizationErrorStats()
@@ -336,7 +336,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -
             stored += zeros[..., None].view(np.int8)
             packed = int_quantization.pack_zero_points(zeros, stream.format.bits)
             zero_points.append(packed.reshape(-1))
-        parts.append(int_quantization.pack_quantized(stored, stream.in_channels, stream.format))
+        parts.append(int_quantization.pack_weight_codes(stored, stream.in_channels, stream.format))
         scales.append(chunk_scales)
         codes *= chunk_scales[..., None]
         error.add_rows(blocks, codes)

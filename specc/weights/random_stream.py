@@ -35,7 +35,7 @@ def hash_fnv1a(data: bytes) -> int:
     return value
 
 
-def generate_word(key: int, n: int) -> int:
+def generate_uint64(key: int, n: int) -> int:
     """Return the 64-bit word with index `n` in the random stream `key`."""
     return mix_bits(key + (n + 1) * SPLITMIX_GAMMA & UINT64_MASK)
 
@@ -44,7 +44,7 @@ def derive_substream_key(key: int, n: int) -> int:
     """Return the key of sub-stream `n` of the random stream `key`. Nested calls derive a key from
     several integers, such as the sequence and the step.
     """
-    return mix_bits(generate_word(key, n))
+    return mix_bits(generate_uint64(key, n))
 
 
 def derive_stream_key(seed: int, name: str) -> int:

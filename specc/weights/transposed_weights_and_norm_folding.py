@@ -43,12 +43,14 @@ def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) 
         return None
     # an identity transpose, or a transpose of a single row or column, does not change the stored
     # bytes
-    if expr.axes == (0, 1) or binding.find_stored_bytes(expr) is not None:
+    if expr.axes == (0, 1) or binding.find_tensor_byte_range(expr) is not None:
         return None
-    return expr.x if binding.find_stored_bytes(expr.x) is not None else None
+    return expr.x if binding.find_tensor_byte_range(expr.x) is not None else None
 
 
-def bind_without_transpose(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
+def remove_weight_transposes(
+    binding: CheckpointBinding, names: Collection[str]
+) -> CheckpointBinding:
     """Return `binding` with the parameters `names` in the file's layout, `[in, out]`."""
     bound = dict(binding.bound_parameters)
     for name in names:

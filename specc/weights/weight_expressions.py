@@ -377,11 +377,11 @@ def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
     return expr.map_operands(lambda operand: rename_tensors(operand, rename))
 
 
-def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
+def resolve_first_present(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
     """Replace each `first_present` with its first option whose tensors exist, or with its last
     option.
     """
-    resolved = expr.map_operands(lambda operand: resolve_alternatives(operand, is_present))
+    resolved = expr.map_operands(lambda operand: resolve_first_present(operand, is_present))
     if not isinstance(resolved, FirstPresentExpr):
         return resolved
     complete = (o for o in resolved.parts if all(map(is_present, iterate_tensor_names(o))))
@@ -390,4 +390,4 @@ def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
 
 def contains_first_present(expr: Expr) -> bool:
     """Return True if an expression contains `first_present`."""
-    return resolve_alternatives(expr, lambda _: True) != expr
+    return resolve_first_present(expr, lambda _: True) != expr

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specc.batch_inference.job_files import BatchLimits
-from specc.batch_inference.row_batches import InputRow, count_padding, make_batches
+from specc.batch_inference.row_batches import InputRow, count_batch_positions, make_batches
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=0, max_size=80)
 LIMITS = st.builds(
@@ -62,5 +62,5 @@ def test_padding_fraction() -> None:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(3, 1, 4096).astype(int), 1, 2000).tolist()
     found = make_batches(make_rows(lengths), BatchLimits(), lambda *_: 0)
-    places, padding = np.array([count_padding(batch) for batch in found]).sum(0)
+    places, padding = np.array([count_batch_positions(batch) for batch in found]).sum(0)
     assert padding / (places - padding) < 0.15

@@ -85,9 +85,7 @@ def quantize_chain(directory: Path) -> dict[str, PrequantizedWeight]:
     def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(BASE, name, FORM, factor, stem)
 
-    return gram_matrices.quantize_with_calibration(
-        open_part, READERS, list_samples, directory, round_one
-    )
+    return gram_matrices.quantize_with_gptq(open_part, READERS, list_samples, directory, round_one)
 
 
 @contextmanager
@@ -113,9 +111,7 @@ def measure_peak_memory(directory: Path) -> int:
         return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
     tracemalloc.start()
-    gram_matrices.quantize_with_calibration(
-        open_part, READERS, list_samples, directory, skip_quantization
-    )
+    gram_matrices.quantize_with_gptq(open_part, READERS, list_samples, directory, skip_quantization)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most
@@ -148,11 +144,11 @@ def test_stages_equal_a_single_pass(
         found[name] = factor(0)
         return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
-    gram_matrices.quantize_with_calibration(open_part, READERS, list_samples, tmp_path, round_one)
+    gram_matrices.quantize_with_gptq(open_part, READERS, list_samples, tmp_path, round_one)
     x = np.concatenate(SEEN).astype(np.float64)
     for n in range(MANY):
         assert np.allclose(
-            found[f"w{n}"], int_quantization.compute_cholesky_factor(x.T @ x), rtol=1e-5
+            found[f"w{n}"], int_quantization.compute_inverse_cholesky_factor(x.T @ x), rtol=1e-5
         )
         x = x @ read_weight(f"w{n}").astype(np.float64).T
     # what stages keep for each other is gone
@@ -163,7 +159,7 @@ def test_prequantized_values_equal_quantization_on_the_fly(tmp_path: Path) -> No
     ready = quantize_chain(tmp_path)
     whole = QuantizedWeights(BASE, dict.fromkeys(ready, FORM), ready)
     x = np.concatenate(SEEN).astype(np.float64)
-    factor = int_quantization.compute_cholesky_factor(x.T @ x)
+    factor = int_quantization.compute_inverse_cholesky_factor(x.T @ x)
     one = QuantizedWeights(BASE, {"w0": FORM}, get_factor=lambda _: factor)
     for part, dtype in (
         (FORM.format_tensor_name("w0", "codes"), "u8"),

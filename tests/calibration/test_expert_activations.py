@@ -10,13 +10,13 @@ from support.calibration_factors import compute_weight_factors
 import specc
 from specc.calibration import gram_matrices
 from specc.calibration.calibration_activations import find_calibration_targets
-from specc.driver.compile_job import open_job, plan_lowering
+from specc.driver.compile_job import open_compile_job, prepare_lowering
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeOptions
 from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
 from specc.weights import int_quantization
-from specc.weights.int_quantization import compute_cholesky_factor
+from specc.weights.int_quantization import compute_inverse_cholesky_factor
 from specc.weights.parameter_sources import read_parameter
 
 EXPERTS, NOBODY = 4, 2
@@ -61,8 +61,8 @@ def test_activations_per_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "m.specc").write_text(SPEC)
     asked = QuantizeOptions(quantize="int4", quantize_all=True, group_size=16)
     options = CompileOptions(output="", init=3, precision=asked)
-    with open_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
-        job = plan_lowering(opened)
+    with open_compile_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
+        job = prepare_lowering(opened)
         weights = {
             n: read_parameter(job.parameter_source, n) for n in job.parameter_source.parameters
         }
@@ -77,7 +77,7 @@ def test_activations_per_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             for expert, x in enumerate(rows):
-                want = compute_cholesky_factor(x.T @ x)
+                want = compute_inverse_cholesky_factor(x.T @ x)
                 assert np.allclose(found[name][expert], want, rtol=1e-6), name
         # activations that experts waited for are removed
         assert not list(directory.iterdir())
@@ -103,7 +103,7 @@ def test_stacked_experts_are_calibrated(kind: str, tmp_path: Path) -> None:
             blocks = int_quantization.split_groups(matrix, 16)
             if kind == "npz":
                 numbers, units = int_quantization.quantize_gptq(
-                    matrix, compute_cholesky_factor(x.T @ x), 16
+                    matrix, compute_inverse_cholesky_factor(x.T @ x), 16
                 )
             else:
                 units = int_quantization.compute_group_scales(blocks, 4)

@@ -9,12 +9,12 @@ from support.calibration_factors import compute_weight_factors
 
 from specc.calibration import gram_matrices
 from specc.calibration.calibration_activations import find_calibration_targets
-from specc.driver.compile_job import open_job, plan_lowering
+from specc.driver.compile_job import open_compile_job, prepare_lowering
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeOptions
 from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
-from specc.weights.int_quantization import compute_cholesky_factor
+from specc.weights.int_quantization import compute_inverse_cholesky_factor
 from specc.weights.parameter_sources import read_parameter
 
 SPEC = """
@@ -45,8 +45,8 @@ def test_activations_of_every_iteration(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "m.specc").write_text(SPEC)
     asked = QuantizeOptions(quantize="int4", quantize_all=True, group_size=16)
     options = CompileOptions(output="", init=3, precision=asked)
-    with open_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
-        job = plan_lowering(opened)
+    with open_compile_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
+        job = prepare_lowering(opened)
         weights = {
             n: read_parameter(job.parameter_source, n) for n in job.parameter_source.parameters
         }
@@ -59,7 +59,9 @@ def test_activations_of_every_iteration(tmp_path: Path, monkeypatch: pytest.Monk
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             x = np.array(rows)
-            assert np.allclose(found[name][0], compute_cholesky_factor(x.T @ x), rtol=1e-6), name
+            assert np.allclose(
+                found[name][0], compute_inverse_cholesky_factor(x.T @ x), rtol=1e-6
+            ), name
 
 
 def collect_activations(weights: dict[str, Array]) -> dict[str, list[Array]]:

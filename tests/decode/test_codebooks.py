@@ -13,14 +13,14 @@ from specc.decode.decode_loop import (
     apply_delay_pattern,
     check_delays,
     iterate_codebook_steps,
-    list_codebook_frames,
+    revert_delay_pattern,
 )
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_validation import find_codebook_error
 from specc.decode.token_selection import (
     DecodeStepOutput,
     filter_candidates,
-    make_uniforms_for_positions,
+    make_uniforms_for_steps,
     sample_token,
 )
 from specc.diagnostics.diagnostic import SpeccError
@@ -95,7 +95,7 @@ def test_a_prompt_is_delayed() -> None:
     for codebook, delay in enumerate(DELAYS):
         assert (seen[:delay, codebook] == START).all()
         assert seen[delay : delay + 3, codebook].tolist() == prompt[0, :, codebook].tolist()
-    frames_after, _, _ = list_codebook_frames(steps, 0, make_settings())
+    frames_after, _, _ = revert_delay_pattern(steps, 0, make_settings())
     assert frames_after.shape == (6, CODEBOOKS)
     for codebook, delay in enumerate(DELAYS):
         generated = seen[3 + delay : 9 + delay, codebook]
@@ -116,7 +116,7 @@ def test_a_stop_token_ends_one_codebook() -> None:
     _, steps = generate(settings, prompt)
     found = set()
     for row in range(len(prompt)):
-        frames, log_probs, has_ended = list_codebook_frames(steps, row, settings)
+        frames, log_probs, has_ended = revert_delay_pattern(steps, row, settings)
         assert log_probs is not None
         for codebook, ended in enumerate(has_ended):
             column = frames[:, codebook].tolist()
@@ -141,7 +141,7 @@ def test_sampling_uses_one_random_stream_per_codebook() -> None:
     session, steps = generate(settings, np.full((2, 1, CODEBOOKS), START))
     for n, step in enumerate(steps):
         logits = compute_logits(session.tokens[:, : n + 1]).reshape(-1, VOCAB)
-        uniforms = make_uniforms_for_positions(5, [(row, n) for row in range(2 * CODEBOOKS)])
+        uniforms = make_uniforms_for_steps(5, [(row, n) for row in range(2 * CODEBOOKS)])
         expected = sample_token(filter_candidates(logits, settings), uniforms)
         assert step.tokens.reshape(-1).tolist() == expected.tolist()
 

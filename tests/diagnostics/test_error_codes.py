@@ -9,7 +9,7 @@ import pytest
 from specc.analysis.analysis_report import analyze_graph
 from specc.diagnostics.diagnostic import SpeccError, compute_exit_status, get_error_category
 from specc.driver.spec_loader import LoadedSpec, check_spec
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program
 from specc.library.spec_file_lookup import SpecLibrary, find_error_pages, read_page_title
 from specc.syntax.parse import decode_spec, parse_spec
@@ -165,7 +165,7 @@ def get_check_codes(name: str, text: str) -> set[str]:
         module = build_module(parse_spec(decode_spec(text.encode(), name)), name)
         module.directory = ROOT / "specs" / "models"
         found = check_spec(
-            LoadedSpec(build_program(module, library), library, ConfigReader(), name)
+            LoadedSpec(build_program(module, library), library, ConfigReadOptions(), name)
         )
     except SpeccError as failed:
         return {d.code for d in failed.diagnostics}

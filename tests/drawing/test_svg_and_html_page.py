@@ -17,7 +17,7 @@ from support.html_pages import PageParser, check_page, read_page_data
 
 from specc.drawing.attention_maps import MAX_CELLS, render_attention_html
 from specc.drawing.drawing_elements import make_printable_label
-from specc.drawing.svg_html_pages import escape_json
+from specc.drawing.svg_html_pages import encode_html_safe_json
 
 
 def test_page_with_hostile_tokens_is_valid():
@@ -107,6 +107,6 @@ def test_shared_axes_are_stored_once():
 
 def test_json_data_is_escaped():
     for text in HOSTILE_LABELS:
-        made = escape_json([text])
+        made = encode_html_safe_json([text])
         assert not set("<>&") & set(made)
         assert json.loads(made) == [text]

@@ -14,7 +14,7 @@ from specc.backend import PackageGraph, PackageMetadata
 from specc.driver import preprocessing_section
 from specc.driver.compile_options import PACKAGE_GRAPHS
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.taps import add_taps
+from specc.driver.taps import add_intermediate_outputs
 from specc.runtime.model_package import open_package
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc_onnx import get_target, write_package
@@ -31,7 +31,7 @@ def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     config = SMALL[name]
     spec = open_spec(name, config_settings=[f"{k}={v}" for k, v in config.items()])
     model = elaborate_spec(spec)
-    graphs = {"score": model.graph, "inside": add_taps(model.graph, (TAPS[name],))}
+    graphs = {"score": model.graph, "inside": add_intermediate_outputs(model.graph, (TAPS[name],))}
     preprocessing = preprocessing_section.build_preprocessing_config(spec.program, model)
     parts = {
         role: PackageGraph(

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import specc
-from specc.artifact.manifest import RandomInitInfo
+from specc.artifact.manifest import RandomInitMetadata
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
@@ -52,7 +52,7 @@ def test_missing_head_is_initialized(tmp_path: Path) -> None:
     (warning,) = [d for d in made.warnings if d.code == "W0528"]
     assert all(name in str(warning.notes) for name in HEAD)
     model = specc.load(out)
-    assert model.manifest.random_init == RandomInitInfo(7, 4)
+    assert model.manifest.random_init == RandomInitMetadata(7, 4)
     assert model.manifest.weights["random_init"] == {"seed": 7, "weights": sorted(HEAD)}
     ours, facts = model.weights(), made.model.graph.parameter_facts
     for name, array in ours.items():
@@ -90,7 +90,7 @@ def test_missing_head_of_a_package(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tensors)
     out = tmp_path / "package"
     specc.compile(tmp_path, out, graph=_get_first_graph(found), init_missing=3, graphs="step")
-    assert specc.load(out).random_init == RandomInitInfo(3, 1)
+    assert specc.load(out).random_init == RandomInitMetadata(3, 1)
 
 
 def _get_first_graph(found: Any) -> str:

@@ -6,7 +6,7 @@ import pytest
 from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.ir.model import ModelDefinition
@@ -26,7 +26,7 @@ def model(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") ->
         build_program(
             build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc"), LIBRARY
         ),
-        ConfigReader(),
+        ConfigReadOptions(),
     )
 
 

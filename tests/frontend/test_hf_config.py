@@ -10,7 +10,7 @@ import pytest
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.frontend.config_json import decode_config_source, parse_config_json
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.rope_frequencies import compute_rope_frequencies
 from specc.frontend.spec_modules import build_module, build_program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
@@ -103,7 +103,7 @@ def settings(config: dict[str, Any], spec: str = ROPE_SPEC) -> Rope:
     )
     raw = parse_config_json(decode_config_source(json.dumps(config).encode(), "config.json"))
     found = evaluate_and_check_config(
-        create_context(program), program, ConfigReader(config_file=raw)
+        create_context(program), program, ConfigReadOptions(config_file=raw)
     )["rope"]
     assert isinstance(found, Rope)
     return found

@@ -7,7 +7,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program
 from specc.library.spec_file_lookup import SpecLibrary
 from specc.syntax.parse import convert_help_snippets_to_yaml, decode_spec, parse_spec
@@ -31,7 +31,7 @@ return {result}
 {after}
 """
     module = build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc")
-    return LoadedSpec(build_program(module, LIBRARY), LIBRARY, ConfigReader(), "m.specc")
+    return LoadedSpec(build_program(module, LIBRARY), LIBRARY, ConfigReadOptions(), "m.specc")
 
 
 def codes(body: str, before: str = "", after: str = "") -> list[str]:

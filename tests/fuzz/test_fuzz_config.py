@@ -11,7 +11,7 @@ from support.parameter_sweeps import sample_sweep
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, check_spec, open_spec
 from specc.frontend.config_json import decode_config_source, parse_config_json
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import collect_field_paths
 from specc.syntax import ast
 
@@ -30,14 +30,14 @@ def opened(name: str) -> LoadedSpec:
 def list_config_keys(spec: LoadedSpec) -> list[str]:
     """Return every key of a config.json that a spec reads."""
     fields = collect_field_paths(spec.program.iterate_fields()).values()
-    return sorted({s.value for f in fields for s in f.sources if isinstance(s, ast.TextLiteral)})
+    return sorted({s.value for f in fields for s in f.sources if isinstance(s, ast.StringLiteral)})
 
 
 def assert_read_or_refused(name: str, data: bytes) -> None:
     spec = opened(name)
     try:
         raw = parse_config_json(decode_config_source(data, "config.json"))
-        check_spec(LoadedSpec(spec.program, spec.library, ConfigReader(config_file=raw), name))
+        check_spec(LoadedSpec(spec.program, spec.library, ConfigReadOptions(config_file=raw), name))
     except SpeccError as failed:
         assert failed.diagnostics
     except Exception as error:

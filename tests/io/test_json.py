@@ -12,7 +12,7 @@ from specc.io.json_io import (
     JsonLimits,
     NestingTooDeepError,
     NonFiniteNumberError,
-    parse_exact_integer,
+    get_exact_integer,
     parse_strict_json,
     to_json_value,
 )
@@ -57,10 +57,4 @@ def test_dataclasses_to_json() -> None:
 
 
 def test_exact_integers() -> None:
-    assert [parse_exact_integer(v) for v in (3, True, 3.0, "3", None)] == [
-        3,
-        None,
-        None,
-        None,
-        None,
-    ]
+    assert [get_exact_integer(v) for v in (3, True, 3.0, "3", None)] == [3, None, None, None, None]

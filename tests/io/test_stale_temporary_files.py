@@ -97,17 +97,17 @@ def make_temporary_name(place: str, pid: int) -> str:
 @pytest.mark.parametrize(
     ("where", "process", "age", "goes"),
     [
-        pytest.param(atomic_write.get_process_namespace, start_exited_process, 0, True, id="gone"),
-        pytest.param(atomic_write.get_process_namespace, os.getpid, LONG_AGO, False, id="living"),
+        pytest.param(atomic_write.get_pid_namespace_id, start_exited_process, 0, True, id="gone"),
+        pytest.param(atomic_write.get_pid_namespace_id, os.getpid, LONG_AGO, False, id="living"),
         pytest.param(
-            lambda: other_machine_id(atomic_write.get_process_namespace()),
+            lambda: other_machine_id(atomic_write.get_pid_namespace_id()),
             start_exited_process,
             60,
             False,
             id="elsewhere, young",
         ),
         pytest.param(
-            lambda: other_machine_id(atomic_write.get_process_namespace()),
+            lambda: other_machine_id(atomic_write.get_pid_namespace_id()),
             start_exited_process,
             LONG_AGO,
             True,

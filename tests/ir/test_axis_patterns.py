@@ -10,14 +10,14 @@ def test_parsed_pattern() -> None:
     assert pattern.left == (("b",), ("h", "d"), ())
     assert pattern.right == (("h",), ("b",), (), ("d",))
     assert pattern.find_permutation() == (1, 0, 2)
-    assert pattern.find_one_sided_axis_names() == []
+    assert pattern.find_unmatched_axis_names() == []
 
 
 @pytest.mark.parametrize(
     ("text", "odd"), [("a a -> a", ["a"]), ("a b -> a", ["b"]), ("a -> a c", ["c"]), ("->", [])]
 )
 def test_unbalanced_names(text: str, odd: list[str]) -> None:
-    assert parse_rearrange_pattern(text).find_one_sided_axis_names() == odd
+    assert parse_rearrange_pattern(text).find_unmatched_axis_names() == odd
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ STD = get_specs_directory() / "std"
 def test_table_is_current() -> None:
     assert (get_specs_directory() / "std.json").read_text(
         encoding="utf-8"
-    ) == tables.render_std_table(STD), "run `make tables`"
+    ) == tables.serialize_std_library(STD), "run `make tables`"
 
 
 @pytest.mark.parity
@@ -60,7 +60,7 @@ def test_an_edited_file_is_parsed(tmp_path: Path) -> None:
     masks = directory / "masks.specc"
     masks.write_text(masks.read_text(encoding="utf-8") + "\nmask mine = i == j\n", encoding="utf-8")
     table = tmp_path / "std.json"
-    table.write_text(tables.render_std_table(STD), encoding="utf-8")
+    table.write_text(tables.serialize_std_library(STD), encoding="utf-8")
     std = StdLibrary(directory, table)
     assert "mine" in std
     assert std["mine"][0] == parse_spec(read_std_sources(directory)["masks.specc"]).items[-1]
@@ -75,7 +75,7 @@ def test_unknown_name_builds_nothing() -> None:
 
 
 def test_table_format() -> None:
-    data = json.loads(tables.render_std_table(STD))
+    data = json.loads(tables.serialize_std_library(STD))
     assert all(set(row) == {"digest", "names", "tree"} for row in data.values())
     assert data["masks.specc"]["names"] == [
         i.name for i in parse_dsl(read_std_sources(STD)["masks.specc"]).items

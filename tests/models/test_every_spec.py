@@ -19,7 +19,7 @@ from specc.cli.list_doc_explain import read_spec_title
 from specc.cli.main import main
 from specc.driver.spec_loader import open_spec
 from specc.frontend.symbolic_check import check_spec_symbolically
-from specc.huggingface.model_family import read_config_keys, read_expected_types
+from specc.huggingface.model_family import read_config_keys, read_supported_model_types
 from specc.library.spec_file_lookup import (
     SPEC_SUFFIXES,
     find_builtin_specs,
@@ -133,9 +133,9 @@ def _check_text(path: Path) -> None:
     configs = [item for item in file.items if isinstance(item, ast.ConfigSection)]
     expected = [e for c in configs for e in c.entries if isinstance(e, ast.ExpectedValues)]
     types = {value for e in expected if e.key == "model_type" for value in e.values}
-    assert read_expected_types(path) == types - {"none"}
+    assert read_supported_model_types(path) == types - {"none"}
     fields = [e for c in configs for e in c.entries if isinstance(e, ast.Field)]
-    keys = {s.value for e in fields for s in e.sources if isinstance(s, ast.TextLiteral)}
+    keys = {s.value for e in fields for s in e.sources if isinstance(s, ast.StringLiteral)}
     assert read_config_keys(path) == {key.partition(".")[0] for key in keys}
 
 

@@ -18,7 +18,9 @@ def list_stop_fields(spec: str) -> list[ast.Field]:
     return [
         field
         for field in open_spec(spec).program.map_fields_by_path().values()
-        if any(isinstance(s, ast.TextLiteral) and s.value == "eos_token_id" for s in field.sources)
+        if any(
+            isinstance(s, ast.StringLiteral) and s.value == "eos_token_id" for s in field.sources
+        )
         and (field.type.name == "list" or field.name == "stop")
     ]
 

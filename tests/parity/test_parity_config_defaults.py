@@ -16,9 +16,9 @@ from support.hf_text_cases import DECODERS, ENCODERS
 from transformers import CONFIG_MAPPING
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.config_json_check import warn_unread_keys
+from specc.driver.config_json_check import warn_about_unread_keys
 from specc.frontend.config_json import decode_config_source, parse_config_json
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.section_evaluation import value_to_json
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
@@ -87,13 +87,13 @@ WITH_UNREAD_KEYS: tuple[str, ...] = ()
 """Specs that do not read a key of their class that has an effect at another value."""
 
 
-def read_config_values(data: dict[str, Any]) -> ConfigReader:
+def read_config_values(data: dict[str, Any]) -> ConfigReadOptions:
     """Return the config of a config.json with this content."""
     raw = parse_config_json(decode_config_source(json.dumps(data).encode(), "config.json"))
-    return ConfigReader(config_file=raw)
+    return ConfigReadOptions(config_file=raw)
 
 
-def values(program: Program, reader: ConfigReader) -> dict[str, object]:
+def values(program: Program, reader: ConfigReadOptions) -> dict[str, object]:
     """Return all config values, as in a manifest."""
     found = evaluate_and_check_config(create_context(program), program, reader)
     return {name: value_to_json(value) for name, value in found.items()}
@@ -120,7 +120,7 @@ def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
     assert told.config_file is not None
     program = select_used_spec_alternatives(program, told.config_file)
     if spec not in WITH_UNREAD_KEYS:
-        assert not [*warn_unread_keys(program, told.config_file)]
+        assert not [*warn_about_unread_keys(program, told.config_file)]
     ours, theirs = values(program, silent), values(program, told)
     differ = {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]}
     # What each layer is may be written out where a rule says the same, and what nobody
@@ -136,7 +136,7 @@ def test_other_names_of_keys_are_read(spec: str, type: str) -> None:
     program = build_program(LIBRARY.open_spec(spec), LIBRARY)
     entries = [e for item, _ in program.iterate_items(ast.ConfigSection) for e in item.entries]
     fields = [
-        [source.value for source in entry.sources if isinstance(source, ast.TextLiteral)]
+        [source.value for source in entry.sources if isinstance(source, ast.StringLiteral)]
         for entry in entries
         if isinstance(entry, ast.Field)
     ]

@@ -6,7 +6,12 @@ from support.elaborated_specs import assert_arrays_close
 from transformers import ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
 from specc.preprocessing.audio import AudioRecording, compute_audio_features
-from specc.preprocessing.preprocessing_records import AudioConfig, FilterBanks, LogMel, Waveform
+from specc.preprocessing.preprocessing_records import (
+    AudioConfig,
+    FilterBankConfig,
+    LogMelConfig,
+    Waveform,
+)
 
 pytestmark = pytest.mark.parity
 
@@ -55,7 +60,7 @@ def test_log_mel(name: str, bins: int, seconds: int, monkeypatch: pytest.MonkeyP
     )
     theirs = WhisperFeatureExtractor(feature_size=bins, chunk_length=seconds)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_features"][0]
-    record = LogMel(num_mel_bins=bins, num_frames=seconds * 100, do_truncate=True)
+    record = LogMelConfig(num_mel_bins=bins, num_frames=seconds * 100, do_truncate=True)
     assert_arrays_close(ours(name, record), np.asarray(wanted), name, 1e-5)
 
 
@@ -66,5 +71,5 @@ def test_log_mel(name: str, bins: int, seconds: int, monkeypatch: pytest.MonkeyP
 def test_filter_banks(name: str, bins: int, frames: int, normalize: bool) -> None:
     theirs = ASTFeatureExtractor(num_mel_bins=bins, max_length=frames, do_normalize=normalize)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_values"][0]
-    record = FilterBanks(num_mel_bins=bins, num_frames=frames, do_normalize=normalize)
+    record = FilterBankConfig(num_mel_bins=bins, num_frames=frames, do_normalize=normalize)
     assert_arrays_close(ours(name, record), np.asarray(wanted), name, 1e-5)

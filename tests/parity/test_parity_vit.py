@@ -9,7 +9,7 @@ from support.padded_batches import FixedValues, make_samples
 from support.published_models import assert_matches_published, open_weighted_spec, randomize_weights
 from transformers import ViTConfig, ViTForImageClassification
 
-from specc.preprocessing.preprocessing_records import LabelsOutput
+from specc.preprocessing.preprocessing_records import ClassificationOutput
 
 pytestmark = pytest.mark.parity
 
@@ -41,5 +41,5 @@ def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
     given = make_samples({"pixel_values": FixedValues((channels, 12, 12))}, {})
     assert_matches_published(ours, given, published, {"logits": ""})
     shown = dict(ours.compiled.manifest.preprocessing.outputs)["logits"]
-    assert isinstance(shown, LabelsOutput)
+    assert isinstance(shown, ClassificationOutput)
     assert shown.labels == tuple(config.id2label.values()), "the file's own labels are shown"

@@ -25,14 +25,16 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     AudioConfig,
     CtcOutput,
-    FilterBanks,
-    LogMel,
+    FilterBankConfig,
+    LogMelConfig,
     Waveform,
 )
 from specc.preprocessing.result_formatting import format_results
 
 RNG = np.random.default_rng(3)
-SMALL = LogMel(num_mel_bins=3, num_frames=5, window_length=8, hop_length=4, sample_rate=16_000)
+SMALL = LogMelConfig(
+    num_mel_bins=3, num_frames=5, window_length=8, hop_length=4, sample_rate=16_000
+)
 
 
 def sample_audio(length: int) -> np.ndarray:
@@ -79,7 +81,9 @@ def test_short_audio_is_padded_and_long_audio_rejected() -> None:
         )
         == "E0843"
     )
-    cut = LogMel(num_mel_bins=3, num_frames=5, window_length=8, hop_length=4, do_truncate=True)
+    cut = LogMelConfig(
+        num_mel_bins=3, num_frames=5, window_length=8, hop_length=4, do_truncate=True
+    )
     long = np.concatenate([whole, sample_audio(9)])
     assert (
         compute_audio_features(AudioRecording(long, 16_000), cut, "x")
@@ -90,13 +94,13 @@ def test_short_audio_is_padded_and_long_audio_rejected() -> None:
 def test_audio_shorter_than_a_window() -> None:
     made = compute_audio_features(
         AudioRecording(sample_audio(399), 16_000),
-        FilterBanks(num_frames=3, num_mel_bins=4, std=1),
+        FilterBankConfig(num_frames=3, num_mel_bins=4, std=1),
         "x",
     )
     assert (made == np.float32(4.2677393 / 2)).all()
 
 
-@pytest.mark.parametrize("record", [Waveform(), LogMel(), FilterBanks()])
+@pytest.mark.parametrize("record", [Waveform(), LogMelConfig(), FilterBankConfig()])
 def test_wrong_sampling_rate(record: AudioConfig) -> None:
     assert (
         get_error_code(
@@ -111,7 +115,7 @@ def test_wrong_sampling_rate(record: AudioConfig) -> None:
     [
         Waveform(sample_rate=8000, do_normalize=False),
         SMALL,
-        FilterBanks(num_mel_bins=7, num_frames=3, mean=0.5, std=2.0, do_truncate=False),
+        FilterBankConfig(num_mel_bins=7, num_frames=3, mean=0.5, std=2.0, do_truncate=False),
     ],
 )
 def test_input_records_round_trip(record: AudioConfig) -> None:

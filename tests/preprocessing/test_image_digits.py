@@ -9,7 +9,7 @@ import pytest
 from PIL import Image as Pillow
 from support.image_files import read_image
 
-from specc.preprocessing.images import decode_image, normalize_image
+from specc.preprocessing.images import decode_image, resize_and_normalize_image
 from specc.preprocessing.preprocessing_records import ImageConfig
 
 FOLDER = Path(__file__).parents[2] / "docs" / "demos" / "digits"
@@ -55,5 +55,5 @@ def test_image_round_trip(script, digits):
     for values in digits.images[5:60:11]:
         stream = io.BytesIO()
         Pillow.fromarray(script.render_digit(values)).save(stream, "PNG")
-        result = normalize_image(decode_image(stream.getvalue(), "x"), DIGIT)[0, 0]
+        result = resize_and_normalize_image(decode_image(stream.getvalue(), "x"), DIGIT)[0, 0]
         assert np.abs(result - values / 16).max() <= HALF_LEVEL

@@ -15,8 +15,8 @@ from specc.preprocessing import images as module
 from specc.preprocessing.images import (
     decode_image,
     denormalize_image,
-    normalize_image,
-    resize_image,
+    resize_and_normalize_image,
+    resize_channel,
 )
 from specc.preprocessing.preprocessing_records import ImageConfig
 
@@ -56,10 +56,12 @@ def test_image_file(tmp_path):
 
 def test_channel_conversion():
     color = sample_pixels(4, 4, 3)
-    gray = normalize_image(decode_image(encode_image(Pillow.fromarray(color)), "x"), GRAY)[0, 0]
+    gray = resize_and_normalize_image(
+        decode_image(encode_image(Pillow.fromarray(color)), "x"), GRAY
+    )[0, 0]
     np.testing.assert_allclose(gray * 255, color @ [0.299, 0.587, 0.114], atol=1e-3)
     flat = sample_pixels(4, 4)
-    three = normalize_image(
+    three = resize_and_normalize_image(
         decode_image(encode_image(Pillow.fromarray(flat)), "x"), ImageConfig(size=(4, 4))
     )[0]
     for plane in three:
@@ -107,7 +109,7 @@ def test_exif_orientation_is_honored():
 @pytest.mark.parametrize("kind", ["bilinear", "bicubic", "box", "nearest"])
 def test_resizing_agrees_with_pillow(kind):
     plane = sample_pixels(37, 23)
-    ours = resize_image(plane.astype(np.float32), (10, 12), kind)
+    ours = resize_channel(plane.astype(np.float32), (10, 12), kind)
     theirs = Pillow.fromarray(plane).resize((12, 10), Pillow.Resampling[kind.upper()])
     assert np.abs(np.clip(ours, 0, 255) - np.asarray(theirs, float)).max() <= 1.01
 
@@ -115,28 +117,33 @@ def test_resizing_agrees_with_pillow(kind):
 def test_box_averages_areas():
     plane = sample_pixels(8, 12).astype(np.float32)
     blocks = plane.reshape(4, 2, 4, 3).mean(axis=(1, 3))
-    np.testing.assert_allclose(resize_image(plane, (4, 4), "box"), blocks, rtol=1e-5)
+    np.testing.assert_allclose(resize_channel(plane, (4, 4), "box"), blocks, rtol=1e-5)
 
 
 def test_center_crop():
     wide = np.zeros((4, 12, 1), np.float32)
     wide[:, 4:8] = 255
     np.testing.assert_allclose(
-        normalize_image(wide, ImageConfig(size=(4, 4), channels=1, do_center_crop=True)), 1
+        resize_and_normalize_image(wide, ImageConfig(size=(4, 4), channels=1, do_center_crop=True)),
+        1,
     )
-    assert normalize_image(wide, ImageConfig(size=(4, 4), channels=1, resample="box")).min() == 0
+    assert (
+        resize_and_normalize_image(wide, ImageConfig(size=(4, 4), channels=1, resample="box")).min()
+        == 0
+    )
 
 
 def test_auto_invert_by_the_border():
     paper = np.full((9, 9, 1), 250, np.float32)
     paper[3:6, 3:6] = 10
     record = ImageConfig(size=(9, 9), channels=1, invert="auto")
-    dark_ground = normalize_image(paper, record)[0, 0]
+    dark_ground = resize_and_normalize_image(paper, record)[0, 0]
     assert dark_ground[0, 0] < 0.1 < 0.9 < dark_ground[4, 4]
     # already light on dark
-    np.testing.assert_allclose(normalize_image(255 - paper, record)[0, 0], dark_ground)
+    np.testing.assert_allclose(resize_and_normalize_image(255 - paper, record)[0, 0], dark_ground)
     np.testing.assert_allclose(
-        normalize_image(paper, ImageConfig(size=(9, 9), channels=1, invert=True))[0, 0], dark_ground
+        resize_and_normalize_image(paper, ImageConfig(size=(9, 9), channels=1, invert=True))[0, 0],
+        dark_ground,
     )
 
 
@@ -144,13 +151,13 @@ def test_denormalize_inverts_normalize():
     original = sample_pixels(6, 5, 3)
     record = ImageConfig(size=(6, 5), mean=(0.48, 0.45, 0.4), std=(0.26, 0.27, 0.28), invert=True)
     np.testing.assert_array_equal(
-        denormalize_image(normalize_image(original, record)[0], record), original
+        denormalize_image(resize_and_normalize_image(original, record)[0], record), original
     )
 
 
 def test_images_of_one_pixel_and_one_line():
     for shape in ((1, 1, 1), (1, 9, 3), (9, 1, 3)):
-        assert normalize_image(
+        assert resize_and_normalize_image(
             np.zeros(shape, np.float32),
             ImageConfig(size=(3, 3), invert="auto", do_center_crop=True),
         ).shape == (1, 3, 3, 3)

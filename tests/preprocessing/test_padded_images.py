@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.preprocessing.images import normalize_image
+from specc.preprocessing.images import resize_and_normalize_image
 from specc.preprocessing.preprocessing_records import ImageConfig
 
 MEAN = (0.485, 0.456, 0.406)
@@ -36,7 +36,7 @@ def sample_image(rows: int, columns: int) -> np.ndarray:
     ],
 )
 def test_aspect_ratio_is_kept(size: tuple[int, int], wanted: tuple[int, int]) -> None:
-    made = normalize_image(sample_image(*size), make_padded_record((96, 96)))
+    made = resize_and_normalize_image(sample_image(*size), make_padded_record((96, 96)))
     assert made.shape == (1, 3, 96, 96)
     there = np.abs(made).max(axis=(0, 1)) > 0
     assert (there.sum(0).max(), there.sum(1).max()) == wanted
@@ -46,7 +46,9 @@ def test_aspect_ratio_is_kept(size: tuple[int, int], wanted: tuple[int, int]) ->
 
 
 def test_sides_are_multiples() -> None:
-    made = normalize_image(sample_image(48, 90), make_padded_record((96, 96), size_multiple=16))
+    made = resize_and_normalize_image(
+        sample_image(48, 90), make_padded_record((96, 96), size_multiple=16)
+    )
     there = np.abs(made).max(axis=(0, 1)) > 0
     assert (there.sum(0).max(), there.sum(1).max()) == (48, 96)
 
@@ -61,7 +63,7 @@ def test_no_normalized_pixel_is_0() -> None:
 @pytest.mark.parametrize("size", [(40, 64), (64, 96), (95, 95)])
 def test_image_larger_than_its_frame(size: tuple[int, int]) -> None:
     with pytest.raises(SpeccError, match="E0990") as failed:
-        normalize_image(sample_image(90, 48), make_padded_record(size))
+        resize_and_normalize_image(sample_image(90, 48), make_padded_record(size))
     assert "resized to 96 × 51" in str(failed.value)
     assert "--set image=[96, " in str(failed.value)
 
@@ -79,7 +81,7 @@ def test_image_larger_than_its_frame(size: tuple[int, int]) -> None:
 def test_page_is_centered(
     size: tuple[int, int], wanted: tuple[int, int], place: tuple[int, int]
 ) -> None:
-    made = normalize_image(sample_image(*size) | 1, make_page_record((40, 30)))
+    made = resize_and_normalize_image(sample_image(*size) | 1, make_page_record((40, 30)))
     there = made[0].max(axis=0) > 0
     rows, columns = np.flatnonzero(there.any(1)), np.flatnonzero(there.any(0))
     assert (len(rows), len(columns)) == wanted
@@ -103,6 +105,6 @@ def test_page_is_rotated_to_the_orientation_of_its_frame(
 ) -> None:
     """Rotate clockwise: the left side becomes the top."""
     pixels = sample_image(*size)
-    made = normalize_image(pixels, make_page_record(frame, do_align_long_axis=True))
+    made = resize_and_normalize_image(pixels, make_page_record(frame, do_align_long_axis=True))
     given = np.ascontiguousarray(pixels[::-1].swapaxes(0, 1)) if turned else pixels
-    np.testing.assert_array_equal(made, normalize_image(given, make_page_record(frame)))
+    np.testing.assert_array_equal(made, resize_and_normalize_image(given, make_page_record(frame)))

@@ -8,12 +8,12 @@ from support.preprocessing_records import parse_input_record
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_config import PreprocessingConfig, adapt_labels_to_rank
 from specc.preprocessing.preprocessing_records import (
+    ArrayConfig,
     ByteTokenizer,
     CharTokenizer,
+    ClassificationOutput,
     ImageConfig,
     ImageOutput,
-    LabelsOutput,
-    NumbersOutput,
     SegmentationOutput,
     TextOutput,
     WordTokenizer,
@@ -37,14 +37,14 @@ EVERYTHING = PreprocessingConfig(
         ("source", CharTokenizer(("<end>", "a", "b"), end_token_id=0, unknown_token_id=0)),
         ("raw", ByteTokenizer(offset=3, end_token_id=1)),
         ("spoken", WordTokenizer(("<end>", "cat"), end_token_id=0, do_lower_case=True)),
-        ("state", NumbersOutput()),
+        ("state", ArrayConfig()),
     ),
     outputs=(
-        ("logits", LabelsOutput(("cat", "dog"), top_k=2)),
+        ("logits", ClassificationOutput(("cat", "dog"), top_k=2)),
         ("text", TextOutput(ByteTokenizer(3, 1))),
         ("told", TextOutput(WordTokenizer(("cat", "[UNK]"), unknown_token_id=1))),
         ("spelled", TextOutput(CharTokenizer(("a", "é")))),
-        ("score", NumbersOutput(digits=6)),
+        ("score", ArrayConfig(digits=6)),
         ("rebuilt", ImageOutput(ImageConfig(size=(16, 16)))),
         ("mask", SegmentationOutput(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))),
     ),
@@ -57,7 +57,7 @@ def test_json_round_trip():
 
 
 def test_input_without_a_record_is_an_array():
-    assert EVERYTHING.get_input_config("other") == NumbersOutput()
+    assert EVERYTHING.get_input_config("other") == ArrayConfig()
 
 
 def get_record_error(value: object) -> str:
@@ -153,14 +153,14 @@ def test_labels_depend_on_the_rank():
     pixels."""
     labels = ("sky", "sea", "land", "road")
     places = SegmentationOutput(labels)
-    assert adapt_labels_to_rank(LabelsOutput(labels, top_k=2), 4) == places
-    assert adapt_labels_to_rank(places, 2) == LabelsOutput(labels, top_k=3)
-    assert adapt_labels_to_rank(SegmentationOutput(labels[:2]), 2) == LabelsOutput(
+    assert adapt_labels_to_rank(ClassificationOutput(labels, top_k=2), 4) == places
+    assert adapt_labels_to_rank(places, 2) == ClassificationOutput(labels, top_k=3)
+    assert adapt_labels_to_rank(SegmentationOutput(labels[:2]), 2) == ClassificationOutput(
         labels[:2], top_k=2
     )
     for record, rank in (
-        (LabelsOutput(labels), 2),
-        (LabelsOutput(labels), 3),
+        (ClassificationOutput(labels), 2),
+        (ClassificationOutput(labels), 3),
         (places, 4),
         (places, 3),
     ):

@@ -9,7 +9,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.batch_inference.row_batches import RowReader
+from specc.batch_inference.row_batches import RowConverter
 from specc.cli.run_inputs import parse_input_arguments
 from specc.diagnostics.diagnostic import SpeccError
 
@@ -89,7 +89,7 @@ def test_on_the_command_line(words: list[str], wanted: list[list[float]], model:
 
 
 def test_in_a_table(model: Model) -> None:
-    taking = RowReader(model.input_signature, {"ids": "text", "pixels": "image"})
+    taking = RowConverter(model.input_signature, {"ids": "text", "pixels": "image"})
     table = {"text": ["x", "y", "z"], "image": [["51.png", "102.png"], "255.png", []]}
     one, other, none = taking.convert_rows(table, 3)
     assert one.arrays["pixels"].shape == (2, 1, 2, 2)

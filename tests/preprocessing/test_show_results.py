@@ -10,12 +10,12 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.predictions import compute_probabilities
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
+    ArrayConfig,
     ByteTokenizer,
     CharTokenizer,
+    ClassificationOutput,
     ImageConfig,
     ImageOutput,
-    LabelsOutput,
-    NumbersOutput,
     SegmentationOutput,
     TextOutput,
 )
@@ -31,7 +31,9 @@ def make_logits(*shares: float) -> np.ndarray:
 
 
 def test_label_and_probability():
-    preprocessing = PreprocessingConfig(outputs=(("logits", LabelsOutput(tuple("0123456789"))),))
+    preprocessing = PreprocessingConfig(
+        outputs=(("logits", ClassificationOutput(tuple("0123456789"))),)
+    )
     scores = np.zeros((1, 10), np.float32)
     scores[0, 7] = np.log(9 * 0.98 / 0.02)
     assert format_results(preprocessing, {"logits": scores, "hidden": scores}).lines == ("7  98 %",)
@@ -39,31 +41,38 @@ def test_label_and_probability():
 
 def test_labels_are_aligned():
     one = format_output(
-        "logits", LabelsOutput(("cat", "horse", "emu"), top_k=3), make_logits(0.2, 0.75, 0.05)
+        "logits",
+        ClassificationOutput(("cat", "horse", "emu"), top_k=3),
+        make_logits(0.2, 0.75, 0.05),
     )
     assert one.lines == ("horse  75 %", "cat    20 %", "emu     5 %")
 
 
 def test_batch_elements_are_numbered():
     rows = np.concatenate([make_logits(0.9, 0.1), make_logits(0.3, 0.7)])
-    assert format_output("l", LabelsOutput(("a", "b")), rows).lines == (
+    assert format_output("l", ClassificationOutput(("a", "b")), rows).lines == (
         "0:  a  90 %",
         "1:  b  70 %",
     )
 
 
 def test_class_indices_without_labels():
-    assert format_output("l", LabelsOutput(), make_logits(0.2, 0.8)).lines == ("1  80 %",)
+    assert format_output("l", ClassificationOutput(), make_logits(0.2, 0.8)).lines == ("1  80 %",)
 
 
 def test_top_exceeds_the_number_of_labels():
     assert (
-        len(format_output("l", LabelsOutput(("a", "b"), top_k=5), make_logits(0.2, 0.8)).lines) == 2
+        len(
+            format_output(
+                "l", ClassificationOutput(("a", "b"), top_k=5), make_logits(0.2, 0.8)
+            ).lines
+        )
+        == 2
     )
 
 
 def test_control_characters_are_escaped():
-    assert format_output("l", LabelsOutput(("\x1b[31m",)), make_logits(1.0)).lines == (
+    assert format_output("l", ClassificationOutput(("\x1b[31m",)), make_logits(1.0)).lines == (
         "\\x1b[31m  100 %",
     )
 
@@ -85,11 +94,11 @@ def test_softmax_is_stable():
 
 def test_number_format():
     lines = format_output(
-        "out", NumbersOutput(digits=3), np.array([[0.123456, 2], [1e-9, -4]], np.float32)
+        "out", ArrayConfig(digits=3), np.array([[0.123456, 2], [1e-9, -4]], np.float32)
     ).lines
     assert lines == ("out  float32[2, 2]", "[[0.123  2]", " [1e-09  -4]]")
-    assert format_output("n", NumbersOutput(), np.array(7)).lines == ("n  7",)
-    assert len(format_output("big", NumbersOutput(), np.zeros((1000, 1000))).lines) < 20
+    assert format_output("n", ArrayConfig(), np.array(7)).lines == ("n  7",)
+    assert len(format_output("big", ArrayConfig(), np.zeros((1000, 1000))).lines) < 20
 
 
 def test_all_outputs_are_shown_by_default():
@@ -135,8 +144,8 @@ def test_class_map():
 @pytest.mark.parametrize(
     ("record", "value"),
     [
-        (LabelsOutput(("a", "b")), np.zeros((1, 3), np.float32)),
-        (LabelsOutput(), np.zeros((1, 3), np.int64)),
+        (ClassificationOutput(("a", "b")), np.zeros((1, 3), np.float32)),
+        (ClassificationOutput(), np.zeros((1, 3), np.int64)),
         (TextOutput(ByteTokenizer()), np.zeros((1, 3), np.float32)),
         (TextOutput(ByteTokenizer()), np.array(3)),
         (ImageOutput(ImageConfig(size=(2, 2))), np.zeros((1, 1, 2, 2), np.float32)),
@@ -154,5 +163,5 @@ def test_outputs_that_do_not_match_their_record(record, value):
 
 def test_missing_output():
     with pytest.raises(SpeccError) as caught:
-        format_results(PreprocessingConfig(outputs=(("y", NumbersOutput()),)), {"x": np.array(1)})
+        format_results(PreprocessingConfig(outputs=(("y", ArrayConfig()),)), {"x": np.array(1)})
     assert caught.value.diagnostics[0].code == "E0916"

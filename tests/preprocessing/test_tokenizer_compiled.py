@@ -13,7 +13,7 @@ import specc
 from specc.artifact.manifest import Manifest
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
-from specc.preprocessing.preprocessing_records import NumbersOutput
+from specc.preprocessing.preprocessing_records import ArrayConfig
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
 from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_EMBEDDED_BYTES, JsonTokenizer
 
@@ -150,7 +150,7 @@ def test_gpt2_with_a_tokenizer_next_to_the_weights(tmp_path: Path) -> None:
 def test_gpt2_without_a_tokenizer(tmp_path: Path) -> None:
     specc.compile("gpt2", tmp_path / "m.onnx", set=SMALL, init=0)
     model = specc.load(tmp_path / "m.onnx")
-    assert model.manifest.preprocessing.get_input_config("input_ids") == NumbersOutput()
+    assert model.manifest.preprocessing.get_input_config("input_ids") == ArrayConfig()
     assert model.run(input_ids=[[1, 2, 3]])["logits"].shape == (1, 3, 400)
     directory = tmp_path / "checkpoint"
     directory.mkdir()

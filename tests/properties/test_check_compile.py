@@ -32,7 +32,7 @@ from specc.driver.preprocessing_section import FILE_ERROR_CODES
 from specc.driver.spec_loader import LoadedSpec, check_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section import count_untied_parameters
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
 from specc.ir.dim import Dim
 from specc.library.spec_file_lookup import get_specs_directory, read_spec_file
@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LARGEST = 2_000_000
 """Maximum number of weight values that the test creates."""
-BESIDE = (ast.WeightsSection, ast.ReadingSection, ast.GenerateSection, ast.ConfigSection)
+BESIDE = (ast.WeightsSection, ast.PreprocessingSection, ast.GenerateSection, ast.ConfigSection)
 """Sections other than the graphs."""
 
 
@@ -93,7 +93,7 @@ def make_mutated_spec(given: SpecMutant) -> LoadedSpec | None:
         if (n := Dim.from_value(v) if type(v := fixed.get(p)) is int else choose_small_value(e, p))
         is not None
     }
-    return LoadedSpec(program, open_library(), ConfigReader(trial_values=values), given.name)
+    return LoadedSpec(program, open_library(), ConfigReadOptions(trial_values=values), given.name)
 
 
 def mutate_section(seed: int) -> SpecMutant:

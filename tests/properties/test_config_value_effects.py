@@ -66,14 +66,14 @@ OF_OTHER_SPECS = {
 """Fields that have an effect only in a spec that uses this one, or only in a used spec alone."""
 
 
-def iterate_fields(spec: LoadedSpec) -> Iterator[tuple[str, ast.TypeName]]:
+def iterate_fields(spec: LoadedSpec) -> Iterator[tuple[str, ast.TypeExpr]]:
     """Yield every field by its dotted path, including those of used specs."""
     for path, entry in spec.program.map_fields_by_path().items():
         if entry.type.name != "record":
             yield path, entry.type
 
 
-def list_other_values(type: ast.TypeName, now: Any) -> list[str]:
+def list_other_values(type: ast.TypeExpr, now: Any) -> list[str]:
     """Return other values as text of the language."""
     match type.name:
         case "bool":

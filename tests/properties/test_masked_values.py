@@ -16,7 +16,7 @@ from specc.analysis import masked_constants as module
 from specc.analysis import masked_reductions as skipping
 from specc.analysis import query_key_constants
 from specc.analysis.masked_constants import find_masked_constants
-from specc.analysis.masked_reductions import iterate_unaffected_reductions
+from specc.analysis.masked_reductions import find_unaffected_query_axes
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
@@ -94,7 +94,7 @@ def list_reductions(graph: Graph) -> Iterator[Value]:
     for node, results in graph.nodes:
         for link in find_dependences(node, results):
             if _skips(graph, link, node.args[link.operand]):
-                for _, reach in iterate_unaffected_reductions(node, link):
+                for _, reach in find_unaffected_query_axes(node, link):
                     if reach.low >= 0 and results[0].type.rank < 3:
                         yield results[0]
 

@@ -38,7 +38,7 @@ from specc_onnx import BuiltModel, build_model, get_target
 from specc_onnx.lower.subgraphs import iterate_subgraphs
 from specc_onnx.write.onnx_value_types import (
     InferredTypes,
-    UnsoundModelError,
+    InvalidModelError,
     has_unknown_length,
     read_shape,
 )
@@ -175,7 +175,7 @@ def is_detected(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
     """Return True if the verifier rejects a model."""
     try:
         verify_without_runtime(one, mutant)
-    except UnsoundModelError:
+    except InvalidModelError:
         return True
     return False
 

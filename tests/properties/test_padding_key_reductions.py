@@ -116,7 +116,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "all is held": (
         padding_values,
         "infer_padding_constants",
-        lambda padded_result: dict.fromkeys(padded_result.find_axes_linked_to_padding(), 0.0),
+        lambda padded_result: dict.fromkeys(padded_result.find_inherited_padded_axes(), 0.0),
     ),
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 import specc
 import specc_numpy
-from specc.artifact.generation_metadata import compute_max_context_length
+from specc.artifact.generation_metadata import compute_dim_upper_bound
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -60,7 +60,7 @@ def test_length_check_rejects_exactly_the_inputs_without_a_value(
             with pytest.raises(SpeccError, match=r"E0912.*must be at most"):
                 input_signature.prepare(given)
         # The maximum generated length is one position before the rejected length.
-        most = compute_max_context_length(input_signature.length_bounds, "seq", {"src": src})
+        most = compute_dim_upper_bound(input_signature.length_bounds, "seq", {"src": src})
         assert most is None or fine == (seq <= most), (src, seq, most)
 
 

@@ -34,7 +34,7 @@ from specc.analysis.padding_check import can_padding_reach_outputs, check_paddin
 from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow as follow
 from specc.incremental import encoder_graph, step_graph
-from specc.incremental.step_graph import add_encoder_graph, derive_step_graph
+from specc.incremental.step_graph import build_derived_graphs, derive_step_graph
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
 from specc.ir.dim import Dim
@@ -210,7 +210,7 @@ def test_initial_states_equal_prefix_positions_of_full_passes() -> None:
             continue
         half = derive_step_graph(graph, "x", {"y": "new"})
         kept = {n: f for n, f in half.initial_values.items() if f.axis is not None and not f.is_sum}
-        made = add_encoder_graph(half).encode
+        made = build_derived_graphs(half).encode
         if made is None or not kept:
             continue
         whole = replace(graph, outputs={n: f.value for n, f in kept.items()})
@@ -259,7 +259,7 @@ def test_without_a_warning_padding_after_a_prefix_has_no_effect(
         places = find_padding_offsets(graph, graph.inputs["keep"], side)
         length = graph.outputs["y"].type.shape[1]
         before = places.offsets[length].evaluate({"mem": 2})
-        behind = places.count_positions_after(length).evaluate({"mem": 2})
+        behind = places.count_trailing_positions(length).evaluate({"mem": 2})
         there = np.pad(inputs["keep"], [(0, 0), (before, behind)], constant_values=True)
         np.testing.assert_allclose(
             padded[there], alone[0], rtol=1e-9, atol=1e-12, err_msg=f"graph {seed}"
@@ -298,7 +298,7 @@ def _use_times_as_indices(query_key: QueryKeyTensor) -> affine_indices.AffineInd
 
 
 def _read_wrong_end(
-    self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialStateValue
+    self: encoder_graph.EncoderGraphBuilder, first: encoder_graph.InitialStateValue
 ) -> Value:
     """Mutation: reads the initial state at the wrong end."""
     value, axis = self.new_values[first.value], first.axis
@@ -318,7 +318,10 @@ def _ignore_dependents(node: Node, *results: Any) -> list[Dependence]:
     return [replace(k, kind=kinds.get(k.kind, k.kind)) for k in find_dependences(node, *results)]
 
 
-OUTPUT, SPLICED = encoder_graph.EncoderBuilder.build_output, time_dataflow.resolve_concat_or_slice
+OUTPUT, SPLICED = (
+    encoder_graph.EncoderGraphBuilder.build_output,
+    time_dataflow.resolve_concat_or_slice,
+)
 FROM = {
     "a row alone is made of its own rows where it reads others": 30,
     "row numbers do not begin behind the head": 30,
@@ -352,7 +355,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         _ignore_dependents,
     ),
     "states begin as the first rows of the head": (
-        encoder_graph.EncoderBuilder,
+        encoder_graph.EncoderGraphBuilder,
         "build_output",
         _read_wrong_end,
     ),

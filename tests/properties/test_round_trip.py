@@ -149,7 +149,7 @@ ends = st.one_of(st.just(()), st.lists(remark, max_size=2).map(tuple))
 paths = st.one_of(
     st.sampled_from(["a", "a.b", "self.from.repeat", "h.0.1.w", "layers.{i}.q", "a b", "1e5"]),
     texts,
-).map(ast.WeightName)
+).map(ast.WeightPath)
 numbers = st.sampled_from(["0", "1", "12", "1e-5", "0.5", "9007199254740991", "1E+3"]).map(
     ast.NumberLiteral
 )
@@ -214,7 +214,7 @@ def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 expressions = st.recursive(
-    st.one_of(numbers, dotted, texts.map(ast.TextLiteral)), larger, max_leaves=8
+    st.one_of(numbers, dotted, texts.map(ast.StringLiteral)), larger, max_leaves=8
 )
 small = st.one_of(
     numbers,
@@ -233,7 +233,7 @@ dims = st.one_of(
     st.none(), st.lists(st.one_of(small, st.just(ast.EllipsisDims())), max_size=3).map(tuple)
 )
 plain = build_trees(
-    ast.TypeName,
+    ast.TypeExpr,
     st.sampled_from(["float", "int", "keep", "mask", "activation", "from"]),
     dims,
     st.booleans(),
@@ -248,26 +248,26 @@ def larger_type(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
     return st.one_of(
         build_trees(
-            ast.TypeName,
+            ast.TypeExpr,
             st.sampled_from(["list", "pair"]),
             optional=st.booleans(),
             element_type=inner,
         ),
         build_trees(
-            ast.TypeName,
+            ast.TypeExpr,
             st.just("choice"),
             optional=st.booleans(),
             names=st.lists(words, min_size=1, max_size=3, unique=True).map(tuple),
         ),
         build_trees(
-            ast.TypeName, st.just("record"), optional=st.booleans(), fields=fields.map(tuple)
+            ast.TypeExpr, st.just("record"), optional=st.booleans(), fields=fields.map(tuple)
         ),
     )
 
 
 types = st.recursive(plain, larger_type, max_leaves=4)
 sided = st.one_of(
-    types, build_trees(ast.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"]))
+    types, build_trees(ast.TypeExpr, st.just("keep"), dims, side=st.sampled_from(["left", "right"]))
 )
 target = build_trees(ast.AssignmentTarget, names, st.one_of(st.none(), types))
 targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple)
@@ -291,7 +291,7 @@ statements = st.deferred(
 bodies = st.lists(statements, max_size=2).map(tuple)
 field_names = names.filter(lambda n: n != "from")
 source = st.one_of(
-    texts.map(ast.TextLiteral),
+    texts.map(ast.StringLiteral),
     build_trees(ast.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers)),
 )
 entries = st.one_of(
@@ -344,7 +344,7 @@ made = st.lists(
     unique_by=lambda s: s.name,
 ).map(tuple)
 rounds = build_trees(
-    ast.QuantizeEntry, words, st.lists(words.map(ast.TextLiteral), max_size=3).map(tuple), remarks
+    ast.QuantizeEntry, words, st.lists(words.map(ast.StringLiteral), max_size=3).map(tuple), remarks
 )
 rounded = st.lists(rounds, max_size=3, unique_by=lambda r: r.name).map(tuple)
 items = st.one_of(
@@ -408,7 +408,7 @@ items = st.one_of(
         docs,
         remarks,
     ),
-    build_trees(ast.ReadingSection, reads, remarks, ends),
+    build_trees(ast.PreprocessingSection, reads, remarks, ends),
     build_trees(ast.WeightsSection, st.lists(rules, max_size=3).map(tuple), remarks, ends),
     build_trees(ast.GenerateSection, names, names, names, made, remarks, ends),
     build_trees(ast.QuantizeSection, rounded, remarks, ends),

@@ -46,14 +46,14 @@ graph g(x: float[batch, n, 8]) -> (y: float[batch, n, 8]) {
 
 def test_sixty_one_layers_of_256_experts_are_within_the_budget() -> None:
     code = """
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.frontend.spec_modules import build_module, build_program
 from specc.syntax.parse import decode_spec, parse_spec
 from specc.library.spec_file_lookup import SpecLibrary
 result = []
 for text in given:
-    reader, files = ConfigReader(), SpecLibrary()
+    reader, files = ConfigReadOptions(), SpecLibrary()
     program = build_program(build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc"), files)
     elaborate_model(program, reader)
     result.append(reader.steps.spent)

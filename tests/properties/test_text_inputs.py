@@ -18,7 +18,7 @@ def test_token_ids_are_read_from_text(name: str) -> None:
     program = build_program(library.open_spec(name), library)
     read = {
         entry.name
-        for item, _ in program.iterate_items(ast.ReadingSection)
+        for item, _ in program.iterate_items(ast.PreprocessingSection)
         for entry in item.entries
         if isinstance(entry, ast.InputPreprocessing)
     }

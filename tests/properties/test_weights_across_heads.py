@@ -225,7 +225,9 @@ def test_steps_equal_the_full_pass(many: int) -> None:
 MISTAKES = {
     "axes after a split keep their numbers": (
         "_unwrap_reshape",
-        lambda grid, x, axis, made, read: grid.view_operand(x, grid.query_axis, grid.key_axis),
+        lambda grid, x, axis, made, read: grid.make_operand_tensor(
+            x, grid.query_axis, grid.key_axis
+        ),
     ),
     "a bias adds nothing": ("_has_bias", lambda node: False),
 }

@@ -41,5 +41,5 @@ def compute_weight_factors(
         found[name] = [factor(n) for n in range(readers.expert_counts[name])]
         return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
-    gram_matrices.quantize_with_calibration(opened, readers, lambda: [sample], directory, round_one)
+    gram_matrices.quantize_with_gptq(opened, readers, lambda: [sample], directory, round_one)
     return found

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.driver.spec_loader import elaborate_spec, iterate_sibling_graphs, open_spec
 from specc.driver.weights_section import (
-    iterate_required_parameters,
+    iterate_graph_parameters,
     list_parameters_with_sizes,
     read_weight_rules,
 )
@@ -81,7 +81,7 @@ def _made(
     rules = select_graph_rules(
         read_weight_rules(found.program, env),
         {w.name: w for w in list_parameters_with_sizes(model.graph)},
-        lambda: iterate_required_parameters(iterate_sibling_graphs(found, model.graph.name)),
+        lambda: iterate_graph_parameters(iterate_sibling_graphs(found, model.graph.name)),
     )
     return ElaboratedSpec(model, rules)
 

@@ -21,7 +21,7 @@ import specc_numpy
 from specc.driver.spec_loader import LoadedSpec, iterate_sibling_graphs, open_spec
 from specc.driver.weight_sources import bind_checkpoint
 from specc.driver.weights_section import (
-    iterate_required_parameters,
+    iterate_graph_parameters,
     list_parameters_with_sizes,
     read_weight_rules,
 )
@@ -144,7 +144,7 @@ def _rules(spec: LoadedSpec, model: ModelDefinition) -> WeightRules:
     config = evaluate_and_check_config(context, spec.program, spec.config_reader)
     env = LexicalScope(context=context, module=spec.program.module, config=config)
     required = {w.name: w for w in list_parameters_with_sizes(model.graph)}
-    elsewhere = lambda: iterate_required_parameters(iterate_sibling_graphs(spec, model.graph.name))
+    elsewhere = lambda: iterate_graph_parameters(iterate_sibling_graphs(spec, model.graph.name))
     return select_graph_rules(read_weight_rules(spec.program, env), required, elsewhere)
 
 

@@ -22,7 +22,7 @@ from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime import batch_slots
-from specc.runtime.decoder_sessions import KVCacheSession, StepGraphs
+from specc.runtime.decoder_sessions import KVCacheSession, StepSessions
 from specc.runtime.generation_request import prepare_prompts
 from specc.runtime.model_inputs import ModelInputs
 from specc.transforms import pass_pipeline
@@ -131,7 +131,7 @@ class GenerativeModel:
         )
         encode: Any = ReferenceSession(derived.encode, self.weights) if derived.encode else None
         step: Any = ReferenceSession(derived.step, self.weights)
-        graphs = StepGraphs(
+        graphs = StepSessions(
             metadata=metadata,
             input_signature=self.input_signature,
             encoder_session=encode,

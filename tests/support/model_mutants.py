@@ -24,7 +24,7 @@ from specc.verification.rounding_errors import (
     PerturbedRun,
     compute_position_error_bounds,
     is_rounding_difference,
-    make_perturbed_run,
+    make_perturbed_evaluator,
 )
 from specc_onnx.denormals_and_huge_pages import flush_denormals
 
@@ -159,7 +159,7 @@ class MutantJudge:
         ):
             expected = backend.load_reference().evaluate_graph(graph, inputs, weights)
             expected = {n: np.asarray(v) for n, v in expected.items()}
-            sample = make_perturbed_run(graph, inputs, weights)
+            sample = make_perturbed_evaluator(graph, inputs, weights)
             self.rounds.append(
                 (inputs, expected, compute_position_error_bounds(sample, expected), sample)
             )

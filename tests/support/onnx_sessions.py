@@ -17,7 +17,7 @@ from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, get_target
-from specc_onnx.lower.onnx_values import NodeResult, OnnxValue
+from specc_onnx.lower.onnx_values import OnnxValue, UnrankedTensor
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -40,7 +40,7 @@ class EmittedModel:
             lengths=DimResolver({}),
             name_table=NameTable(set(inputs)),
         )
-        results = write({n: NodeResult(g, n, dtype) for n, (dtype, _) in inputs.items()})
+        results = write({n: UnrankedTensor(g, n, dtype) for n, (dtype, _) in inputs.items()})
         outputs = [
             helper.make_tensor_value_info(x.name, ONNX_TYPE_CODES[x.dtype], None) for x in results
         ]

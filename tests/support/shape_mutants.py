@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
-from specc_onnx.write.onnx_value_types import InferredTypes, UnsoundModelError
+from specc_onnx.write.onnx_value_types import InferredTypes, InvalidModelError
 from specc_onnx.write.onnx_verifier import infer_onnx_value_types
 
 
@@ -135,6 +135,6 @@ def find_changed_types(mutant: ModelProto, before: InferredTypes) -> list[str]:
             before.lengths,
             {n: int(v) for n, v in before.constants.items() if v.ndim == 0},
         )
-    except UnsoundModelError:
+    except InvalidModelError:
         return [""]
     return [n for n, type in before.types.items() if n in after.types and after.types[n] != type]

@@ -16,7 +16,7 @@ from typing import Any
 from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
-from specc.frontend.config_values import ConfigReader
+from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
@@ -136,7 +136,7 @@ def iterate_nodes(node: Any) -> Iterator[Any]:
             yield from iterate_nodes(item)
 
 
-EXPRESSIONS = (ast.NumberLiteral, ast.TextLiteral, ast.Name, ast.Call, ast.Index, ast.Unary, ast.Binary, ast.Compare,
+EXPRESSIONS = (ast.NumberLiteral, ast.StringLiteral, ast.Name, ast.Call, ast.Index, ast.Unary, ast.Binary, ast.Compare,
                ast.Conditional, ast.ListLiteral, ast.ListComprehension, ast.RecordLiteral)  # fmt: skip
 STATEMENTS = (ast.Assignment, ast.RepeatLoop, ast.ScanLoop, ast.WhenStatement, ast.ReturnStatement)
 
@@ -278,7 +278,7 @@ def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
     }
     if thorough:
         check_spec_symbolically(program)
-    reader = ConfigReader(trial_values=values)
+    reader = ConfigReadOptions(trial_values=values)
     model = elaborate_model(program, reader)
     context = create_context(program)
     config = evaluate_and_check_config(context, program, reader)

@@ -12,7 +12,7 @@ from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
 from specc.transforms.linear_weights import (
     find_linear_weights,
-    restore_transposed_weights,
+    restore_weight_layout,
     transpose_stored_weights,
 )
 
@@ -51,10 +51,10 @@ def test_results_are_unchanged() -> None:
 
 def test_transposition_is_reversible() -> None:
     whole = build_linear_graph(2, 3)
-    assert format_ir(
-        restore_transposed_weights(transpose_stored_weights(whole, {"w"}))
-    ) == format_ir(whole)
-    assert restore_transposed_weights(whole) is whole
+    assert format_ir(restore_weight_layout(transpose_stored_weights(whole, {"w"}))) == format_ir(
+        whole
+    )
+    assert restore_weight_layout(whole) is whole
 
 
 def test_output_matrix_is_not_transposed() -> None:

@@ -22,13 +22,13 @@ from specc.runtime.random_inputs import make_random_inputs
 from specc.verification import generation_verification
 from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.model_verification import iterate_verification_rounds
-from specc.verification.result_comparison import compute_position_changes
+from specc.verification.result_comparison import compute_relative_differences
 from specc.verification.rounding_errors import (
     HALF_FORMATS,
     MAX_EXPLAINED_RATIO,
     SAMPLE_COUNT,
+    HalfPrecisionErrorEstimator,
     HalfPrecisionRounding,
-    HalfPrecisionRoundingErrors,
     RoundingPerturbation,
 )
 
@@ -95,18 +95,18 @@ def test_rounding_explains_large_errors_of_a_few_positions(
         sizes = {"batch": 8, "n": 50}
         inputs = make_random_inputs(one.graph, sizes, np.random.default_rng(seed))
         expected = one.run(inputs)
-        errors = HalfPrecisionRoundingErrors(
+        errors = HalfPrecisionErrorEstimator(
             graph=one.graph, inputs=inputs, weights=one.weights, expected=expected
         )
         result = one.run(inputs, 1000 + seed)["y"]
-        assert errors.explain_result("y", result) == ""
-        change = compute_position_changes(result, expected["y"]).max()
+        assert errors.find_unexplained_error("y", result) == ""
+        change = compute_relative_differences(result, expected["y"]).max()
         if change > 0.05:
             samples = [one.run(inputs, n)["y"] for n in range(SAMPLE_COUNT)]
-            most = max(compute_position_changes(s, expected["y"]).max() for s in samples)
+            most = max(compute_relative_differences(s, expected["y"]).max() for s in samples)
             rare_count += bool(change > MAX_EXPLAINED_RATIO * most)
         for name in weights if seed < 20 else ():
-            assert errors.explain_result("y", one.run(inputs, 1000 + seed, name)["y"]), name
+            assert errors.find_unexplained_error("y", one.run(inputs, 1000 + seed, name)["y"]), name
     # the largest change in four samples does not explain all results
     assert rare_count or kind == "norm"
 

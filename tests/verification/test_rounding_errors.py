@@ -19,7 +19,10 @@ from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.model_verification import iterate_verification_rounds
-from specc.verification.rounding_errors import compute_position_error_bounds, make_perturbed_run
+from specc.verification.rounding_errors import (
+    compute_position_error_bounds,
+    make_perturbed_evaluator,
+)
 from specc.weights.formats.safetensors import write_safetensors
 
 Change = Callable[[Mapping[str, Array], int], dict[str, Array]]
@@ -217,7 +220,7 @@ graph g(x: float[batch, 64]) -> (y: float[batch, 16]) {
     inputs = make_random_inputs(graph, {"batch": 200}, rng)
     want = backend.load_reference().evaluate_graph(graph, inputs, {name: w})
     (bound,) = compute_position_error_bounds(
-        make_perturbed_run(graph, inputs, {name: w}), want
+        make_perturbed_evaluator(graph, inputs, {name: w}), want
     ).values()
     got = np.tanh(inputs["x"] @ w.T)
     error = np.abs(got - want["y"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import Diagnostic, Source, Span, SpeccError
 from specc.weights.checkpoint_binding import bind_parameters
-from specc.weights.checkpoint_files import Checkpoint, open_weights
+from specc.weights.checkpoint_files import Checkpoint, open_checkpoint
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import ByteRange, CheckpointBinding, read_parameter
 from specc.weights.weight_expressions import (
@@ -35,7 +35,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def open_saved(directory: Path, tensors: Arrays) -> Checkpoint:
     write_safetensors(directory / "model.safetensors", tensors)
-    return open_weights(directory)
+    return open_checkpoint(directory)
 
 
 def make_values(*shape: int, start: float = 0, dtype: Any = np.float32) -> NDArray[Any]:
@@ -243,7 +243,7 @@ def test_unused_tensors(tmp_path: Path) -> None:
     assert "h.{0..2}.attn.bias" in format_diagnostic(fault)
     assert 'ignore "h.{i}.attn.bias"' in format_diagnostic(fault)
     rules = WeightRules(ignores=(IgnoreRule("h.{i}.attn.bias"), IgnoreRule("not.there")))
-    with open_weights(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path) as checkpoint:
         assert bind_parameters(make_parameters(a=(2,)), rules, checkpoint).ignored_tensors == tuple(
             f"h.{i}.attn.bias" for i in range(3)
         )
@@ -383,7 +383,7 @@ def test_bool_bytes(tmp_path: Path) -> None:
         assert read_parameter(binding, "a").tolist() == [True, False]
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\x02")
-    with open_weights(path) as checkpoint, pytest.raises(SpeccError, match="E0507"):
+    with open_checkpoint(path) as checkpoint, pytest.raises(SpeccError, match="E0507"):
         read_parameter(
             bind_parameters(
                 [ModelParameter(name="a", shape=(2,), dtype="bool")], WeightRules(), checkpoint

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.weights.checkpoint_files import open_weights
+from specc.weights.checkpoint_files import open_checkpoint
 from specc.weights.formats.safetensors import write_safetensors
 
 ONE, TWO = np.ones(2, np.float32), np.zeros(3, np.float32)
@@ -28,7 +28,7 @@ def write_index(directory: Path, weight_map: object) -> Path:
 
 def get_open_error(path: Path) -> str:
     with pytest.raises(SpeccError) as failed:
-        open_weights(path)
+        open_checkpoint(path)
     (d,) = failed.value.diagnostics
     return " ".join((d.code, d.title, *d.notes, *d.helps))
 
@@ -36,17 +36,17 @@ def get_open_error(path: Path) -> str:
 def test_file_or_directory(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "other.safetensors", {"a": ONE})
     for path in (tmp_path, tmp_path / "other.safetensors"):
-        with open_weights(path) as checkpoint:
+        with open_checkpoint(path) as checkpoint:
             assert checkpoint.read_tensor("a").tolist() == [1, 1]
     write_safetensors(tmp_path / "model.safetensors", {"b": TWO})
-    with open_weights(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path) as checkpoint:
         assert set(checkpoint.tensors) == {"b"}
 
 
 def test_sharded_checkpoint(tmp_path: Path) -> None:
     path = write_index(tmp_path, write_shards(tmp_path))
     for given in (tmp_path, path):
-        with open_weights(given) as checkpoint:
+        with open_checkpoint(given) as checkpoint:
             assert set(checkpoint.tensors) == {"a", "b"}
             assert checkpoint.get_file("b").path.name == "model-2.safetensors"
             assert checkpoint.read_tensor("b").tolist() == [0, 0, 0]
@@ -57,7 +57,7 @@ def test_single_file_takes_precedence_over_shards(tmp_path: Path) -> None:
     write_index(tmp_path, write_shards(tmp_path))
     write_safetensors(tmp_path / "model.safetensors", {"c": ONE})
     (tmp_path / "model-1.safetensors").unlink()
-    with open_weights(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path) as checkpoint:
         assert set(checkpoint.tensors) == {"c"}
 
 

@@ -40,7 +40,7 @@ def test_equals_optimal_brain_quantization(wide: int, block: int) -> None:
     inputs = rng.normal(size=(64, wide)) @ rng.normal(size=(wide, wide))
     rows = rng.normal(size=(7, wide)).astype(np.float32)
     numbers, scales = int_quantization.quantize_gptq(
-        rows, int_quantization.compute_cholesky_factor(inputs.T @ inputs), block
+        rows, int_quantization.compute_inverse_cholesky_factor(inputs.T @ inputs), block
     )
     for n, row in enumerate(rows):
         wanted, units = quantize_row_by_inverse(row, inputs, block)
@@ -53,7 +53,7 @@ def test_blocked_cholesky_factor() -> None:
     """Compare with NumPy's inverse of the whole matrix."""
     inputs = np.random.default_rng(5).normal(size=(900, 601))
     products = inputs.T @ inputs
-    factor = int_quantization.compute_cholesky_factor(products.copy())
+    factor = int_quantization.compute_inverse_cholesky_factor(products.copy())
     damped = products + int_quantization.DAMPING_FRACTION * np.diag(products).mean() * np.eye(601)
     assert np.allclose(factor.T @ factor, np.linalg.inv(damped), rtol=1e-8, atol=1e-12)
     assert not np.tril(factor, -1).any()
@@ -65,7 +65,7 @@ def test_error_is_below_round_to_nearest(seed: int) -> None:
     inputs = rng.normal(size=(200, 64)) @ rng.normal(size=(64, 64))
     rows = rng.normal(size=(16, 64)).astype(np.float32)
     numbers, scales = int_quantization.quantize_gptq(
-        rows, int_quantization.compute_cholesky_factor(inputs.T @ inputs), 32
+        rows, int_quantization.compute_inverse_cholesky_factor(inputs.T @ inputs), 32
     )
     blocks = int_quantization.split_groups(rows, 32)
     units = int_quantization.compute_group_scales(blocks, 4)
@@ -85,7 +85,7 @@ def test_zero_activations() -> None:
     rows = rng.normal(size=(4, 32)).astype(np.float32)
     for seen in (inputs, 0 * inputs):
         numbers, scales = int_quantization.quantize_gptq(
-            rows, int_quantization.compute_cholesky_factor(seen.T @ seen), 32
+            rows, int_quantization.compute_inverse_cholesky_factor(seen.T @ seen), 32
         )
         assert (numbers[:, 0, 3] == np.rint(rows[:, 3] / scales[:, 0]).clip(-8, 7)).all()
     blocks = int_quantization.split_groups(rows, 32)
@@ -101,7 +101,7 @@ def test_zero_rows() -> None:
     inputs = np.random.default_rng(1).normal(size=(40, 16))
     numbers, scales = int_quantization.quantize_gptq(
         np.zeros((2, 16), np.float32),
-        int_quantization.compute_cholesky_factor(inputs.T @ inputs),
+        int_quantization.compute_inverse_cholesky_factor(inputs.T @ inputs),
         16,
     )
     assert not numbers.any()

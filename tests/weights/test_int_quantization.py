@@ -130,8 +130,10 @@ def test_packing_column_major_codes() -> None:
     """GPTQ returns codes in column-major order."""
     form = QuantizationFormat(bits=4, group_size=16, layout="rows", rounding="none")
     whole = RNG.integers(-8, 8, (3, 2, 16)).astype(np.int8)
-    want = int_quantization.pack_quantized(whole, 32, form)
-    assert np.array_equal(int_quantization.pack_quantized(np.asfortranarray(whole), 32, form), want)
+    want = int_quantization.pack_weight_codes(whole, 32, form)
+    assert np.array_equal(
+        int_quantization.pack_weight_codes(np.asfortranarray(whole), 32, form), want
+    )
 
 
 @pytest.mark.parametrize("bits", [4, 8])

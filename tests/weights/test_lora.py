@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.adapter_config import open_adapter
 from specc.weights import lora
-from specc.weights.checkpoint_files import open_weights
+from specc.weights.checkpoint_files import open_checkpoint
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.lora import AdaptedCheckpoint
 
@@ -34,7 +34,7 @@ def open_merged(
     config = {"peft_type": "LORA", "r": 3, "lora_alpha": 5, **config}
     (directory / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     return AdaptedCheckpoint(
-        open_weights(directory / "model.safetensors"), open_adapter(str(directory))
+        open_checkpoint(directory / "model.safetensors"), open_adapter(str(directory))
     )
 
 

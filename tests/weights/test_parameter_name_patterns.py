@@ -10,8 +10,8 @@ from specc.weights.parameter_name_patterns import (
     NamePattern,
     find_nearest_name,
     format_name_groups,
-    generalize_name_pairs,
     group_parameter_names,
+    infer_name_patterns,
     replace_numbers_with_placeholders,
 )
 
@@ -92,7 +92,7 @@ def test_load_patterns_map_every_name(
 ) -> None:
     indices = [(a, b) for a in range(layers) for b in range(4)]
     pairs = [*dict.fromkeys((name.format(a=a, b=b), tensor.format(a=a, b=b)) for a, b in indices)]
-    assert generalize_name_pairs(pairs) == (pattern, source)
+    assert infer_name_patterns(pairs) == (pattern, source)
     for parameter, stored in pairs:
         captures = NamePattern(pattern).get_captures(parameter)
         assert captures is not None
@@ -101,9 +101,9 @@ def test_load_patterns_map_every_name(
 
 def test_single_name_keeps_numbers_inside_a_component() -> None:
     pairs = [("l.0.dense1.w", "h.0.fc1.w")]
-    assert generalize_name_pairs(pairs) == ("l.{i}.dense1.w", "h.{i}.fc1.w")
+    assert infer_name_patterns(pairs) == ("l.{i}.dense1.w", "h.{i}.fc1.w")
 
 
 def test_unrelated_numbers_are_not_generalized() -> None:
     pairs = [("l.0.w", "h.4.w"), ("l.1.w", "h.9.w")]
-    assert generalize_name_pairs(pairs) == pairs[0]
+    assert infer_name_patterns(pairs) == pairs[0]

@@ -9,7 +9,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.checkpoint_binding import bind_parameters
-from specc.weights.checkpoint_files import open_weights
+from specc.weights.checkpoint_files import open_checkpoint
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.initializers import Initializer
 from specc.weights.parameter_sources import RandomInitWeights, make_initial_values, read_parameter
@@ -34,7 +34,7 @@ def test_seeded_parameters() -> None:
 def test_memory_of_a_large_transposed_tensor(tmp_path: Path) -> None:
     big = np.arange(3000 * 2000, dtype=np.float32).reshape(3000, 2000)
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
-    with open_weights(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path) as checkpoint:
         rules = WeightRules(loads=(LoadRule("a", TransposeExpr(TensorExpr("a"))),))
         binding = bind_parameters([ModelParameter(name="a", shape=(2000, 3000))], rules, checkpoint)
         assert np.array_equal(read_parameter(binding, "a"), big.T)
@@ -49,7 +49,7 @@ def test_memory_of_a_large_transposed_tensor(tmp_path: Path) -> None:
 def test_memory_of_an_unchanged_tensor(tmp_path: Path) -> None:
     big = np.ones(6_000_000, np.float32)
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
-    with open_weights(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path) as checkpoint:
         binding = bind_parameters(
             [ModelParameter(name="a", shape=big.shape)], WeightRules(), checkpoint
         )
@@ -71,7 +71,7 @@ def write_experts(directory: Path, count: int, each: np.ndarray) -> list[LoadRul
 def test_memory_of_stacked_tensors(tmp_path: Path) -> None:
     one = np.arange(600_000, dtype=np.float32).reshape(600, 1000)
     rules = WeightRules(loads=tuple(write_experts(tmp_path, 12, one)))
-    with open_weights(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path) as checkpoint:
         binding = bind_parameters(
             [ModelParameter(name="e.w", shape=(12, 600, 1000))], rules, checkpoint
         )
@@ -91,7 +91,7 @@ def test_nan_names_the_stacked_tensor(tmp_path: Path) -> None:
     rules = WeightRules(loads=tuple(write_experts(tmp_path, 3, one)))
     bad = {f"e.{n}.w": one * (np.nan if n == 1 else 1) for n in range(3)}
     write_safetensors(tmp_path / "a.safetensors", bad)
-    with open_weights(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path) as checkpoint:
         binding = bind_parameters([ModelParameter(name="e.w", shape=(3, 2, 3))], rules, checkpoint)
         with pytest.raises(SpeccError) as failed:
             read_parameter(binding, "e.w")
@@ -103,6 +103,6 @@ def test_nan_names_the_stacked_tensor(tmp_path: Path) -> None:
 def test_single_expert_is_linked(tmp_path: Path) -> None:
     one = np.ones((2, 3), np.float32)
     rules = WeightRules(loads=tuple(write_experts(tmp_path, 1, one)))
-    with open_weights(tmp_path) as checkpoint:
+    with open_checkpoint(tmp_path) as checkpoint:
         binding = bind_parameters([ModelParameter(name="e.w", shape=(1, 2, 3))], rules, checkpoint)
         assert binding.find_byte_range("e.w") is not None

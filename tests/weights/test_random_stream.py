@@ -14,7 +14,7 @@ from specc.weights.random_stream import (
     derive_stream_key,
     derive_substream_key,
     fill_array,
-    generate_word,
+    generate_uint64,
     hash_fnv1a,
     iterate_normals,
     iterate_uniforms,
@@ -33,7 +33,7 @@ def normal_array(seed: int, name: str, shape: tuple[int, ...], std: float) -> Fl
 def test_splitmix64() -> None:
     # the published first outputs of SplitMix64 for the seed 1234567
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
-    assert [generate_word(1234567, n) for n in range(4)] == known
+    assert [generate_uint64(1234567, n) for n in range(4)] == known
 
 
 def test_fnv1a() -> None:
@@ -67,9 +67,9 @@ def test_arrays_of_several_blocks() -> None:
 
 def test_formula_in_python_integers() -> None:
     key = derive_stream_key(11, "x")
-    total = sum(generate_word(key, 12 * 5 + k) >> 40 for k in range(12)) - (6 << 24)
+    total = sum(generate_uint64(key, 12 * 5 + k) >> 40 for k in range(12)) - (6 << 24)
     assert normal_array(11, "x", (6,), 1.0)[5] == np.float32(total) * np.float32(2**-24)
-    assert uniform_array(11, "x", (6,), 0.0, 1.0)[5] == (generate_word(key, 5) >> 40) / 2**24
+    assert uniform_array(11, "x", (6,), 0.0, 1.0)[5] == (generate_uint64(key, 5) >> 40) / 2**24
 
 
 def test_keys_are_distinct() -> None:

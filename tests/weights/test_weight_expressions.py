@@ -9,9 +9,9 @@ import pytest
 
 from specc.weights.expression_evaluation import (
     Array,
-    TensorView,
+    TensorByteRange,
     evaluate_weight_expression,
-    find_stored_view,
+    find_stored_byte_range,
     infer_expression_dtype,
     infer_expression_shape,
 )
@@ -35,7 +35,7 @@ from specc.weights.weight_expressions import (
     WeightExpressionError,
     iterate_tensor_names,
     rename_tensors,
-    resolve_alternatives,
+    resolve_first_present,
 )
 
 A = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -81,7 +81,7 @@ CASES: list[tuple[Expr, Array, str]] = [
 def test_value_shape_and_text(expr: Expr, value: Array, text: str) -> None:
     assert infer_expression_shape(expr, SHAPES) == value.shape
     found = evaluate_weight_expression(
-        resolve_alternatives(expr, TENSORS.__contains__), TENSORS.__getitem__
+        resolve_first_present(expr, TENSORS.__contains__), TENSORS.__getitem__
     )
     assert np.array_equal(found, value)
     assert not text or str(expr) == text
@@ -164,28 +164,28 @@ def make_entries(**shapes: tuple[int, ...]) -> Mapping[str, TensorEntry]:
 @pytest.mark.parametrize(
     ("expr", "tensor_view"),
     [
-        (a, TensorView("a", 0, 96)),
-        (ReshapeExpr(a, (2, 12)), TensorView("a", 0, 96)),
-        (SliceExpr(a, 0, 1, 3), TensorView("a", 24, 48)),
-        (SplitPartExpr(a, 0, 1, 2), TensorView("a", 48, 48)),
-        (SplitPartExpr(ReshapeExpr(a, (2, 2, 6)), 0, 1, 2), TensorView("a", 48, 48)),
-        (SliceExpr(TensorExpr("one"), 1, 1, 2), TensorView("one", 24, 24)),
-        (TransposeExpr(TensorExpr("one"), (1, 0, 2)), TensorView("one", 0, 96)),
-        (CastExpr(a, "f32"), TensorView("a", 0, 96)),
-        (FirstPresentExpr((TensorExpr("absent"), a)), TensorView("a", 0, 96)),
+        (a, TensorByteRange("a", 0, 96)),
+        (ReshapeExpr(a, (2, 12)), TensorByteRange("a", 0, 96)),
+        (SliceExpr(a, 0, 1, 3), TensorByteRange("a", 24, 48)),
+        (SplitPartExpr(a, 0, 1, 2), TensorByteRange("a", 48, 48)),
+        (SplitPartExpr(ReshapeExpr(a, (2, 2, 6)), 0, 1, 2), TensorByteRange("a", 48, 48)),
+        (SliceExpr(TensorExpr("one"), 1, 1, 2), TensorByteRange("one", 24, 24)),
+        (TransposeExpr(TensorExpr("one"), (1, 0, 2)), TensorByteRange("one", 0, 96)),
+        (CastExpr(a, "f32"), TensorByteRange("a", 0, 96)),
+        (FirstPresentExpr((TensorExpr("absent"), a)), TensorByteRange("a", 0, 96)),
         (SliceExpr(a, 1, 0, 2), None),
         (TransposeExpr(a), None),
         (NegateExpr(a), None),
         (CastExpr(a, "f16"), None),
     ],
 )
-def test_stored_views(expr: Expr, tensor_view: TensorView | None) -> None:
-    assert find_stored_view(expr, make_entries(a=(4, 6), one=(1, 4, 6))) == tensor_view
+def test_stored_views(expr: Expr, tensor_view: TensorByteRange | None) -> None:
+    assert find_stored_byte_range(expr, make_entries(a=(4, 6), one=(1, 4, 6))) == tensor_view
 
 
 def test_a_view_has_the_bytes_of_the_value() -> None:
     expr = SplitPartExpr(SliceExpr(ReshapeExpr(a, (4, 2, 3)), 0, 1, 4), 0, 2, 3)
-    view = find_stored_view(expr, make_entries(a=(4, 6)))
+    view = find_stored_byte_range(expr, make_entries(a=(4, 6)))
     assert view is not None
     assert (
         evaluate_weight_expression(expr, TENSORS.__getitem__).tobytes()

@@ -303,7 +303,7 @@ class BeamSearchStrategy:
         count = len(BeamState._fields)
         state, history = BeamState(*carried_values[:count]), carried_values[count:]
         log_probs = logits.emit_node("LogSoftmax", axis=1)
-        log_probs = self.processors.emit_scores(log_probs, iteration, history)
+        log_probs = self.processors.emit_processed_scores(log_probs, iteration, history)
         if decoding.renormalize_logits:
             # a softmax of logits that are all -inf would return NaN
             is_allowed = log_probs > NO_SCORE

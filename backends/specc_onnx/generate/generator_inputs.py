@@ -19,7 +19,7 @@ from specc.ir.model import (
     resolve_missing_inputs,
 )
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, LoweringSite
+from specc_onnx.lower.emitter import Emitter, LoweringContext
 from specc_onnx.lower.indexing import emit_zeroed_padding_indices
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
@@ -105,7 +105,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
         return [g for g in (self.derived.encode, self.derived.step) if g]
 
     @property
-    def default_graphs(self) -> list[Graph]:
+    def input_default_graphs(self) -> list[Graph]:
         """Return the graphs of the used input defaults, padding masks first."""
         masks = [n for n in self.padding_masks if n in self._defaulted_inputs]
         other_inputs = [n for n in self._defaulted_inputs if n not in masks]
@@ -123,12 +123,12 @@ class GeneratorDefinition(StandaloneGeneratorSource):
         other_types = [
             t for n, t in self.inputs.items() if n not in (prompt_input, *self.padding_masks)
         ]
-        return (bool(self.decoding_config.start_token_ids) or self.starts_from_prefix) and any(
+        return (bool(self.decoding_config.start_token_ids) or self.can_start_from_prefix) and any(
             d == batch for t in other_types for d in t.shape
         )
 
     @property
-    def starts_from_prefix(self) -> bool:
+    def can_start_from_prefix(self) -> bool:
         """Return True if the last prefix position (a position before the first token) predicts the
         first token of an empty sequence.
         """
@@ -246,7 +246,7 @@ class GenerationContext(GeneratorDefinition):
         if axis is None or self.repeat_count == 1:
             return x
         g = self.g
-        g.site = LoweringSite(("beams",))
+        g.site = LoweringContext(("beams",))
         beam_ids = g.emit_node("Range", 0, g.emit_length(self.step_batch_size), 1)
         # Beams of one sequence must be adjacent (0 0 0 1 1 1), but `Tile` interleaves (0 1 0 1 0
         # 1).
@@ -263,11 +263,11 @@ def emit_begin_token(context: GenerationContext) -> OnnxValue | None:
     that is true if the prompt is omitted, or None if generation needs no start token.
     """
     g, start_ids = context.g, context.decoding_config.start_token_ids
-    g.site = LoweringSite(("start",))
+    g.site = LoweringContext(("start",))
     prompt_input = context.derived.sequence_input
     prompt_type, is_absent = context.types[prompt_input], None
     tokens = _emit_optional_input(context, prompt_input)
-    if not context.starts_from_prefix:
+    if not context.can_start_from_prefix:
         is_absent = emit_axis_length(tokens, 1).equals([0])
         # A slice of size 0 or 1 replaces an `If`, whose branches would need equal shapes.
         start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
@@ -312,13 +312,13 @@ def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
     """Emit the loop-carried token ids, whose initial value is the complete prompt."""
     prompt_input = context.derived.sequence_input
     ids = context.main_tensors[prompt_input]
-    default_names = (n for graph in context.default_graphs for n in graph.outputs)
+    default_names = (n for graph in context.input_default_graphs for n in graph.outputs)
     for name in default_names:
         # The pad id may be -1, which is not a valid embedding index.
         if name in context.padding_masks and _is_lookup_index(context.derived.step, prompt_input):
             keep = context.main_tensors[name]
             ids = emit_zeroed_padding_indices(ids, keep).with_type(ids.type)
-    return emit_loop_carried_values(context, prompt_input, ids)
+    return emit_input_carry(context, prompt_input, ids)
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
@@ -328,9 +328,7 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
     return any(isinstance(op, ops.Embedding) for op in consumers)
 
 
-def emit_loop_carried_values(
-    context: GenerationContext, name: str, initial_tensor: Tensor
-) -> LoopCarry:
+def emit_input_carry(context: GenerationContext, name: str, initial_tensor: Tensor) -> LoopCarry:
     """Emit the loop-carried value for the step input `name`. In the first iteration, it is
     `initial_tensor`, repeated for each beam.
     """
@@ -353,10 +351,10 @@ def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
     None if every sequence needs a start token.
     """
     name, g = context.derived.initial_logits_output, context.g
-    if not context.starts_from_prefix:
+    if not context.can_start_from_prefix:
         return None
     initial_output = context.main_tensors[name]
-    g.site = LoweringSite(("start",))
+    g.site = LoweringContext(("start",))
     logits, shape = context.repeat_for_beams(initial_output), initial_output.shape
     if initial_output.rank == 3:
         logits = logits.squeeze(1)

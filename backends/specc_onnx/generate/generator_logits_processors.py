@@ -77,7 +77,7 @@ class LogitsProcessors:
             updated_history.append(history[-1].emit_node("Concat", tokens, axis=1))
         return updated_history
 
-    def emit_scores(
+    def emit_processed_scores(
         self, scores: OnnxValue, iteration: OnnxValue, history: Sequence[OnnxValue]
     ) -> OnnxValue:
         """Apply the repetition penalty to `scores` f32[batch, vocabulary], and set the scores of

@@ -17,7 +17,7 @@ from specc.ir.model import DecodeState, extract_tokenwise_default
 from specc.ir.types import Type
 from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, TokenSelection
 from specc_onnx.lower.dynamic_shapes import DimResolver
-from specc_onnx.lower.emitter import LoweringSite
+from specc_onnx.lower.emitter import LoweringContext
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph, make_branch
@@ -74,7 +74,7 @@ class DecodingStrategy(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopIteration:
+class GenerationLoop:
     """One iteration of the generation loop: the loop-carried values `token_carries` (tokens and
     masks) and `state_carries` (caches), the `strategy`, the encoder outputs
     `loop_invariant_inputs`, and the `hoisted_nodes`, which depend only on weights and encoder
@@ -96,14 +96,14 @@ class LoopIteration:
         return [*self.token_carries, *self.state_carries, *self.strategy.carried_values]
 
 
-def build_generation_body(context: GenerationContext, loop: LoopIteration) -> GraphProto:
+def build_generation_body(context: GenerationContext, loop: GenerationLoop) -> GraphProto:
     """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
     loop-carried values. The outputs of the body are the condition and the next loop-carried values.
     """
     g, step, carries = context.g, context.derived.step, loop.carried_values
     state_count = len(loop.token_carries) + len(loop.state_carries)
     with g.open_body() as body:
-        g.site = LoweringSite(("step",))
+        g.site = LoweringContext(("step",))
         iteration, condition = g.new_loop_inputs()
         carry_tensors = [g.new_tensor(c.name, c.type) for c in carries]
         body_tensors = {
@@ -122,7 +122,7 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
                 logits = emit_iteration_logits(
                     context, loop, loop.first_logits, body_tensors, iteration
                 )
-            g.site = LoweringSite(("select_token",))
+            g.site = LoweringContext(("select_token",))
             strategy_values = carry_tensors[state_count:]
             selection = loop.strategy.emit_step(logits, iteration, strategy_values)
             next_carries = _emit_next_carries(context, body_tensors, selection)
@@ -131,11 +131,11 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
     return make_body_graph("step", body, results, types, [iteration, condition, *carry_tensors])
 
 
-def _emit_step(context: GenerationContext, loop: LoopIteration) -> OnnxValue:
+def _emit_step(context: GenerationContext, loop: GenerationLoop) -> OnnxValue:
     """Emit the decode step and return the last position's logits, f32[batch, vocabulary]."""
     g, step = context.g, context.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
-    g.site = LoweringSite(("select_token",))
+    g.site = LoweringContext(("select_token",))
     logits = g.values.tensors[step.outputs[context.decoding_config.logits_output]]
     # The logits may have no position axis.
     last_logits = logits if logits.rank == 2 else logits.squeeze(1)
@@ -145,7 +145,7 @@ def _emit_step(context: GenerationContext, loop: LoopIteration) -> OnnxValue:
 
 def emit_iteration_logits(
     context: GenerationContext,
-    loop: LoopIteration,
+    loop: GenerationLoop,
     first_logits: Tensor,
     body_tensors: Mapping[str, Tensor],
     iteration: OnnxValue,
@@ -169,7 +169,7 @@ def emit_iteration_logits(
     start_branch = make_branch(
         g, "start", [logits_type, *(c.type for c in loop.state_carries)], lambda: start_results
     )
-    g.site = LoweringSite(("start",))
+    g.site = LoweringContext(("start",))
     logits, *next_values = g.emit_nodes(
         "If", len(types), has_tokens, then_branch=step_branch, else_branch=start_branch
     )
@@ -187,7 +187,7 @@ def emit_iteration_logits(
 def _emit_next_carries(
     context: GenerationContext, body_tensors: Mapping[str, Tensor], selection: TokenSelection
 ) -> list[OnnxValue]:
-    """Return the next loop-carried values, in the order of `LoopIteration.carried_values`."""
+    """Return the next loop-carried values, in the order of `GenerationLoop.carried_values`."""
     dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
     token = selection.tokens.unsqueeze(1).cast(dtype)
     return [

@@ -28,7 +28,7 @@ from specc_onnx.generate.generator_inputs import (
     emit_begin_token,
     emit_empty_prompt_logits,
     emit_empty_prompt_mask,
-    emit_loop_carried_values,
+    emit_input_carry,
     emit_prompt_carry,
     emit_prompt_mask,
     get_scalar_input_types,
@@ -36,13 +36,13 @@ from specc_onnx.generate.generator_inputs import (
 from specc_onnx.generate.generator_logits_processors import StrategyInputs
 from specc_onnx.generate.generator_loop_body import (
     DecodingStrategy,
-    LoopIteration,
+    GenerationLoop,
     build_generation_body,
 )
 from specc_onnx.generate.generator_sampling import SingleSequenceStrategy
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
-from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable, make_unique_name
+from specc_onnx.lower.emitter import Emitter, LoweringContext, NameTable, make_unique_name
 from specc_onnx.lower.onnx_values import Tensor
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_full
@@ -79,7 +79,7 @@ def build_generation_model(
     lower_encoder(context)
     loop = _make_loop_iteration(context)
     body = build_generation_body(context, loop)
-    g.site = LoweringSite(("generate",))
+    g.site = LoweringContext(("generate",))
     # An empty batch has no last token, so the loop is skipped.
     has_batch = g.emit_length(context.batch) > 0
     initial_values = (c.initial_value for c in loop.carried_values)
@@ -134,13 +134,13 @@ def _make_generation_context(
     )
 
 
-def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
+def _make_loop_iteration(context: GenerationContext) -> GenerationLoop:
     """Emit the initial loop-carried values into the main graph and return the iteration."""
     g = context.g
     token_carries = [
         emit_prompt_carry(context),
         *(
-            emit_loop_carried_values(context, name, context.main_tensors[name])
+            emit_input_carry(context, name, context.main_tensors[name])
             for name in context.per_token_inputs
         ),
     ]
@@ -153,7 +153,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     logits = context.derived.step.outputs[context.decoding_config.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
-    g.site = LoweringSite(("select_token",))
+    g.site = LoweringContext(("select_token",))
     strategy_inputs = StrategyInputs(
         g=g,
         decoding_config=context.decoding_config,
@@ -166,7 +166,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     )
     strategy = make_decoding_strategy(strategy_inputs)
     first_logits = emit_empty_prompt_logits(context)
-    return LoopIteration(
+    return GenerationLoop(
         token_carries=token_carries,
         state_carries=state_carries,
         strategy=strategy,
@@ -183,7 +183,7 @@ def lower_encoder(context: GenerationContext) -> None:
     """
     g = context.g
     is_absent = emit_begin_token(context) if context.accepts_empty_prompt else None
-    for graph in (*context.default_graphs, context.derived.encode):
+    for graph in (*context.input_default_graphs, context.derived.encode):
         if graph is None:
             continue
         context.bind_inputs(graph, context.main_tensors)
@@ -212,7 +212,7 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
         Dim.from_value(0) if n == state.time_axis else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
     ]
-    context.g.site = LoweringSite(("states",))
+    context.g.site = LoweringContext(("states",))
     return LoopCarry(state.name, state.type, emit_full(context.g, 0, state.type.dtype, shape))
 
 

@@ -45,12 +45,12 @@ class SingleSequenceStrategy:
     def __init__(self, inputs: StrategyInputs) -> None:
         g, size = inputs.g, inputs.step_batch_size
         self.inputs, self.processors = inputs, inputs.make_logits_processors()
-        self.sampler: SamplerState | None = None
+        self.sampler: SamplerSettings | None = None
         if inputs.decoding_config.strategy == "sample":
             check_sampling_opset(g.opset)
             settings = {name: inputs.scalars[name] for name in SAMPLING_INPUTS}
             seed, batch_size = inputs.scalars[SEED_INPUT], g.emit_length(size)
-            self.sampler = emit_sampler_state(seed, batch_size, inputs.vocabulary, settings)
+            self.sampler = emit_sampler_settings(seed, batch_size, inputs.vocabulary, settings)
         shape = g.emit_shape([size])
         empty_shape = shape.emit_node("Concat", [0], axis=0)
         is_finished, tokens, scores = (
@@ -70,7 +70,7 @@ class SingleSequenceStrategy:
         """Select one token per sequence."""
         decoding = self.inputs.decoding_config
         is_finished, tokens_so_far, scores, *history = carried_values
-        allowed_scores = self.processors.emit_scores(logits, iteration, history)
+        allowed_scores = self.processors.emit_processed_scores(logits, iteration, history)
         if self.sampler:
             sampled = emit_sampled_tokens(self.sampler, allowed_scores, iteration)
         else:
@@ -168,7 +168,7 @@ PROBABILITY_DTYPE = "f64"
 
 
 @dataclass(frozen=True, slots=True)
-class SamplerState:
+class SamplerSettings:
     """Loop-invariant values of sampling: scalar settings and the random stream keys u64[batch]."""
 
     temperature: OnnxValue
@@ -178,9 +178,9 @@ class SamplerState:
     keys: OnnxValue
 
 
-def emit_sampler_state(
+def emit_sampler_settings(
     seed: OnnxValue, batch_size: OnnxValue, vocabulary: int, settings: Mapping[str, OnnxValue]
-) -> SamplerState:
+) -> SamplerSettings:
     """Emit the loop-invariant values of sampling from the inputs `seed` i64[], the batch size i64[]
     and the sampling settings (`SAMPLING_INPUTS`).
     """
@@ -193,7 +193,7 @@ def emit_sampler_state(
     max_candidates = _emit_candidate_count(vocabulary, settings)
     candidate_count = is_sampling.if_else(max_candidates, 1)
     top_p, min_p = (settings[name].cast(PROBABILITY_DTYPE) for name in ("top_p", "min_p"))
-    return SamplerState(temperature_divisor, candidate_count.unsqueeze(0), top_p, min_p, keys)
+    return SamplerSettings(temperature_divisor, candidate_count.unsqueeze(0), top_p, min_p, keys)
 
 
 def _emit_candidate_count(vocabulary: int, settings: Mapping[str, OnnxValue]) -> OnnxValue:
@@ -210,7 +210,7 @@ def _emit_candidate_count(vocabulary: int, settings: Mapping[str, OnnxValue]) ->
     return has_top_k.if_else(top_k, default_count)
 
 
-def emit_sampled_tokens(sampler: SamplerState, logits: OnnxValue, step: OnnxValue) -> OnnxValue:
+def emit_sampled_tokens(sampler: SamplerSettings, logits: OnnxValue, step: OnnxValue) -> OnnxValue:
     """Emit tokens i64[batch], sampled from logits `[batch, vocab]` at step `step`, i64[]."""
     scaled_logits = logits / sampler.temperature
     top_logits, ids = emit_top_k(scaled_logits, sampler.candidate_count, axis=1)
@@ -225,7 +225,7 @@ def emit_sampled_tokens(sampler: SamplerState, logits: OnnxValue, step: OnnxValu
     return ids.gather_elements(index, 1).squeeze(1)
 
 
-def _emit_top_p_filter(sampler: SamplerState, probabilities: OnnxValue) -> OnnxValue:
+def _emit_top_p_filter(sampler: SamplerSettings, probabilities: OnnxValue) -> OnnxValue:
     """Emit the sorted probabilities `[batch, k]` with zeros for tokens that top-p or min-p
     excludes. The most likely token is never excluded.
     """

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from math import inf
 
 from specc.analysis.blocked_attention_plan import (
-    LocalAttentionPlan,
-    plan_attention_weight_blocks,
-    plan_mask_blocks,
+    BlockedAttentionPlan,
+    plan_blocked_mask,
+    plan_blocked_weights,
 )
 from specc.ir import ops
 from specc.ir.dim import multiply_dims
@@ -17,7 +17,7 @@ from specc_onnx.lower.blocked_attention_loop import (
     GlobalTokens,
     assume_nonempty,
     emit_block_loop,
-    emit_blocking_condition,
+    emit_blocked_attention_condition,
     emit_local_attention,
 )
 from specc_onnx.lower.dense_attention import (
@@ -32,7 +32,7 @@ from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.predictive_local_attention import (
     emit_window_sum,
     emit_window_weights,
-    find_window_center,
+    find_attention_window,
 )
 from specc_onnx.lower.query_key_slices import (
     PositionSpan,
@@ -66,7 +66,7 @@ def attend(
         return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), None
     operands = AttentionOperands(q=query, k=key, v=values, mask=mask, bias=bias, sinks=sinks)
     plan = _plan_attention_blocks(g, operands)
-    if isinstance(plan, LocalAttentionPlan):
+    if isinstance(plan, BlockedAttentionPlan):
         attention = emit_local_attention(op, g, operands, plan)
         description = f"dense, {plan}"
     else:
@@ -76,7 +76,7 @@ def attend(
     return emit_output_per_head(attention, query.shape[1], values.shape[3]), attention.weights
 
 
-def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAttentionPlan | str:
+def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> BlockedAttentionPlan | str:
     """Return the plan of blocked attention, or the reason why blocked attention does not apply."""
     queries, keys = operands.score_shape[2:]
     if not g.target.uses_blocked_attention:
@@ -89,7 +89,7 @@ def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAtte
         return "the head size or the number of heads is dynamic"
     padding_masks = [value for value, side in g.facts.padding_sides.items() if side]
     mask = operands.mask.value if operands.mask else None
-    plan = plan_mask_blocks(mask, queries, keys, padding_masks)
+    plan = plan_blocked_mask(mask, queries, keys, padding_masks)
     if plan is None:
         return "the mask has no local window"
     # A position embedding limits the sequence length.
@@ -111,7 +111,9 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> On
         return None
     type = g.site.types[0]
     n = type.shape[-2]
-    is_long = emit_blocking_condition(g, multiply_dims(type.shape[:-2]), n, plan, GlobalTokens())
+    is_long = emit_blocked_attention_condition(
+        g, multiply_dims(type.shape[:-2]), n, plan, GlobalTokens()
+    )
     axes = _get_weight_axes(weights)
 
     def emit_block_sum(queries: PositionSpan, keys: PositionSpan) -> Tensor:
@@ -136,7 +138,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> On
 
 def _plan_attention_weight_blocks(
     g: Emitter, weights: Tensor, values: Tensor
-) -> LocalAttentionPlan | None:
+) -> BlockedAttentionPlan | None:
     """Return the block plan of a weighted sum. Return None if the attention weights have another
     user or cannot be recomputed per block.
     """
@@ -146,7 +148,7 @@ def _plan_attention_weight_blocks(
     # Leading axes may differ if one of them has size 1, because it is broadcast.
     if g.facts.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
-    plan = plan_attention_weight_blocks(value)
+    plan = plan_blocked_weights(value)
     if plan is None:
         return None
     queries, keys = weights.shape[-2:]
@@ -164,7 +166,7 @@ def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tens
     """Lower a softmax over unmasked keys. In local-p attention, compute scores only for keys in the
     window.
     """
-    if center := find_window_center(g, mask):
+    if center := find_attention_window(g, mask):
         return emit_window_weights(g, center, (scores, mask))
     return emit_masked_softmax(scores, mask)
 

@@ -17,8 +17,8 @@ from math import inf
 
 from specc.analysis.blocked_attention_plan import (
     GLOBAL_TOKEN_RATIO,
+    BlockedAttentionPlan,
     GlobalTokenCondition,
-    LocalAttentionPlan,
 )
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -61,7 +61,7 @@ class GlobalTokens:
 
 
 def emit_local_attention(
-    op: ops.Attend, g: Emitter, operands: AttentionOperands, plan: LocalAttentionPlan
+    op: ops.Attend, g: Emitter, operands: AttentionOperands, plan: BlockedAttentionPlan
 ) -> AttentionResult:
     """Emit attention that runs in blocks for sequences longer than `plan.length_threshold`."""
     b, h, n, _ = operands.score_shape
@@ -72,8 +72,8 @@ def emit_local_attention(
     with _enter_blocks_scope(g):
         keys, queries = plan.parts.key_conditions, plan.parts.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
-    is_long = emit_blocking_condition(g, b, n, plan, global_tokens)
-    dense_operands, weight_location = prepare_dense_operands(op, g, operands, is_long)
+    is_long = emit_blocked_attention_condition(g, b, n, plan, global_tokens)
+    dense_operands, weight_location = emit_dense_operands(op, g, operands, is_long)
 
     def emit_dense() -> list[OnnxValue]:
         attention = emit_dense_attention(op, g, dense_operands)
@@ -102,7 +102,7 @@ def emit_local_attention(
     )
 
 
-def prepare_dense_operands(
+def emit_dense_operands(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, is_long: OnnxValue
 ) -> tuple[AttentionOperands, dict[str, str]]:
     """Emit the mask and bias of dense attention inside an `If`, so that they are computed only if
@@ -172,8 +172,8 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
         g.site = site
 
 
-def emit_blocking_condition(
-    g: Emitter, batch: Dim, queries: Dim, plan: LocalAttentionPlan, global_tokens: GlobalTokens
+def emit_blocked_attention_condition(
+    g: Emitter, batch: Dim, queries: Dim, plan: BlockedAttentionPlan, global_tokens: GlobalTokens
 ) -> OnnxValue:
     """Emit a bool[] condition that is true if blocked attention is used, i.e. if the sequence is
     long, there are few global tokens, and the batch is not empty.
@@ -236,7 +236,7 @@ def _emit_attention_blocks(
     op: ops.Attend,
     g: Emitter,
     operands: AttentionOperands,
-    plan: LocalAttentionPlan,
+    plan: BlockedAttentionPlan,
     global_tokens: GlobalTokens,
 ) -> OnnxValue:
     """Emit a loop over the query blocks of an attention layer. Return the concatenated results."""
@@ -254,7 +254,7 @@ def _emit_attention_blocks(
 def emit_block_loop(
     g: Emitter,
     n: Dim,
-    plan: LocalAttentionPlan,
+    plan: BlockedAttentionPlan,
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: OnnxValue | None = None,
 ) -> OnnxValue:
@@ -284,7 +284,7 @@ def emit_block_loop(
 
 
 def _emit_key_span(
-    g: Emitter, queries: PositionSpan, length: OnnxValue, plan: LocalAttentionPlan
+    g: Emitter, queries: PositionSpan, length: OnnxValue, plan: BlockedAttentionPlan
 ) -> PositionSpan:
     """Emit the nonempty span of keys that the queries of a block attend to."""
     zero, one = g.emit_shape([0]), [1]
@@ -339,7 +339,7 @@ def _emit_partial_attention(
 
 
 def _emit_concatenated_blocks(
-    g: Emitter, blocks: Tensor, block_count: OnnxValue, plan: LocalAttentionPlan, n: Dim
+    g: Emitter, blocks: Tensor, block_count: OnnxValue, plan: BlockedAttentionPlan, n: Dim
 ) -> OnnxValue:
     """Concatenate the `block_count` stacked blocks of `n` positions without the overlap. `blocks`
     has the type of one block. For example, if 10 positions are split into blocks of 4 that start at

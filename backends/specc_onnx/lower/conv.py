@@ -241,7 +241,7 @@ class _EmptyWindowGuard:
         window.
         """
         surplus = self.op.compute_length_slack(x.shape[self.first_window_axis + n], n)
-        return self.g.lengths.emit_length_check(self.g, length, surplus)
+        return self.g.lengths.emit_nonnegative_check(self.g, length, surplus)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
         """Return the window axes that may be empty, or [] if the op requires nonempty axes."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from specc.ir.dim import Atom, Dim, DimFunction, DimLike, Monomial
 from specc.ir.length_constraints import is_never_negative
-from specc.ir.shape_binding import LengthSource, find_length_sources
+from specc.ir.shape_binding import LengthSource, find_symbol_sources
 from specc.ir.types import Type
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
-from specc_onnx.lower.onnx_values import NodeResult, OnnxValue
+from specc_onnx.lower.onnx_values import OnnxValue, UnrankedTensor
 
 if TYPE_CHECKING:
     from specc_onnx.lower.emitter import Emitter
@@ -38,7 +38,7 @@ class DimResolver:
     @cached_property
     def length_sources(self) -> Mapping[str, LengthSource]:
         """Return the axis, expression or input from which each symbolic dimension is computed."""
-        return find_length_sources(self.inputs, self.length_equations, self.length_inputs)
+        return find_symbol_sources(self.inputs, self.length_equations, self.length_inputs)
 
     def emit_dim_scalar(self, g: "Emitter", length: DimLike) -> OnnxValue:
         """Emit a dimension as i64[]."""
@@ -94,7 +94,7 @@ class DimResolver:
             for monomial, coefficient in length.terms
         )
 
-    def emit_length_check(self, g: "Emitter", size: OnnxValue, *lengths: Dim) -> OnnxValue:
+    def emit_nonnegative_check(self, g: "Emitter", size: OnnxValue, *lengths: Dim) -> OnnxValue:
         """Emit `size`, i64[1], in such a way that the model fails at run time if one of `lengths`
         is negative. ONNX has no assertions, so an index that is out of range causes the failure.
         """
@@ -146,7 +146,7 @@ class DimResolver:
 
     def _emit_symbol(self, g: "Emitter", symbol: str) -> OnnxValue:
         if symbol in self.length_inputs:
-            length_input = NodeResult(g, self.length_inputs[symbol], "i64")
+            length_input = UnrankedTensor(g, self.length_inputs[symbol], "i64")
             return length_input.unsqueeze(0)
         source = self.length_sources.get(symbol)
         assert source is not None, f"no input determines the length {symbol}"
@@ -171,7 +171,7 @@ class DimResolver:
 
 def _emit_input_length(g: "Emitter", name: str, axis: int) -> OnnxValue:
     """Emit the size of an axis of an input, i64[1]."""
-    return NodeResult(g, name, "").emit_node("Shape", start=axis, end=axis + 1)
+    return UnrankedTensor(g, name, "").emit_node("Shape", start=axis, end=axis + 1)
 
 
 def _find_atom_lower_bound(lengths: DimResolver, atom: Atom) -> int:

@@ -12,11 +12,7 @@ from specc.ir import ops
 from specc.ir.graph import Value
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.indexing import (
-    VALUE_PRESERVING_OPS,
-    is_nonnegative_value,
-    is_position_id_source,
-)
+from specc_onnx.lower.indexing import VALUE_PRESERVING_OPS, is_index_value, is_nonnegative_value
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_min_length_padding, emit_reduce
@@ -34,7 +30,7 @@ def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> OnnxValue:
     """Lower a binary op to one ONNX operator if the semantics agree, else to several operators."""
     if left.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
-        return left.emit_node(name, right) if name else emit_float_division(op.fn, left, right)
+        return left.emit_node(name, right) if name else emit_float_divmod(op.fn, left, right)
     if op.fn in EXACT_OPERATORS:
         return left.emit_node(EXACT_OPERATORS[op.fn], right)
     return INTEGER_RULES[op.fn](left, right)
@@ -49,7 +45,7 @@ def emit_integer_sign(x: Tensor) -> OnnxValue:
 def emit_integer_mod(x: Tensor, y: Tensor) -> OnnxValue:
     """Emit the integer remainder `x % y`, which has the sign of `y` and is 0 if `y` is 0."""
     # A product with 0 has the broadcast shape of the result, unlike a constant 0.
-    if find_tensor_constant(y) in (0, -1):
+    if find_scalar_constant(y) in (0, -1):
         return x * 0
     return x % _emit_safe_divisor(y)[0]
 
@@ -58,7 +54,7 @@ def emit_integer_floordiv(x: Tensor, y: Tensor) -> OnnxValue:
     """Emit the floor division `x // y` of integers, which is 0 if `y` is 0. `Div` truncates, so 1
     is subtracted where the remainder of `Div` differs from the result of `Mod`.
     """
-    divisor_value = find_tensor_constant(y)
+    divisor_value = find_scalar_constant(y)
     # Division by 0 returns 0, and division by -1 returns the negated dividend. Both are emitted as
     # products.
     if divisor_value in (0, -1):
@@ -83,7 +79,7 @@ def _emit_safe_divisor(y: Tensor) -> tuple[OnnxValue, OnnxValue | None]:
     elements, which is None if no element is replaced.
     """
     # Callers handle the constant divisors 0 and -1.
-    if find_tensor_constant(y) is not None:
+    if find_scalar_constant(y) is not None:
         return y, None
     is_special = y.equals(0)
     if not _is_nonnegative_tensor(y):
@@ -93,7 +89,7 @@ def _emit_safe_divisor(y: Tensor) -> tuple[OnnxValue, OnnxValue | None]:
 
 def emit_integer_power(x: Tensor, y: Tensor) -> OnnxValue:
     """Emit integer `x ** y` for a constant `y` by repeated squaring, because `Pow` uses floats."""
-    exponent = find_tensor_constant(y)
+    exponent = find_scalar_constant(y)
     assert isinstance(exponent, int), "the exponent of an integer is static"
     assert exponent >= 0, "the exponent of an integer is not negative"
     one = x.g.emit_constant(1, x.dtype)
@@ -118,7 +114,7 @@ INTEGER_RULES: dict[str, Callable[[Tensor, Tensor], OnnxValue]] = {
 }
 
 
-def emit_float_division(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
+def emit_float_divmod(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
     """Emit `x // y` (if `fn` is "floordiv") or `x % y` ("mod") of floats. The remainder has the
     sign of `y`, and `x // 0` is `x / 0`.
     """
@@ -133,7 +129,7 @@ def emit_float_division(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
     quotient = ((x - remainder) / y).round()
     quotient = quotient - has_opposite_signs.cast(x.dtype)
     # A nonzero constant divisor needs no `Where`.
-    if find_tensor_constant(y):
+    if find_scalar_constant(y):
         return quotient
     return y.equals(zero).if_else(x / y, quotient)
 
@@ -161,7 +157,7 @@ def has_exact_float_sum(value: Value) -> bool:
     to integers, whose sums along an axis are far below 2**53.
     """
     while value.node is not None:
-        if is_position_id_source(value):
+        if is_index_value(value):
             return True
         if isinstance(value.node.op, ops.Cast):
             (operand,) = value.node.args
@@ -173,7 +169,7 @@ def has_exact_float_sum(value: Value) -> bool:
     return False
 
 
-def find_tensor_constant(x: Tensor) -> int | float | None:
+def find_scalar_constant(x: Tensor) -> int | float | None:
     """Return the value of a scalar constant, or None if `x` is not a constant."""
     node = x.value.node if x.value else None
     return node.op.value if node is not None and isinstance(node.op, ops.Constant) else None

@@ -23,10 +23,10 @@ from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES
 from specc_onnx.lower.onnx_values import (
-    NodeResult,
     OnnxValue,
     Operand,
     Tensor,
+    UnrankedTensor,
     choose_constant_dtype,
     infer_result_dtypes,
 )
@@ -38,7 +38,7 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 
 @dataclass(frozen=True, slots=True)
-class LoweringSite:
+class LoweringContext:
     """The IR node that is being lowered, with its scope paths, its result types, which of its
     results are used, and whether its sigmoid must have a small relative error.
     """
@@ -102,7 +102,7 @@ class BodyStack:
 
 
 @dataclass(slots=True)
-class LayoutCache:
+class LoweringCache:
     """Emitted values that later nodes may reuse: the packed heads `[b, t, h*d]` of values `[b, h,
     t, d]`, recurrent layers' padding mask and time-major output, masks outside loops, and the
     `window_keys` outside of which local-p attention weights are zero.
@@ -115,7 +115,7 @@ class LayoutCache:
 
 
 @dataclass(slots=True)
-class GraphFacts:
+class GraphAnalysis:
     """Facts about the graph that are computed before lowering: padding sides of masks, use counts
     of values, ends of slices that partition an axis, and upper bounds of dimensions.
     `branch_length_thresholds` collects the sizes above which the model takes a different branch.
@@ -146,9 +146,9 @@ class Emitter:
     name_table: NameTable
     values: ValueTable = field(default_factory=ValueTable)
     bodies: BodyStack = field(default_factory=BodyStack)
-    layouts: LayoutCache = field(default_factory=LayoutCache)
-    facts: GraphFacts = field(default_factory=GraphFacts)
-    site: LoweringSite = field(default_factory=LoweringSite)
+    layouts: LoweringCache = field(default_factory=LoweringCache)
+    facts: GraphAnalysis = field(default_factory=GraphAnalysis)
+    site: LoweringContext = field(default_factory=LoweringContext)
     attention_weight_locations: list[dict[str, str]] = field(default_factory=list)
 
     @property
@@ -188,7 +188,7 @@ class Emitter:
         node = make_node(kind, name, input_names, names, domain, attributes)
         self.innermost_body.nodes.append(node)
         dtypes = infer_result_dtypes(kind, operands, attributes, result_count)
-        results = tuple(NodeResult(self, n, d) for n, d in zip(names, dtypes, strict=True))
+        results = tuple(UnrankedTensor(self, n, d) for n, d in zip(names, dtypes, strict=True))
         self.innermost_body.results_by_key[key] = results
         return results
 
@@ -206,7 +206,7 @@ class Emitter:
         """Emit an `Identity`, whose result has a name that ends with `suffix`."""
         name = self.reserve_name(self.make_scoped_name(suffix))
         self.innermost_body.nodes.append(make_node("Identity", name, [value.name], [name], "", {}))
-        return NodeResult(self, name, value.dtype)
+        return UnrankedTensor(self, name, value.dtype)
 
     def reserve_name(self, preferred_name: str) -> str:
         """Reserve a unique name, which is the preferred name with a numeric suffix if necessary."""
@@ -251,7 +251,7 @@ class Emitter:
         bodies, site = self.bodies, self.site
         body_count = (bodies.root_index if level is None else level) + 1
         self.bodies = replace(bodies, open_bodies=bodies.open_bodies[:body_count], isolated_index=0)
-        self.site = LoweringSite((scope,))
+        self.site = LoweringContext((scope,))
         try:
             yield
         finally:
@@ -265,14 +265,14 @@ class Emitter:
             name = proto.name if n == 1 else f"{proto.name}_{n}"
             constant = self.values.constants.get(name)
             if constant and constant.raw_data == proto.raw_data and constant.dims == proto.dims:
-                return NodeResult(self, name, dtype)
+                return UnrankedTensor(self, name, dtype)
             # the name may already be used by a different constant or by a value of the graph
             if name not in self.name_table.used:
                 break
         proto.name = name
         self.values.constants[name] = proto
         self.name_table.used.add(name)
-        return NodeResult(self, name, dtype)
+        return UnrankedTensor(self, name, dtype)
 
     def emit_length(self, length: DimLike) -> OnnxValue:
         """Emit a dimension as i64[]."""

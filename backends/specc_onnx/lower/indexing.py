@@ -185,7 +185,7 @@ class SignAnalysis:
             self.known_signs[value] = (
                 value.node is not None
                 and self.depth <= MAX_SIGN_SEARCH_DEPTH
-                and (is_position_id_source(value) or self._is_nonnegative_node(value.node))
+                and (is_index_value(value) or self._is_nonnegative_node(value.node))
             )
             self.depth -= 1
         return self.known_signs[value]
@@ -227,7 +227,7 @@ def _list_sign_sources(node: Node) -> Sequence[Value | None]:
     return [node.args[0] if isinstance(node.op, VALUE_PRESERVING_OPS) else None]
 
 
-def is_position_id_source(value: Value) -> bool:
+def is_index_value(value: Value) -> bool:
     """Return True if the op of a value returns position ids or indices."""
     match value.node and value.node.op:
         case ops.Range() | ops.Extent() | ops.ArgMax():

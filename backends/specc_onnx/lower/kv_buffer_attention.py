@@ -30,7 +30,7 @@ BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
 """The capacity of a KV buffer, in positions."""
 
 
-def get_buffer_type(type: Type) -> Type:
+def get_kv_buffer_type(type: Type) -> Type:
     """Return the type of the KV buffer for keys or values of type `type`."""
     return Type(type.dtype, (*type.shape[:2], BUFFER_CAPACITY_DIM, type.shape[3]))
 
@@ -179,7 +179,7 @@ def _emit_unbiased_if_causal(
     """Emit an `If` that calls the kernel without a bias, which is faster, if `is_causal` is true,
     and otherwise with the mask as bias. Return the attention output and the updated buffers.
     """
-    types = (call.result, *(get_buffer_type(x.past.type) for x in call.buffers))
+    types = (call.result, *(get_kv_buffer_type(x.past.type) for x in call.buffers))
     lengths = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
 
     def attend_with_bias() -> tuple[OnnxValue, ...]:

@@ -14,7 +14,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Value, collect_required_nodes
 from specc.ir.ops.loop import LoopOperands, remove_axis
 from specc.ir.types import Type
-from specc.transforms.chunk_scan import LinearRecurrence, compute_recurrence_in_chunks
+from specc.transforms.chunk_scan import LinearRecurrence, build_chunkwise_recurrence
 from specc_onnx.lower.blocked_attention_loop import assume_nonempty
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
@@ -54,7 +54,7 @@ def _emit_chunks(
     op: ops.Scan, g: Emitter, args: Sequence[Tensor], recurrence: LinearRecurrence
 ) -> tuple[OnnxValue, ...]:
     def add_chunks(b: GraphBuilder, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        return compute_recurrence_in_chunks(b, op, [x for x in inputs if x], recurrence)
+        return build_chunkwise_recurrence(b, op, [x for x in inputs if x], recurrence)
 
     return lower_expansion(g, args, add_chunks)
 

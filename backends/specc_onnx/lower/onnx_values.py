@@ -197,11 +197,11 @@ class OnnxValue:
         return self.g.emit_node("Slice", self, *bounds, [axis])
 
 
-class NodeResult(OnnxValue):
+class UnrankedTensor(OnnxValue):
     """A node result, constant or input whose shape is not recorded."""
 
-    # `NodeResult` and `Tensor` are siblings, because Python evaluates `x < y` as `y.__gt__(x)` if
-    # the class of `y` is a subclass of the class of `x`.
+    # `UnrankedTensor` and `Tensor` are siblings, because Python evaluates `x < y` as `y.__gt__(x)`
+    # if the class of `y` is a subclass of the class of `x`.
     __slots__ = ()
 
 

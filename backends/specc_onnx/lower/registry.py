@@ -15,9 +15,9 @@ from specc.diagnostics.render import extract_docstring_summary
 from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, Value
 from specc.ir.op import OpRuleTable
-from specc_onnx.lower.emitter import Emitter, LoweringSite
+from specc_onnx.lower.emitter import Emitter, LoweringContext
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.sigmoid_precision import find_accurate_sigmoids
+from specc_onnx.lower.sigmoid_precision import find_precision_sensitive_sigmoids
 
 LoweringRule: TypeAlias = Callable[..., OnnxValue | tuple[OnnxValue | None, ...]]
 
@@ -32,10 +32,10 @@ def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | Non
     # If values are recomputed in blocks, their use counts in the whole graph are kept.
     g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
     g.facts.split_ends.update(_find_tilings(graph))
-    accurate_sigmoids = find_accurate_sigmoids(graph)
+    accurate_sigmoids = find_precision_sensitive_sigmoids(graph)
     for node, results in graph.nodes:
         if selected_nodes is None or node in selected_nodes:
-            g.site = LoweringSite(
+            g.site = LoweringContext(
                 graph.node_origins.get(node, NodeOrigin()).scopes,
                 tuple(r.type for r in results),
                 tuple(r in use_counts for r in results),

@@ -32,12 +32,12 @@ ORDINARY_OPS = (
 """Ops whose results have a moderate magnitude (linear layers, embeddings, norms)."""
 
 
-def find_accurate_sigmoids(graph: Graph) -> set[Value]:
+def find_precision_sensitive_sigmoids(graph: Graph) -> set[Value]:
     """Return the f32 sigmoid, SiLU and quick GELU results that need a small relative error."""
     sigmoids = {results[0] for node, results in graph.nodes if _is_sigmoid(node)}
     if not sigmoids:
         return sigmoids
-    ordinary_values, users = _find_ordinary_values(graph), graph.map_users()
+    ordinary_values, users = _find_ordinary_values(graph), graph.collect_users()
     is_tolerant = {node: True for node, _ in graph.nodes}
     outputs = {v for v in graph.outputs.values() if not _is_concat_buffer(graph, v)}
     for node, results in reversed(graph.nodes):

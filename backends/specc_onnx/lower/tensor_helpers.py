@@ -68,7 +68,7 @@ def emit_full(
 
 def emit_nonnegative_size(g: Emitter, length: Dim, *nonnegative: Dim) -> OnnxValue:
     """Emit `length`, i64[1]. The model fails at run time if a size in `nonnegative` is negative."""
-    return g.lengths.emit_length_check(g, g.emit_shape([length]), *nonnegative)
+    return g.lengths.emit_nonnegative_check(g, g.emit_shape([length]), *nonnegative)
 
 
 def emit_axis_length(x: OnnxValue, axis: int) -> OnnxValue:

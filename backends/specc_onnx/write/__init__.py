@@ -2,6 +2,6 @@
 
 A model is built from graphs, a target and weight values. A model's `.onnx` file or a package's
 index is written after all other files. The verifier compares each model's types with those of its
-graph, and raises `UnsoundModelError` for an incorrect lowering. It does not use `assert`, so that
+graph, and raises `InvalidModelError` for an incorrect lowering. It does not use `assert`, so that
 it also works with `python -O`.
 """

@@ -38,7 +38,7 @@ from specc_onnx.write.instrumentation import (
     collect_subgraphs,
 )
 from specc_onnx.write.quantization_probes import (
-    expose_quantized_matmuls,
+    add_quantized_matmul_outputs,
     has_per_tensor_activation_scales,
     remove_activation_quantization,
 )
@@ -193,7 +193,7 @@ class OnnxModelFile:
     ) -> tuple[OrtModel, tuple[QuantizedMatMul, ...]]:
         """Load a model copy that also outputs the operands and results of quantized MatMuls."""
         copy = _copy_model(self.model)
-        products = expose_quantized_matmuls(copy)
+        products = add_quantized_matmul_outputs(copy)
         # use one thread, because with more threads, activation scales depend on how the kernel
         # splits a tensor
         return self._open_model(copy, provider, threads=1), products

@@ -24,7 +24,7 @@ from specc_onnx.generate.generator_inputs import GeneratorDefinition
 from specc_onnx.generate.generator_model import build_generation_model
 from specc_onnx.lower import onnx_targets
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
-from specc_onnx.write.onnx_graph import BuiltModel, add_model_docs, build_model
+from specc_onnx.write.onnx_graph import BuiltModel, build_model, set_doc_strings
 from specc_onnx.write.onnx_verifier import verify_built_model
 from specc_onnx.write.weight_placement import WeightPlacement, plan_weight_placement, store_weights
 
@@ -47,7 +47,7 @@ def write_model(
     contain a content hash. These files replace the previous model's side files. Raise one of E0810
     to E0815, E0821, E0823, E0824 or E0923, or an error of `values`.
     """
-    prepared = prepare_graphs(
+    prepared = build_verified_models(
         [graph],
         path.parent,
         values,
@@ -62,21 +62,21 @@ def write_model(
         side_names = [
             out.write_hash_named_file(stem, suffix, [content]) for suffix, content in side_files
         ]
-        data = write_prepared_graphs(out, stem, prepared, values, [(path.name, metadata)])
+        data = write_verified_models(out, stem, prepared, values, [(path.name, metadata)])
     names = [path.name, *([data] if data else []), *side_names]
     files = tuple((path.parent / n, (path.parent / n).stat().st_size) for n in names)
     return WrittenModel(path, data, prepared.placement.plan, files)
 
 
 @dataclass(frozen=True)
-class PreparedGraphs:
+class VerifiedModels:
     """Verified graphs that are ready to be written, and the placement of their weights."""
 
     models: tuple[BuiltModel, ...]
     placement: WeightPlacement
 
 
-def prepare_graphs(
+def build_verified_models(
     graphs: Sequence[ModelSource],
     directory: Path,
     values: ParameterSource,
@@ -86,7 +86,7 @@ def prepare_graphs(
     weights_as: WeightStorage,
     dtype: str = "",
     load: bool = True,
-) -> PreparedGraphs:
+) -> VerifiedModels:
     """Plan the weights of all graphs in `directory`, then lower and verify the graphs."""
     onnx_targets.check_opset(opset)
     weight_graphs = [_get_weight_graph(g) for g in graphs]
@@ -106,7 +106,7 @@ def prepare_graphs(
     built_models = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
     for built_model in built_models:
         verify_built_model(built_model, load=load)
-    return PreparedGraphs(
+    return VerifiedModels(
         built_models, replace(placement, weight_files=_record_linked_checkpoints(placement, values))
     )
 
@@ -148,10 +148,10 @@ def _build_source(
     return build_model(graph, target, opset, placement.storage_dtypes, placement.ties)
 
 
-def write_prepared_graphs(
+def write_verified_models(
     out: OutputDirectory,
     stem: str,
-    prepared: PreparedGraphs,
+    prepared: VerifiedModels,
     values: ParameterSource,
     entries: Sequence[tuple[str, MetadataBuilder | None]],
 ) -> str | None:
@@ -169,7 +169,7 @@ def write_prepared_graphs(
         store_weights(built_model, placement, values, data)
         if metadata:
             metadata_texts = dict(metadata(_describe_built_model(built_model, placement)))
-            add_model_docs(
+            set_doc_strings(
                 built_model.model, built_model.graph, metadata_texts.pop(DOC_METADATA_KEY, "")
             )
             add_metadata(built_model.model, metadata_texts)

@@ -36,13 +36,13 @@ from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import (
     CONTRIB_DOMAIN,
     Emitter,
-    LoweringSite,
+    LoweringContext,
     NameTable,
     make_unique_name,
 )
-from specc_onnx.lower.kv_buffer_attention import get_buffer_type
+from specc_onnx.lower.kv_buffer_attention import get_kv_buffer_type
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
-from specc_onnx.lower.onnx_values import NodeResult, OnnxValue, Tensor
+from specc_onnx.lower.onnx_values import OnnxValue, Tensor, UnrankedTensor
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.subgraphs import (
     find_live_nodes,
@@ -57,7 +57,7 @@ PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""
 """Descriptions of the padding side for input doc strings."""
 
 
-def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
+def set_doc_strings(model: ModelProto, graph: Graph, doc: str) -> None:
     """Set the doc strings of the model and its graph to `doc`, and describe each input in its doc
     string.
     """
@@ -188,7 +188,7 @@ def _list_model_inputs(
 ) -> tuple[dict[str, Type], dict[str, str]]:
     """Return the input types by name, and map dimensions to the scalar inputs with their sizes."""
     types = {name: value.type for name, value in graph.inputs.items()}
-    types |= {name: get_buffer_type(types[name]) for name in buffers}
+    types |= {name: get_kv_buffer_type(types[name]) for name in buffers}
     if not caches:
         return types, {}
     # The size of a buffer axis is its capacity, so the number of past positions is a separate
@@ -202,7 +202,7 @@ def _map_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> d
     """Return the output tensors by name. The length of a KV buffer is its capacity."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.present_key, cache.present_value)):
-        outputs[name] = outputs[name].with_type(get_buffer_type(outputs[name].type))
+        outputs[name] = outputs[name].with_type(get_kv_buffer_type(outputs[name].type))
     return outputs
 
 
@@ -301,10 +301,10 @@ def add_parameters(
                 data_type=ONNX_TYPE_CODES[dtype],
                 dims=[d or 0 for d in sizes],
             )
-        initializer: OnnxValue = NodeResult(g, weights[stored_name].name, dtype)
+        initializer: OnnxValue = UnrankedTensor(g, weights[stored_name].name, dtype)
         g.values.stored_types[initializer.name] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
-            g.site = LoweringSite((name.rpartition(".")[0],))
+            g.site = LoweringContext((name.rpartition(".")[0],))
             widened = initializer.cast(value.type.dtype)
             g.values.narrow_weights[widened.name], initializer = initializer, widened
         parameter = initializer.with_type(value.type, value)
@@ -320,7 +320,7 @@ def _name_outputs(
     """
     node_results = {name for node in g.bodies.open_bodies[0].nodes for name in node.output}
     names: dict[str, str] = {}
-    g.site = LoweringSite(("outputs",))
+    g.site = LoweringContext(("outputs",))
     for name, output in outputs.items():
         assert name not in inputs, f"{name} is an input and an output"
         result: OnnxValue = output

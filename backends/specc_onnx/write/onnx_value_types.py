@@ -25,7 +25,7 @@ FOLDED_DTYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOO
 PartialShape: TypeAlias = tuple[int | None, ...]
 
 
-class UnsoundModelError(Exception):
+class InvalidModelError(Exception):
     """The error for an invalid model, i.e. a bug in specc. The message names the value or node."""
 
 
@@ -52,12 +52,12 @@ class InferredTypes:
 
     def add_value(self, name: str, type: TypeProto, constant_value: Array | None = None) -> None:
         """Add the inferred type of a value, and its elements if they are a small integer constant.
-        Raise UnsoundModelError if the type contradicts the declared type.
+        Raise InvalidModelError if the type contradicts the declared type.
         """
         declared_type = self.declared_types.get(name)
         if declared_type is not None:
             if reason := find_type_conflict(declared_type, type):
-                raise UnsoundModelError(f"`{name}`: {reason}")
+                raise InvalidModelError(f"`{name}`: {reason}")
             type = merge_types(declared_type, type)
         self.types[name], self._shapes[name] = type, read_shape(type)
         if (
@@ -70,13 +70,13 @@ class InferredTypes:
     def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
         """Add the declared types of `values`. `self.lengths` replaces symbolic dimensions."""
         for value in values:
-            self.declared_types[value.name] = substitute_type_lengths(value.type, self.lengths)
+            self.declared_types[value.name] = resolve_symbolic_dims(value.type, self.lengths)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
                 if dim.dim_param and _evaluate_length(dim, self.lengths) is None:
                     self.unknown_lengths.append((value.name, axis, dim.dim_param))
 
     def check_unknown_lengths(self) -> None:
-        """Raise UnsoundModelError if a symbol has two sizes or a size contradicts its formula."""
+        """Raise InvalidModelError if a symbol has two sizes or a size contradicts its formula."""
         lengths = dict(self.lengths)
         formulas = []
         for name, axis, text in self.unknown_lengths:
@@ -200,7 +200,7 @@ def has_unknown_length(type: TypeProto) -> bool:
     return shape is None or None in shape
 
 
-def substitute_type_lengths(type: TypeProto, known_lengths: Mapping[str, int]) -> TypeProto:
+def resolve_symbolic_dims(type: TypeProto, known_lengths: Mapping[str, int]) -> TypeProto:
     """Replace symbolic dimensions of a type by `known_lengths`, or by unknown sizes."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
@@ -227,7 +227,7 @@ def _check_equal_length(
 ) -> None:
     if expected_length != length:
         value = "unknown" if expected_length is None else expected_length
-        raise UnsoundModelError(f"`{name}`: axis {axis} has length {length}; `{text}` is {value}")
+        raise InvalidModelError(f"`{name}`: axis {axis} has length {length}; `{text}` is {value}")
 
 
 def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:

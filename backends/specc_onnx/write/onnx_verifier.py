@@ -43,8 +43,8 @@ from specc_onnx.write.onnx_shape_rules import (
 )
 from specc_onnx.write.onnx_value_types import (
     InferredTypes,
+    InvalidModelError,
     OperandMismatchError,
-    UnsoundModelError,
     choose_distinct_lengths,
     find_type_conflict,
     format_value_type,
@@ -52,7 +52,7 @@ from specc_onnx.write.onnx_value_types import (
     join_types,
     make_tensor_type,
     read_shape,
-    substitute_type_lengths,
+    resolve_symbolic_dims,
 )
 
 NODE_ERRORS = (
@@ -65,7 +65,7 @@ def infer_onnx_value_types(
     model: ModelProto, lengths: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
     """Infer the type of every value in a model. `lengths` are the sizes of symbolic dimensions, and
-    `scalars` the values of scalar inputs, by name. Raise UnsoundModelError if a node has invalid
+    `scalars` the values of scalar inputs, by name. Raise InvalidModelError if a node has invalid
     operands or a declared type is wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
@@ -73,7 +73,7 @@ def infer_onnx_value_types(
     inferred_types.add_declared_types((*model.graph.value_info, *model.graph.output))
     for value in model.graph.input:
         elements = np.array(scalars[value.name]) if value.name in scalars else None
-        inferred_types.add_value(value.name, substitute_type_lengths(value.type, lengths), elements)
+        inferred_types.add_value(value.name, resolve_symbolic_dims(value.type, lengths), elements)
     infer_graph_types(inferred_types, model.graph)
     inferred_types.check_unknown_lengths()
     return inferred_types
@@ -92,7 +92,7 @@ def infer_graph_types(inferred_types: InferredTypes, graph: GraphProto) -> None:
         try:
             _infer_node(inferred_types, node)
         except NODE_ERRORS as error:
-            raise UnsoundModelError(f"node `{node.name}` ({node.op_type}): {error}") from error
+            raise InvalidModelError(f"node `{node.name}` ({node.op_type}): {error}") from error
 
 
 def _infer_node(inferred_types: InferredTypes, node: NodeProto) -> None:
@@ -215,7 +215,7 @@ def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     # with a common symbolic dimension must still agree.
     next_lengths = _read_symbol_lengths(body.input[2:], final_types)
     _check_carries(
-        [substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], final_types
+        [resolve_symbolic_dims(v.type, next_lengths) for v in body.input[2:]], final_types
     )
     carry_types = [join_types(a, b) for a, b in zip(initial_types, final_types, strict=False)]
     iterations = _count_iterations(inferred_types, node, body)
@@ -279,7 +279,7 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 
 def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
     """Verify a model. If `load` is True and the target is a CPU, also load it in ONNX Runtime.
-    Raise E0923 if ONNX Runtime cannot load the model, and UnsoundModelError if another check fails.
+    Raise E0923 if ONNX Runtime cannot load the model, and InvalidModelError if another check fails.
     """
     model = convert_weights_to_inputs(built_model)
     verify_without_runtime(built_model, model)
@@ -294,7 +294,7 @@ def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> Inferr
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise UnsoundModelError(
+        raise InvalidModelError(
             f"the model for {built_model.target.name} is not valid: {error}"
         ) from error
     return check_value_types(built_model, model)
@@ -333,7 +333,7 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
     for value in (*model.graph.input, *model.graph.output):
         expected_info = make_value_info(value.name, built_model.types[value.name])
         if expected_info.type != value.type:
-            raise UnsoundModelError(
+            raise InvalidModelError(
                 f"`{value.name}` is {format_value_type(value)} in the model, "
                 f"{format_value_type(expected_info)} in the graph"
             )

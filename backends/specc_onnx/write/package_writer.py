@@ -14,7 +14,7 @@ from pathlib import Path
 from specc.artifact.package_index_and_integrity import (
     INDEX_FILE,
     PackageIndex,
-    find_replaceable_files,
+    find_deletable_files,
     get_regular_file_size,
     is_plain_file_name,
     read_previous_index,
@@ -34,7 +34,7 @@ from specc.ir.target import Target
 from specc.version import __version__
 from specc.weights.parameter_sources import ParameterSource
 from specc_onnx.lower import onnx_targets
-from specc_onnx.write.model_writer import prepare_graphs, write_prepared_graphs
+from specc_onnx.write.model_writer import build_verified_models, write_verified_models
 
 
 def write_package(
@@ -65,7 +65,7 @@ def write_package(
     unchanged_extras = _check_output_files(
         directory, previous_index, graphs, extra_files, input_paths=input_paths, force=force
     )
-    prepared_graphs = prepare_graphs(
+    prepared_graphs = build_verified_models(
         [graph.graph for graph in graphs.values()],
         directory,
         values,
@@ -79,7 +79,7 @@ def write_package(
     superseded_files = [name for name in previous_files if name not in unchanged_extras]
     with OutputDirectory(directory, superseded=superseded_files) as out:
         entries = [(graph.file, graph.metadata) for graph in graphs.values()]
-        data = write_prepared_graphs(out, "model", prepared_graphs, values, entries)
+        data = write_verified_models(out, "model", prepared_graphs, values, entries)
         index = PackageIndex(
             model=metadata.model,
             graphs={role: graph.file for role, graph in graphs.items()},
@@ -105,7 +105,7 @@ def _find_superseded_files(directory: Path, previous_index: PackageIndex | None)
         return []
     return filter_unreferenced_files(
         directory,
-        find_replaceable_files(directory, previous_index),
+        find_deletable_files(directory, previous_index),
         excluded_models=previous_index.files,
     )
 

@@ -136,7 +136,7 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
     yield lstm
 
 
-def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
+def add_quantized_matmul_outputs(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
     """Add the operands and results of quantized MatMuls, except those in branches and experts, as
     graph outputs. Return each MatMul with the output names of its operands and results by role.
     """

@@ -28,8 +28,8 @@ from specc.frontend.mask_and_bias_definitions import (
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
 from specc.frontend.runtime_scalars import (
+    apply_binary_function,
     cast_to_float_attribute,
-    compute_arithmetic,
     convert_to_float,
     convert_to_scalar_tensor,
     get_number_symbols,
@@ -100,7 +100,7 @@ def _fold_scale(
     """Return the query and the scale. A scale known only at run time is folded into the query."""
     if scale is None:
         try:
-            scale = compute_arithmetic(site.nodes, "pow", q.shape[-1], -0.5)
+            scale = apply_binary_function(site.nodes, "pow", q.shape[-1], -0.5)
         except ZeroDivisionError:  # if the head dimension is 0, all scores are 0
             scale = 1.0
     if site.context.has_dynamic_symbol(get_number_symbols(scale)):
@@ -251,7 +251,7 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):
         _raise_width_mismatch(site, k)
     pair_indices = make_score_indices(NodeBuilder(site.context), (q, length_axis), (k, length_axis))
-    nodes = site.get_argument_nodes("of")
+    nodes = site.make_argument_builder("of")
     match of:
         case BuiltinFunction():
             return compute_attention_scores(site, of, q, k, pair_indices)

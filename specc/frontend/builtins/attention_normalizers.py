@@ -247,7 +247,7 @@ def evaluate_mask_option(
     """
     with _show_errors_at_option(site, "mask", "E0604"):
         return expand_mask(
-            site.get_argument_nodes("mask"), mask, pair_indices, site.scope, score_rank
+            site.make_argument_builder("mask"), mask, pair_indices, site.scope, score_rank
         )
 
 
@@ -257,7 +257,7 @@ def evaluate_bias_option(
     """Evaluate the option `add` to a bias tensor, or None."""
     with _show_errors_at_option(site, "add", "E0604"):
         return expand_bias(
-            site.get_argument_nodes("add"), add, pair_indices, site.scope, score_rank
+            site.make_argument_builder("add"), add, pair_indices, site.scope, score_rank
         )
 
 
@@ -266,4 +266,6 @@ def get_definition_weight_scope(site: CallSite, function: Score) -> str:
     if not function.weight_path:
         return site.scope
     definition_env = function.env or site.env
-    return site.env.append_scope(resolve_weight_path(function.weight_path, definition_env)).scope
+    return site.env.with_weight_scope(
+        resolve_weight_path(function.weight_path, definition_env)
+    ).scope

@@ -12,7 +12,7 @@ from specc.frontend.builtins.registry import (
     CallSite,
     register_builtin,
 )
-from specc.frontend.node_builder import add_log_sigmoid
+from specc.frontend.node_builder import try_fuse_log_sigmoid
 from specc.frontend.operators import convert_operands, convert_to_tensor
 from specc.frontend.parameter_kinds import ANY_KIND, Anything
 from specc.frontend.runtime_scalars import (
@@ -74,7 +74,7 @@ def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]
     def evaluate_pointwise(site: CallSite, x: SpecValue) -> Tensor | Number:
         match x:
             case Tensor():
-                stable = add_log_sigmoid(site.nodes, x) if fn == "log" else None
+                stable = try_fuse_log_sigmoid(site.nodes, x) if fn == "log" else None
                 return stable or site.add_op(ops.Pointwise(fn), x)
             case Dim() | float() | RuntimeNumber() if fn in NUMBER_FUNCTIONS:
                 try:

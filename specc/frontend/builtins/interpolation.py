@@ -6,7 +6,7 @@ from typing import Literal
 
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.parameter_kinds import Anything
-from specc.frontend.runtime_scalars import require_op_attribute
+from specc.frontend.runtime_scalars import convert_to_op_attribute
 from specc.frontend.spec_values import (
     Number,
     RuntimeNumber,
@@ -124,8 +124,8 @@ def _check_antialias(
 
 def _require_factor(site: CallSite, factor: Number) -> float:
     """Return a positive factor as a float. Raise UnresolvedValueError for a symbolic factor."""
-    nodes = site.get_argument_nodes("factor")
-    number = require_op_attribute(nodes, factor, "`factor` of `resize`")
+    nodes = site.make_argument_builder("factor")
+    number = convert_to_op_attribute(nodes, factor, "`factor` of `resize`")
     if isinstance(number, RuntimeNumber):
         raise UnresolvedValueError(number.symbols, nodes.span)
     if not 0 < number < math.inf:

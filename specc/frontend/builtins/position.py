@@ -14,7 +14,7 @@ from specc.frontend.rope_frequencies import (
     explain_invalid_rope,
     get_max_rope_length,
 )
-from specc.frontend.runtime_scalars import cast_to_float_attribute, require_op_attribute
+from specc.frontend.runtime_scalars import cast_to_float_attribute, convert_to_op_attribute
 from specc.frontend.spec_values import Rope, RopeNumber, Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -188,7 +188,7 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim
         return
     # the model stores one frequency per feature pair, so the number of pairs must be static
     description = f"the number of features that `{rope.kind}` rotates"
-    require_op_attribute(site.get_argument_nodes("x"), width, description)
+    convert_to_op_attribute(site.make_argument_builder("x"), width, description)
     # for a single feature pair, the exponent of the scaled theta is infinite
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")

@@ -92,7 +92,7 @@ def _fold_operands(
         elif isinstance(result, Dim) and isinstance(operand, Dim):
             result = INTEGER_FUNCTIONS[fn](result, operand)
         else:
-            result = runtime_scalars.compute_arithmetic(site.nodes, fn, result, operand)
+            result = runtime_scalars.apply_binary_function(site.nodes, fn, result, operand)
     return result
 
 

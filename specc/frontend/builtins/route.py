@@ -17,7 +17,7 @@ from specc.frontend.spec_values import (
     format_type,
     get_first_result,
 )
-from specc.frontend.weight_sharing import ExpertStack
+from specc.frontend.weight_sharing import ExpertWeights
 from specc.ir import ops
 from specc.ir.dependence import AxisTrace, trace_axes
 from specc.ir.dim import Dim
@@ -143,7 +143,7 @@ def route(
     _check_routed_operands(site, x, ids, gates, keep)
     _check_expert_count(site, ids.shape[-1], gates, experts)
     length = _make_length_name(site, x)
-    stack = ExpertStack(experts)
+    stack = ExpertWeights(experts)
     unit_axes = (ONE,) * (len(x.shape) - 2)
     shape = (*unit_axes, Dim.symbol(length), x.shape[-1])
     tokens = Value(Type(x.type.dtype, shape))
@@ -258,7 +258,7 @@ def _elaborate_expert(
     site: CallSite,
     expert: FunctionValue,
     tokens: Value,
-    stack: ExpertStack,
+    stack: ExpertWeights,
     lengths: dict[str, Dim],
 ) -> Tensor:
     """Elaborate an expert for routed tokens. Raise E0331 unless the expert returns one vector per
@@ -277,7 +277,7 @@ def _elaborate_expert(
     context.weights.expert_stacks.append(stack)
     try:
         env = replace(site.env, names=names, dynamic_lengths=lengths)
-        with context.scope_position_ids():
+        with context.enter_position_id_scope():
             output = get_first_result(context.evaluator.call(inner_call, env))
     except SpeccError as failed:
         token_type = format_type(tokens.type)

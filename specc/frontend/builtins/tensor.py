@@ -13,7 +13,7 @@ from specc.frontend.builtins.registry import (
 )
 from specc.frontend.node_builder import check_float32_range
 from specc.frontend.parameter_kinds import Anything
-from specc.frontend.runtime_scalars import cast_to_float_attribute, require_op_attribute
+from specc.frontend.runtime_scalars import cast_to_float_attribute, convert_to_op_attribute
 from specc.frontend.spec_values import (
     Number,
     Results,
@@ -64,7 +64,7 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
         pattern = parse_rearrange_pattern(text)
     except RearrangePatternError as error:
         site.raise_error("E0306", str(error), "pattern")
-    if unbalanced := pattern.find_one_sided_axis_names():
+    if unbalanced := pattern.find_unmatched_axis_names():
         title = f"each name must occur once on each side of the pattern: {', '.join(unbalanced)}"
         site.raise_error("E0306", title, "pattern")
     if len(pattern.left) != len(x.shape):
@@ -275,12 +275,12 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
     option `option`. Raise E0203, E0206 or E0315 if `fill` does not fit the element type.
     """
     description = f"`{option}` of `{site.call.function.path}`"
-    nodes = site.get_argument_nodes(option)
+    nodes = site.make_argument_builder(option)
     value: float | RuntimeNumber
     if isinstance(fill, bool):
         value = fill
     elif isinstance(fill, Number):
-        value = require_op_attribute(nodes, fill, description)
+        value = convert_to_op_attribute(nodes, fill, description)
     else:
         title = f"{description}: expected a number, got {describe_value(fill)}"
         site.raise_error("E0203", title, option)

@@ -104,7 +104,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
         """Return the scan outputs of the body."""
         return tuple(self.body.outputs.values())[self.carry_count :]
 
-    def get_first_scanned(self, node: "Node") -> "Value":
+    def get_first_scanned_operand(self, node: "Node") -> "Value":
         """Return the first scanned operand. All scanned operands have the same scan axis size."""
         value = node.args[self.first_body_operand]
         assert value is not None, "a scan has no optional operands"

@@ -35,7 +35,7 @@ class RecurrentLayer:
 
     def get_signature(self) -> Signature:
         """Return the signature of the layer, which depends on the direction."""
-        return reverse_signature(self.signature) if self.reverse else self.signature
+        return make_reverse_signature(self.signature) if self.reverse else self.signature
 
 
 @immutable_dataclass(kw_only=True)
@@ -177,6 +177,6 @@ class Lstm(
 
 
 @lru_cache(maxsize=8)
-def reverse_signature(forward: Signature) -> Signature:
+def make_reverse_signature(forward: Signature) -> Signature:
     """Return the signature of a layer in reverse direction."""
     return Signature.parse(forward.text.replace("t>", "t~"))

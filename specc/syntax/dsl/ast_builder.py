@@ -14,8 +14,8 @@ from specc.syntax.dsl.grammar_callbacks import (
     LITERAL_WORDS,
     RULE_CALLBACKS,
     AstBuilder,
-    NodeRule,
-    TupleRule,
+    NodeRuleCallback,
+    TupleRuleCallback,
     drop_absent_symbols,
     register_rule,
 )
@@ -24,23 +24,23 @@ from specc.syntax.input_declarations import resolve_declared_inputs
 Argument: TypeAlias = ast.Expr | ast.Option
 
 RULE_CALLBACKS |= {
-    "number": NodeRule(ast.NumberLiteral, "text"),
-    "text": NodeRule(ast.TextLiteral, "value"),
-    "quoted_path": NodeRule(ast.WeightName, "text"),
-    "option": NodeRule(ast.Option, "name value"),
-    "record_entry": NodeRule(ast.Option, "name value"),
-    "index": NodeRule(ast.Index, "base *items"),
-    "slice": NodeRule(ast.Slice, "start stop step"),
-    "rest": NodeRule(ast.EllipsisDims),
-    "unary": NodeRule(ast.Unary, "op operand"),
-    "choice": NodeRule(ast.Conditional, "then condition otherwise"),
-    "list_of": NodeRule(ast.ListLiteral, "*items"),
-    "list_for": NodeRule(ast.ListComprehension, "item variable iterable"),
-    "list_type": NodeRule(ast.TypeName, "element_type optional", name="list"),
-    "pair_type": NodeRule(ast.TypeName, "element_type optional", name="pair"),
-    "dims_of": TupleRule(),
-    "types": TupleRule(),
-    "exprs": TupleRule(),
+    "number": NodeRuleCallback(ast.NumberLiteral, "text"),
+    "text": NodeRuleCallback(ast.StringLiteral, "value"),
+    "quoted_path": NodeRuleCallback(ast.WeightPath, "text"),
+    "option": NodeRuleCallback(ast.Option, "name value"),
+    "record_entry": NodeRuleCallback(ast.Option, "name value"),
+    "index": NodeRuleCallback(ast.Index, "base *items"),
+    "slice": NodeRuleCallback(ast.Slice, "start stop step"),
+    "rest": NodeRuleCallback(ast.EllipsisDims),
+    "unary": NodeRuleCallback(ast.Unary, "op operand"),
+    "choice": NodeRuleCallback(ast.Conditional, "then condition otherwise"),
+    "list_of": NodeRuleCallback(ast.ListLiteral, "*items"),
+    "list_for": NodeRuleCallback(ast.ListComprehension, "item variable iterable"),
+    "list_type": NodeRuleCallback(ast.TypeExpr, "element_type optional", name="list"),
+    "pair_type": NodeRuleCallback(ast.TypeExpr, "element_type optional", name="pair"),
+    "dims_of": TupleRuleCallback(),
+    "types": TupleRuleCallback(),
+    "exprs": TupleRuleCallback(),
     **dict.fromkeys(
         (
             *("name", "field_name", "input_name", "type_name", "component", "comparison"),
@@ -49,7 +49,7 @@ RULE_CALLBACKS |= {
         lambda b, span, child: child,
     ),
     "dotted": lambda b, span, *parts: ast.Name(".".join(t.text for t in parts), span=span),
-    "dotted_path": lambda b, span, *parts: ast.WeightName(
+    "dotted_path": lambda b, span, *parts: ast.WeightPath(
         ".".join(t.text for t in parts), span=span
     ),
     # parentheses are not nodes of the tree, but messages underline them
@@ -68,7 +68,7 @@ RULE_CALLBACKS |= {
     "chain_more": lambda b, span, chain, op, right: ast.Compare(
         (*chain.ops, op.text), (*chain.operands, right), span=span
     ),
-    "plain_type": lambda b, span, name, dims, optional: ast.TypeName(
+    "plain_type": lambda b, span, name, dims, optional: ast.TypeExpr(
         name=name.text, dims=dims, optional=optional is not None, span=span
     ),
     "sided_type": lambda b, span, kind, side: (
@@ -79,9 +79,9 @@ RULE_CALLBACKS |= {
 
 @register_rule("title")
 @register_rule("word")
-def _build_title(b: AstBuilder, span: Span, token: Token) -> ast.TextLiteral:
+def _build_title(b: AstBuilder, span: Span, token: Token) -> ast.StringLiteral:
     text = b.unescape_string(token) if token.kind == "STRING" else token.text
-    return ast.TextLiteral(text, span=span)
+    return ast.StringLiteral(text, span=span)
 
 
 @register_rule("reference")
@@ -134,23 +134,23 @@ def _build_record(
 
 @register_rule("choice_type")
 def _build_choice_type(
-    b: AstBuilder, span: Span, *children: ast.TextLiteral | Token | None
-) -> ast.TypeName:
-    titles = [t for t in children if isinstance(t, ast.TextLiteral)]
+    b: AstBuilder, span: Span, *children: ast.StringLiteral | Token | None
+) -> ast.TypeExpr:
+    titles = [t for t in children if isinstance(t, ast.StringLiteral)]
     b.report_duplicates("the choice", titles)
     optional = isinstance(children[-1], Token)  # the last child is `?` or None
     names = tuple(t.value for t in titles)
-    return ast.TypeName(name="choice", optional=optional, names=names, span=span)
+    return ast.TypeExpr(name="choice", optional=optional, names=names, span=span)
 
 
 @register_rule("record_type")
 def _build_record_type(
     b: AstBuilder, span: Span, *children: ast.Field | Token | None
-) -> ast.TypeName:
+) -> ast.TypeExpr:
     fields = tuple(f for f in children if isinstance(f, ast.Field))
     b.report_duplicates("the field", fields)
     optional = isinstance(children[-1], Token)  # the last child is `?` or None
-    return ast.TypeName(name="record", optional=optional, fields=fields, span=span)
+    return ast.TypeExpr(name="record", optional=optional, fields=fields, span=span)
 
 
 RepeatHeader: TypeAlias = tuple[str, ast.Expr]
@@ -160,60 +160,64 @@ ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
 DefinitionHeader: TypeAlias = tuple[str, tuple[ast.DefinitionParameter, ...] | None, Span]
 """The header of a definition: name, parameters (None without parentheses), and name span."""
 
-SCAN = NodeRule(ast.ScanLoop, "variables+sequences along carry collect reverse keep until {body}")
-CONFIG = NodeRule(ast.ConfigSection, "{entries}")
-FIELD = NodeRule(ast.Field, "name type sources default doc")
-READING = NodeRule(ast.ReadingSection, "{entries}")
-GENERATE = NodeRule(ast.GenerateSection, "name input_name source {settings}", "the setting")
+SCAN = NodeRuleCallback(
+    ast.ScanLoop, "variables+sequences along carry collect reverse keep until {body}"
+)
+CONFIG = NodeRuleCallback(ast.ConfigSection, "{entries}")
+FIELD = NodeRuleCallback(ast.Field, "name type sources default doc")
+READING = NodeRuleCallback(ast.PreprocessingSection, "{entries}")
+GENERATE = NodeRuleCallback(ast.GenerateSection, "name input_name source {settings}", "the setting")
 RULE_CALLBACKS |= {
     # statements
-    "let": NodeRule(ast.Assignment, "targets value"),
-    "targets": TupleRule("the name"),
-    "names": TupleRule("the name"),
-    "repeat": NodeRule(ast.RepeatLoop, "variable+iterable under collect {body}"),
-    "repeat_head": TupleRule(),
-    "when": NodeRule(ast.WhenStatement, "condition body+end+trailing otherwise+else_end"),
+    "let": NodeRuleCallback(ast.Assignment, "targets value"),
+    "targets": TupleRuleCallback("the name"),
+    "names": TupleRuleCallback("the name"),
+    "repeat": NodeRuleCallback(ast.RepeatLoop, "variable+iterable under collect {body}"),
+    "repeat_head": TupleRuleCallback(),
+    "when": NodeRuleCallback(ast.WhenStatement, "condition body+end+trailing otherwise+else_end"),
     # the tree cannot represent a comment after `else {`
     "otherwise": lambda b, span, body: move_opening_comment(body),
-    "return": NodeRule(ast.ReturnStatement, "values"),
-    "require": NodeRule(ast.RequireStatement, "condition because"),
+    "return": NodeRuleCallback(ast.ReturnStatement, "values"),
+    "require": NodeRuleCallback(ast.RequireStatement, "condition because"),
     # config
-    "assign": NodeRule(ast.ConfigOverride, "name value"),
-    "sources": TupleRule(),
-    "unread": NodeRule(ast.IgnoredKeys, "*keys"),
+    "assign": NodeRuleCallback(ast.ConfigOverride, "name value"),
+    "sources": TupleRuleCallback(),
+    "unread": NodeRuleCallback(ast.IgnoredKeys, "*keys"),
     # blocks, graphs and definitions
-    "dims": NodeRule(ast.Dims, "*names", "the length"),
-    "use": NodeRule(ast.UseStatement, "paths name sources under"),
-    "files": TupleRule(),
-    "keys": TupleRule(),
-    "block": NodeRule(ast.Block, "name params results {body}", kind="block"),
-    "graph": NodeRule(ast.Block, "name params results where architectures {body}", kind="graph"),
-    "params": TupleRule("the input"),
-    "inputs": NodeRule(ast.InputsSection, "{entries}"),
-    "declared_input": NodeRule(ast.InputDeclaration, "name type default"),
+    "dims": NodeRuleCallback(ast.Dims, "*names", "the length"),
+    "use": NodeRuleCallback(ast.UseStatement, "paths name sources under"),
+    "files": TupleRuleCallback(),
+    "keys": TupleRuleCallback(),
+    "block": NodeRuleCallback(ast.Block, "name params results {body}", kind="block"),
+    "graph": NodeRuleCallback(
+        ast.Block, "name params results where architectures {body}", kind="graph"
+    ),
+    "params": TupleRuleCallback("the input"),
+    "inputs": NodeRuleCallback(ast.InputsSection, "{entries}"),
+    "declared_input": NodeRuleCallback(ast.InputDeclaration, "name type default"),
     "param": lambda b, span, name, kind, default: ast.BlockParameter(
         b.check_bound_name(name), kind or ast.MISSING_TYPE, default, kind is None, span=span
     ),
-    "named_results": TupleRule("the result"),
-    "result": NodeRule(ast.BlockParameter, "name type"),
-    "where": TupleRule("the length"),
-    "equation": NodeRule(ast.Equation, "name value"),
-    "parameters": TupleRule("the parameter"),
-    "parameter": NodeRule(ast.DefinitionParameter, "name type default"),
+    "named_results": TupleRuleCallback("the result"),
+    "result": NodeRuleCallback(ast.BlockParameter, "name type"),
+    "where": TupleRuleCallback("the length"),
+    "equation": NodeRuleCallback(ast.Equation, "name value"),
+    "parameters": TupleRuleCallback("the parameter"),
+    "parameter": NodeRuleCallback(ast.DefinitionParameter, "name type default"),
     # other sections
-    "reads": NodeRule(ast.InputPreprocessing, "name value"),
-    "shows": NodeRule(ast.OutputPostprocessing, "name value"),
-    "weights": NodeRule(ast.WeightsSection, "{rules}"),
-    "from_file": NodeRule(ast.WeightsFile, "path"),
-    "tie": NodeRule(ast.WeightTyingRule, "name source condition"),
-    "load": NodeRule(ast.LoadRule, "name value condition"),
-    "ignore": NodeRule(ast.IgnoreRule, "names condition"),
-    "paths": TupleRule(),
-    "share": NodeRule(ast.WeightSharingRule, "name condition"),
-    "stream": NodeRule(ast.StreamSection, "source input_name"),
-    "setting": NodeRule(ast.Setting, "name value"),
-    "quantize": NodeRule(ast.QuantizeSection, "{entries}", "the word"),
-    "words": TupleRule(),
+    "reads": NodeRuleCallback(ast.InputPreprocessing, "name value"),
+    "shows": NodeRuleCallback(ast.OutputPostprocessing, "name value"),
+    "weights": NodeRuleCallback(ast.WeightsSection, "{rules}"),
+    "from_file": NodeRuleCallback(ast.WeightsFile, "path"),
+    "tie": NodeRuleCallback(ast.WeightTyingRule, "name source condition"),
+    "load": NodeRuleCallback(ast.LoadRule, "name value condition"),
+    "ignore": NodeRuleCallback(ast.IgnoreRule, "names condition"),
+    "paths": TupleRuleCallback(),
+    "share": NodeRuleCallback(ast.WeightSharingRule, "name condition"),
+    "stream": NodeRuleCallback(ast.StreamSection, "source input_name"),
+    "setting": NodeRuleCallback(ast.Setting, "name value"),
+    "quantize": NodeRuleCallback(ast.QuantizeSection, "{entries}", "the word"),
+    "words": TupleRuleCallback(),
     # a list of types needs an entry for every result, and `_` leaves a result untyped
     "target": lambda b, span, name, kind: ast.AssignmentTarget(
         b.check_bound_name(name), None if kind == ast.MISSING_TYPE else kind, span=span
@@ -221,7 +225,7 @@ RULE_CALLBACKS |= {
     "body": lambda b, span, opener, *rest: b.build_body(opener, rest),
     "one_result": lambda b, span, kind: (ast.BlockParameter("", kind, span=span),),
     "made_for": lambda b, span, *names: tuple(n.value for n in drop_absent_symbols(names)),
-    "definition": NodeRule(ast.Definition, "kind name+params+name_span doc value"),
+    "definition": NodeRuleCallback(ast.Definition, "kind name+params+name_span doc value"),
     "definition_head": lambda b, span, name, params: (
         b.check_bound_name(name),
         params,
@@ -234,7 +238,7 @@ RULE_CALLBACKS |= {
         name.value, values if isinstance(values, tuple) else (values,), span=span
     ),
     # the grammar allows negative values, so that the setting's error can list the valid values
-    "below_zero": lambda b, span, minus, number: ast.TextLiteral(
+    "below_zero": lambda b, span, minus, number: ast.StringLiteral(
         minus.text + number.text, span=span
     ),
     "extends": lambda b, span, title: replace(title, span=span),
@@ -309,7 +313,7 @@ def _report_repeated_ignores(b: AstBuilder, node: ast.ConfigSection) -> None:
 
 @register_rule("field")
 def _build_field(
-    b: AstBuilder, span: Span, name: Token, declared_type: ast.TypeName, *children: object
+    b: AstBuilder, span: Span, name: Token, declared_type: ast.TypeExpr, *children: object
 ) -> ast.Field:
     comments = ast.NO_COMMENTS
     if (
@@ -331,7 +335,7 @@ def _build_field(
 
 
 @register_rule("reading")
-def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.ReadingSection:
+def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.PreprocessingSection:
     node = READING(b, span, *children)
     # an input and a result may have the same name
     b.report_duplicates(
@@ -363,9 +367,9 @@ def _build_file(
     b: AstBuilder,
     span: Span,
     version: Token,
-    model: ast.TextLiteral,
+    model: ast.StringLiteral,
     doc: Token | None,
-    extends: ast.TextLiteral | None,
+    extends: ast.StringLiteral | None,
     *items: ast.Item,
 ) -> ast.File:
     _check_version(b, version)

@@ -80,7 +80,7 @@ class Token(NamedTuple):
     start: int
     end: int
 
-    def get_last_character(self) -> "Token":
+    def make_last_character_token(self) -> "Token":
         """Return the last character as a token, for labels of missing code after the token."""
         return self._replace(start=max(self.start, self.end - 1))
 
@@ -139,7 +139,7 @@ def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerR
     while offset < size and len(lexer.result.errors) < MAX_COLLECTED_ERRORS:
         offset = lexer.consume_token(offset)
     lexer.result.tokens.append(Token("$END", "", size, size))
-    lexer.check_depth()
+    lexer.check_nesting_depth()
     return lexer.result
 
 
@@ -253,7 +253,7 @@ class Lexer:
         self.result.tokens.append(Token("STRING", '""', offset, end))
         return end
 
-    def check_depth(self) -> None:
+    def check_nesting_depth(self) -> None:
         """Report E0110 for the first bracket nested more than MAX_NESTING levels deep."""
         depth = 0
         for token in self.result.tokens:

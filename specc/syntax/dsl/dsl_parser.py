@@ -36,10 +36,10 @@ class StartSymbol(Generic[T]):
 
 FILE: StartSymbol[ast.File] = StartSymbol("file", "a spec")
 EXPR: StartSymbol[ast.Expr] = StartSymbol("expr", "an expression")
-TYPE: StartSymbol[ast.TypeName] = StartSymbol("type", "a type")
-SIDED_TYPE: StartSymbol[ast.TypeName] = StartSymbol("sided_type", "a type")
-TYPES: StartSymbol[tuple[ast.TypeName, ...]] = StartSymbol("types", "types")
-SOURCE: StartSymbol[ast.TextLiteral | ast.Call] = StartSymbol("source", "a path in config.json")
+TYPE: StartSymbol[ast.TypeExpr] = StartSymbol("type", "a type")
+SIDED_TYPE: StartSymbol[ast.TypeExpr] = StartSymbol("sided_type", "a type")
+TYPES: StartSymbol[tuple[ast.TypeExpr, ...]] = StartSymbol("types", "types")
+SOURCE: StartSymbol[ast.StringLiteral | ast.Call] = StartSymbol("source", "a path in config.json")
 DIM_NAME: StartSymbol[ast.DimName] = StartSymbol("dim_name", "a length")
 DEFINITION_HEAD: StartSymbol[DefinitionHeader] = StartSymbol(
     "definition_head", "a name with its parameters"

@@ -14,7 +14,7 @@ from specc.syntax.dsl.expression_printer import (
     concat_parts,
     format_comment_lines,
     format_field_suffix,
-    format_quantize_word,
+    format_quantize_value,
     join_pieces,
     join_with_commas,
     quote_text,
@@ -167,7 +167,7 @@ Entries: TypeAlias = tuple[Sequence[ast.Commentable], tuple[str, ...]]
 SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., Entries]]] = {
     ast.ConfigSection: (lambda _: "config", 0, lambda n: (n.entries, n.end)),
     ast.InputsSection: (lambda _: "inputs", 0, lambda n: (n.entries, n.end)),
-    ast.ReadingSection: (lambda _: "reading", 3, lambda n: (n.entries, n.end)),
+    ast.PreprocessingSection: (lambda _: "reading", 3, lambda n: (n.entries, n.end)),
     ast.WeightsSection: (lambda _: "weights", 1, lambda n: (n.rules, n.end)),
     ast.QuantizeSection: (lambda _: "quantize", 2, lambda n: (n.entries, n.end)),
     ast.GenerateSection: (
@@ -184,7 +184,7 @@ def format_node_without_body(node: ast.Commentable) -> Pieces:
     return SIMPLE_NODE_LAYOUTS[type(node)](node)
 
 
-def format_clause(keyword: str, value: ast.Expr | ast.WeightName | None) -> Pieces:
+def format_clause(keyword: str, value: ast.Expr | ast.WeightPath | None) -> Pieces:
     """Format a clause such as `along n`. Return no pieces if `value` is None."""
     return concat_parts(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
 
@@ -208,7 +208,7 @@ def format_use(node: ast.UseStatement) -> Pieces:
 
 def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
     """Format an entry of a `quantize` section, as in `int4 = ["*.mlp.*"]`."""
-    words = [format_quantize_word(v.value) for v in node.values]
+    words = [format_quantize_value(v.value) for v in node.values]
     value = words if len(words) == 1 else ["[", *join_with_commas(words), "]"]
     return concat_parts(f"{quote_unless_name(node.name)} = ", *value)
 

@@ -183,7 +183,7 @@ def quote_unless_name(text: str) -> str:
     return text if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS else quote_text(text)
 
 
-def format_quantize_word(text: str) -> str:
+def format_quantize_value(text: str) -> str:
     """Format a value of a `quantize` section. Names and numbers are not quoted."""
     return text if COUNT_PATTERN.fullmatch(text) else quote_unless_name(text)
 
@@ -193,7 +193,7 @@ def format_expression(expr: ast.Expr) -> str:
     return join_pieces(concat_parts(expr))
 
 
-def format_type_name(kind: ast.TypeName) -> str:
+def format_inline_type(kind: ast.TypeExpr) -> str:
     """Format a type on one line."""
     return join_pieces(format_type(kind))
 
@@ -283,7 +283,7 @@ def format_conditional(expr: ast.Conditional) -> Pieces:
     return concat_parts(then, SPACE_BREAK, "if ", condition, SPACE_BREAK, otherwise)
 
 
-def format_type(kind: ast.TypeName) -> Pieces:
+def format_type(kind: ast.TypeExpr) -> Pieces:
     """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
     suffix = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.element_type is not None:
@@ -336,7 +336,7 @@ def format_parameter(
 
 NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.NumberLiteral: lambda e: [e.text],
-    ast.TextLiteral: lambda e: [quote_text(e.value)],
+    ast.StringLiteral: lambda e: [quote_text(e.value)],
     ast.Name: lambda e: [e.path],
     ast.Call: format_call,
     ast.Index: lambda e: concat_parts(
@@ -362,8 +362,8 @@ NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Compare: format_comparison,
     ast.Conditional: format_conditional,
     # a path of names and numbers is not quoted
-    ast.WeightName: lambda e: [e.text if DOTTED_PATH.fullmatch(e.text) else quote_text(e.text)],
-    ast.TypeName: format_type,
+    ast.WeightPath: lambda e: [e.text if DOTTED_PATH.fullmatch(e.text) else quote_text(e.text)],
+    ast.TypeExpr: format_type,
     ast.AssignmentTarget: format_parameter,
     ast.BlockParameter: format_parameter,
     ast.DefinitionParameter: format_parameter,

@@ -1,4 +1,4 @@
-"""Callbacks of grammar rules, such as `NodeRule`, which `AstBuilder` runs while parsing."""
+"""Callbacks of grammar rules, such as `NodeRuleCallback`, which `AstBuilder` runs while parsing."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
 
 NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     Token: lambda token, b: (token.text, b.get_span(token)),
-    ast.TextLiteral: lambda node, _: (node.value, node.span),
+    ast.StringLiteral: lambda node, _: (node.value, node.span),
     ast.ExpectedValues: lambda node, _: (node.key, node.span),
     ast.IgnoredKeys: lambda node, _: ("ignore", node.span),
     ast.Option: lambda node, _: (node.name, node.name_span),
@@ -140,7 +140,7 @@ def drop_absent_symbols(children: Iterable[T | None]) -> tuple[T, ...]:
 
 
 @immutable_dataclass
-class TupleRule:
+class TupleRuleCallback:
     """A callback that returns a rule's children as a tuple. If `unique` is set, duplicate names are
     reported, and `unique` is the description of a child in the message.
     """
@@ -159,12 +159,12 @@ FLAG_FIELDS = ("reverse", "optional")
 """The Boolean fields that are True if a keyword or `?` is present."""
 
 
-class NodeRule(Generic[N]):
+class NodeRuleCallback(Generic[N]):
     """A callback that builds a node, whose fields `fields` are set by the children in order.
 
     In `fields`, `a+b` are the fields of a child that is a tuple, `*name` collects all further
     children, and `{name}` is a body in braces, which may begin with a docstring (field `doc`). The
-    field of an absent child keeps its default. `unique` has the same meaning as in `TupleRule`.
+    field of an absent child keeps its default. `unique` is that of `TupleRuleCallback`.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from specc.syntax.dsl.expression_printer import (
     TEXT_ESCAPES,
     format_comment_lines,
     format_expression,
-    format_type_name,
+    format_inline_type,
     is_printable_character,
 )
 
@@ -274,16 +274,16 @@ def field_to_yaml(node: ast.Field) -> YamlPair:
     )
 
 
-def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
+def field_type_to_yaml(kind: ast.TypeExpr) -> YamlValue:
     """Convert a record type to a map of its fields, and any other type to a string."""
     if kind.name != "record" or kind.optional or not kind.fields:
-        return format_type_name(kind)
+        return format_inline_type(kind)
     return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in kind.fields]))])
 
 
 def config_path_to_yaml(expr: ast.Expr) -> str:
     """Convert a path in config.json to plain text, and any other expression to DSL text."""
-    if not isinstance(expr, ast.TextLiteral):
+    if not isinstance(expr, ast.StringLiteral):
         return format_expression(expr)
     return expr.value if is_bare_config_path(expr.value) else format_expression(expr)
 

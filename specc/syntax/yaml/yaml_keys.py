@@ -13,7 +13,7 @@ from specc.syntax import ast
 from specc.syntax.ast import MISSING_TYPE
 from specc.syntax.comments import move_opening_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
-from specc.syntax.dsl.expression_printer import format_type_name
+from specc.syntax.dsl.expression_printer import format_inline_type
 from specc.syntax.yaml import yaml_reader
 from specc.syntax.yaml.yaml_composer import YamlEntry, YamlMapping, YamlNode
 from specc.syntax.yaml.yaml_emitter import (
@@ -46,7 +46,7 @@ from specc.syntax.yaml.yaml_values import (
     WEIGHT_NAME,
     WEIGHT_NAMES,
     FieldValues,
-    YamlValueKind,
+    YamlValueCodec,
     parse_yaml_expression,
     parse_yaml_fragment,
 )
@@ -65,7 +65,7 @@ class Key:
     """
 
     name: str
-    kind: YamlValueKind
+    kind: YamlValueCodec
     fields: str = ""
     description: str = ""
 
@@ -253,7 +253,7 @@ def assignment_to_yaml(node: ast.Assignment) -> YamlMap:
     value = expression_to_yaml(node.value)
     if all(t.type is None for t in node.targets):
         return YamlMap([YamlPair(name, value)])
-    types = ", ".join("_" if t.type is None else format_type_name(t.type) for t in node.targets)
+    types = ", ".join("_" if t.type is None else format_inline_type(t.type) for t in node.targets)
     return YamlMap([YamlPair(name, YamlMap([YamlPair("type", types), YamlPair("is", value)]))])
 
 
@@ -270,8 +270,8 @@ def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> Y
     return make_multiline_list([statement_to_yaml(s) for s in statements], end)
 
 
-BODY_KIND = YamlValueKind(lambda r, e, _: FieldValues(parse_yaml_statements(r, e)), body_to_yaml)
-ELSE_KIND = YamlValueKind(
+BODY_KIND = YamlValueCodec(lambda r, e, _: FieldValues(parse_yaml_statements(r, e)), body_to_yaml)
+ELSE_KIND = YamlValueCodec(
     BODY_KIND.parse, lambda body, end: body_to_yaml(body, end) if body or end else None
 )
 DOC, DO = Key("doc", TEXT), Key("do", BODY_KIND, "body end")

@@ -40,7 +40,7 @@ Items = list[ast.Item]
 ItemParser = Callable[[YamlReader, YamlEntry], Items]
 
 
-def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
+def parse_yaml_use_statements(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `use`, as in `use: [{file: vit.specc, as: v}]`."""
     example = "`- {file: vit.specc, as: v}`"
     nodes = reader.read_sequence(entry.value, "`use`", f"a list: {example}")
@@ -162,7 +162,7 @@ def parse_yaml_field(
 
 def parse_yaml_field_type(
     reader: YamlReader, entry: YamlEntry
-) -> tuple[ast.TypeName, tuple[str, ...]]:
+) -> tuple[ast.TypeExpr, tuple[str, ...]]:
     """Parse a type, a string or `{record: {…}}`. Return the type and its leading comments."""
     node = entry.value
     if not isinstance(node, YamlMapping):
@@ -187,15 +187,15 @@ def parse_yaml_field_type(
             )
     body = yaml_reader.collect_yaml_body(reader, record, fields)
     leading_comments = ((body.trailing,) if body.trailing else ()) + body.end
-    return ast.TypeName(name="record", fields=body.children, span=node.span), leading_comments
+    return ast.TypeExpr(name="record", fields=body.children, span=node.span), leading_comments
 
 
 def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
     """Parse a source of a config field: a path in config.json, or a call such as `len("a")`."""
     if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
-        return ast.TextLiteral(node.value, span=node.span)
+        return ast.StringLiteral(node.value, span=node.span)
     path = parse_yaml_fragment(reader, node, SOURCE, "a path in config.json")
-    return path or ast.TextLiteral("")
+    return path or ast.StringLiteral("")
 
 
 def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
@@ -210,7 +210,7 @@ def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.Readin
     return node(name, parse_yaml_expression(reader, entry.value), span=entry.span)
 
 
-def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
+def parse_yaml_generate_sections(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `generate`, as in `generate: {text: {of: ids, from: logits}}`."""
     example = "`text: {of: ids, from: logits, stop: eos}`"
     nodes = reader.read_mapping(entry.value, "`generate`", example)
@@ -253,11 +253,11 @@ def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.Quant
     """Parse an entry of `quantize`, whose value is a word or a list of patterns."""
     value, subject = entry.value, f"`{entry.name}`"
     nodes = get_list_items(value)
-    values = tuple(ast.TextLiteral(reader.read_scalar(n, subject), span=n.span) for n in nodes)
+    values = tuple(ast.StringLiteral(reader.read_scalar(n, subject), span=n.span) for n in nodes)
     return ast.QuantizeEntry(entry.name, values, span=entry.span)
 
 
-def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
+def parse_yaml_stream_sections(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `stream`, as in `stream: {logits: audio}`."""
     nodes = reader.read_mapping(entry.value, "`stream`", "`logits: sound`")
     return [
@@ -291,7 +291,7 @@ def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule
 
 
 TOP_ITEM_PARSERS: dict[str, ItemParser] = {
-    "use": parse_yaml_uses,
+    "use": parse_yaml_use_statements,
     "config": make_section_parser(
         ast.ConfigSection, parse_yaml_config_entry, "`d: {type: int, default: 512}`"
     ),
@@ -300,14 +300,14 @@ TOP_ITEM_PARSERS: dict[str, ItemParser] = {
     "require": parse_yaml_requirements,
     "items": parse_yaml_items,
     "reading": make_section_parser(
-        ast.ReadingSection, parse_yaml_reading_entry, "`pixels: image(size=[8, 8])`"
+        ast.PreprocessingSection, parse_yaml_reading_entry, "`pixels: image(size=[8, 8])`"
     ),
     "weights": parse_yaml_weights,
-    "generate": parse_yaml_generates,
+    "generate": parse_yaml_generate_sections,
     "quantize": make_section_parser(
         ast.QuantizeSection, parse_yaml_quantize_entry, "`{default: int8, keep: [lm_head]}`"
     ),
-    "stream": parse_yaml_streams,
+    "stream": parse_yaml_stream_sections,
 }
 YAML_HEADER_KEYS = ("specc", "model", "doc", "extends")
 YAML_TOP_KEYS = (*YAML_HEADER_KEYS, *TOP_ITEM_PARSERS)
@@ -356,7 +356,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
     )
     item_entries = [e for e in entries if e.name in TOP_ITEM_PARSERS]
     items = [item for e in item_entries for item in TOP_ITEM_PARSERS[e.name](reader, e)]
-    return resolve_declared_inputs(reader, attach_items(reader, file_header, entries, items))
+    return resolve_declared_inputs(reader, build_file_node(reader, file_header, entries, items))
 
 
 def check_yaml_version(reader: YamlReader, header_entries: dict[str, YamlEntry]) -> None:
@@ -372,7 +372,7 @@ def check_yaml_version(reader: YamlReader, header_entries: dict[str, YamlEntry])
         )
 
 
-def attach_items(
+def build_file_node(
     reader: YamlReader,
     file_header: ast.File,
     entries: Sequence[YamlEntry],

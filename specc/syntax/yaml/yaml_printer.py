@@ -84,7 +84,7 @@ TOP_LEVEL_KEYS: Mapping[type[ast.Node], str] = {
     ast.Dims: "dims",
     ast.InputsSection: "inputs",
     ast.RequireStatement: "require",
-    ast.ReadingSection: "reading",
+    ast.PreprocessingSection: "reading",
     ast.WeightsSection: "weights",
     ast.GenerateSection: "generate",
     ast.QuantizeSection: "quantize",
@@ -228,7 +228,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
     ast.InputsSection: lambda item: make_entry_map(
         list(map(input_declaration_to_yaml, item.entries)), item.end
     ),
-    ast.ReadingSection: lambda item: make_entry_map(
+    ast.PreprocessingSection: lambda item: make_entry_map(
         list(map(reading_entry_to_yaml, item.entries)), item.end
     ),
     ast.QuantizeSection: lambda item: make_entry_map(

@@ -21,7 +21,7 @@ from specc.syntax.dsl.dsl_parser import (
     parse_fragment,
 )
 from specc.syntax.dsl.dsl_printer import format_definition_header
-from specc.syntax.dsl.expression_printer import format_expression, format_type_name, join_pieces
+from specc.syntax.dsl.expression_printer import format_expression, format_inline_type, join_pieces
 from specc.syntax.yaml.yaml_composer import (
     YamlEntry,
     YamlMapping,
@@ -61,12 +61,12 @@ def parse_yaml_fragment(
         return None
 
 
-def parse_yaml_type(reader: YamlReader, node: YamlNode, subject: str = "a type") -> ast.TypeName:
+def parse_yaml_type(reader: YamlReader, node: YamlNode, subject: str = "a type") -> ast.TypeExpr:
     """Parse a type, or return MISSING_TYPE after an error."""
     return parse_yaml_fragment(reader, node, TYPE, subject) or MISSING_TYPE
 
 
-def parse_yaml_padding_mask_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
+def parse_yaml_padding_mask_type(reader: YamlReader, node: YamlNode) -> ast.TypeExpr:
     """Parse a type with an optional padding side, as in `keep[batch, n] left`."""
     return parse_yaml_fragment(reader, node, SIDED_TYPE, "a type") or MISSING_TYPE
 
@@ -156,7 +156,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
             weights = parse_yaml_weight_name(reader, argument.value)
         else:
             parse_yaml_name(reader, argument.key, "an option")
-            options.append(make_option(argument, parse_yaml_expression(reader, argument.value)))
+            options.append(make_argument(argument, parse_yaml_expression(reader, argument.value)))
     return ast.Call(function, args, tuple(options), weights, span=node.span)
 
 
@@ -172,15 +172,15 @@ def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
     )
 
 
-def make_option(entry: YamlEntry, value: ast.Expr) -> ast.Option:
+def make_argument(entry: YamlEntry, value: ast.Expr) -> ast.Option:
     """Make an option of a call, as in `out: d`, or a field of a record."""
     span = entry.key.span.extend_to(entry.value.span)
     return ast.Option(entry.name, value, span=span, name_span=entry.key.span)
 
 
-def parse_yaml_weight_name(reader: YamlReader, node: YamlNode) -> ast.WeightName:
+def parse_yaml_weight_name(reader: YamlReader, node: YamlNode) -> ast.WeightPath:
     """Parse the weight path of a call."""
-    return ast.WeightName(reader.read_scalar(node, "the name of weights"), span=node.span)
+    return ast.WeightPath(reader.read_scalar(node, "the name of weights"), span=node.span)
 
 
 def parse_yaml_static_value(reader: YamlReader, node: YamlNode) -> ast.Expr:
@@ -190,7 +190,7 @@ def parse_yaml_static_value(reader: YamlReader, node: YamlNode) -> ast.Expr:
             fields = []
             for entry in entries:
                 parse_yaml_name(reader, entry.key, "a field")
-                fields.append(make_option(entry, parse_yaml_static_value(reader, entry.value)))
+                fields.append(make_argument(entry, parse_yaml_static_value(reader, entry.value)))
             return ast.RecordLiteral(tuple(fields), span=node.span)
         case YamlSequence(items=items):
             values = tuple(parse_yaml_static_value(reader, n) for n in items)
@@ -207,7 +207,7 @@ class FieldValues(tuple[object, ...]):
 
 
 @immutable_dataclass
-class YamlValueKind:
+class YamlValueCodec:
     """The parser and the printer of one kind of YAML value, such as an expression or a type.
 
     `parse(reader, entry, subject)` returns the field value, or None after an error.
@@ -227,9 +227,9 @@ def parse_yaml_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
     return text == "true"
 
 
-def make_string_value_kind(
+def make_string_codec(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
-) -> YamlValueKind:
+) -> YamlValueCodec:
     """Return the value kind of a string that is parsed as the grammar symbol `start` and sets
     several node fields. `to_yaml` formats these fields as a string.
     """
@@ -238,7 +238,7 @@ def make_string_value_kind(
         values = parse_yaml_fragment(reader, entry.value, start, subject)
         return None if values is None else FieldValues(values)
 
-    return YamlValueKind(parse, to_yaml)
+    return YamlValueCodec(parse, to_yaml)
 
 
 def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParameter:
@@ -328,7 +328,7 @@ def input_to_yaml(param: ast.BlockParameter) -> YamlValue:
 
 def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
     """Convert a parameter to `x: float[batch, n]`, or to a map if the parameter has a default."""
-    type_text = format_type_name(node.type)
+    type_text = format_inline_type(node.type)
     if node.default is None:
         return YamlPair(node.name, type_text)
     default = YamlPair("default", expression_to_yaml(node.default))
@@ -338,61 +338,61 @@ def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
 def outputs_to_yaml(results: Parameters) -> YamlValue:
     """Convert the results of a block to a map, or a single unnamed result to its type."""
     if len(results) == 1 and not results[0].name:
-        return format_type_name(results[0].type)
+        return format_inline_type(results[0].type)
     return YamlMap([parameter_to_yaml(r) for r in results])
 
 
-TEXT = YamlValueKind(
+TEXT = YamlValueCodec(
     lambda r, e, subject: r.read_scalar(e.value, subject), lambda text: text or None
 )
-FILE = YamlValueKind(TEXT.parse, str)
-TEXTS = YamlValueKind(
+FILE = YamlValueCodec(TEXT.parse, str)
+TEXTS = YamlValueCodec(
     lambda r, e, subject: r.read_strings(e.value, subject),
     lambda texts: strings_to_yaml(texts) if texts else None,
 )
-FILES = YamlValueKind(
+FILES = YamlValueCodec(
     lambda r, e, subject: r.read_strings(e.value, subject) or ("",), strings_to_yaml
 )
-NAME = YamlValueKind(lambda r, e, subject: parse_yaml_name(r, e.value, subject), str)
-BLOCK_NAME = YamlValueKind(
+NAME = YamlValueCodec(lambda r, e, subject: parse_yaml_name(r, e.value, subject), str)
+BLOCK_NAME = YamlValueCodec(
     lambda r, e, subject: FieldValues((parse_yaml_name(r, e.value, subject), e.value.span)),
     lambda name, _: name,
 )
-NAMES = YamlValueKind(
+NAMES = YamlValueCodec(
     lambda r, e, subject: parse_yaml_names(r, e.value, subject),
     lambda names: make_yaml_list(names) if names else None,
 )
-WEIGHT_NAME = YamlValueKind(
+WEIGHT_NAME = YamlValueCodec(
     lambda r, e, _: parse_yaml_weight_name(r, e.value), lambda name: name and name.text
 )
-WEIGHT_NAMES = YamlValueKind(
+WEIGHT_NAMES = YamlValueCodec(
     lambda r, e, _: tuple(parse_yaml_weight_name(r, n) for n in get_list_items(e.value)),
     lambda names: strings_to_yaml([name.text for name in names]),
 )
-EXPRESSION = YamlValueKind(
+EXPRESSION = YamlValueCodec(
     lambda r, e, _: parse_yaml_expression(r, e.value),
     lambda value: value and expression_to_yaml(value),
 )
-EXPRESSIONS = YamlValueKind(lambda r, e, _: parse_yaml_expressions(r, e.value), values_to_yaml)
-FLAG = YamlValueKind(parse_yaml_flag, lambda is_set: "true" if is_set else None)
-INPUTS = YamlValueKind(parse_yaml_inputs, inputs_to_yaml)
-OUTPUTS = YamlValueKind(parse_yaml_outputs, outputs_to_yaml)
-EQUATIONS = YamlValueKind(
+EXPRESSIONS = YamlValueCodec(lambda r, e, _: parse_yaml_expressions(r, e.value), values_to_yaml)
+FLAG = YamlValueCodec(parse_yaml_flag, lambda is_set: "true" if is_set else None)
+INPUTS = YamlValueCodec(parse_yaml_inputs, inputs_to_yaml)
+OUTPUTS = YamlValueCodec(parse_yaml_outputs, outputs_to_yaml)
+EQUATIONS = YamlValueCodec(
     parse_yaml_equations,
     lambda where: (
         (where and YamlMap([YamlPair(e.name, expression_to_yaml(e.value)) for e in where])) or None
     ),
 )
-ARCHITECTURES = YamlValueKind(TEXTS.parse, NAMES.to_yaml)
-REPEAT_OVER = make_string_value_kind(
+ARCHITECTURES = YamlValueCodec(TEXTS.parse, NAMES.to_yaml)
+REPEAT_OVER = make_string_codec(
     REPEAT_HEAD, lambda name, iterable: f"{name} in {format_expression(iterable)}"
 )
-SCAN_OVER = make_string_value_kind(
+SCAN_OVER = make_string_codec(
     SCAN_HEAD,
     lambda names, sequences: (
         f"{', '.join(names)} in {', '.join(map(format_expression, sequences))}"
     ),
 )
-SIGNATURE = make_string_value_kind(
+SIGNATURE = make_string_codec(
     DEFINITION_HEAD, lambda name, params, _: join_pieces(format_definition_header(name, params))
 )

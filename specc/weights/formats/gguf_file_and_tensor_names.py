@@ -26,9 +26,9 @@ from specc.weights.formats.gguf_header import (
 from specc.weights.formats.safetensors import (
     FileIdentity,
     TensorFile,
+    check_file_signature,
     get_file_identity,
     open_weights_file,
-    reject_other_file_format,
 )
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES, TensorEntry
 
@@ -244,7 +244,7 @@ def open_gguf(path: str | Path) -> GGUFFile:
     fd = open_weights_file(path)
     try:
         if read_at_offset(fd, len(MAGIC), 0) != MAGIC:
-            reject_other_file_format(path, read_at_offset(fd, 64, 0), "a GGUF file")
+            check_file_signature(path, read_at_offset(fd, 64, 0), "a GGUF file")
             raise_invalid_gguf(path, f"it does not begin with {MAGIC.decode()}")
         return GGUFFile(path, fd, _read_header(path, get_file_identity(os.fstat(fd))))
     except BaseException:

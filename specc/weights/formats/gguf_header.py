@@ -24,7 +24,7 @@ MAX_AXES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class BlockType:
+class GGMLType:
     """A GGUF tensor type (ggml_type). Each block of `block_size` elements takes `nbytes` bytes."""
 
     name: str
@@ -33,14 +33,14 @@ class BlockType:
 
 
 BLOCK_TYPES = {
-    0: BlockType("f32", 1, 4),
-    1: BlockType("f16", 1, 2),
-    2: BlockType("q4_0", 32, 18),
-    8: BlockType("q8_0", 32, 34),
-    12: BlockType("q4_k", 256, 144),
-    13: BlockType("q5_k", 256, 176),
-    14: BlockType("q6_k", 256, 210),
-    30: BlockType("bf16", 1, 2),
+    0: GGMLType("f32", 1, 4),
+    1: GGMLType("f16", 1, 2),
+    2: GGMLType("q4_0", 32, 18),
+    8: GGMLType("q8_0", 32, 34),
+    12: GGMLType("q4_k", 256, 144),
+    13: GGMLType("q5_k", 256, 176),
+    14: GGMLType("q6_k", 256, 210),
+    30: GGMLType("bf16", 1, 2),
 }
 UNSUPPORTED_TYPES = {
     3: "q4_1", 6: "q5_0", 7: "q5_1", 9: "q8_1", 10: "q2_k", 11: "q3_k", 15: "q8_k", 16: "iq2_xxs",
@@ -56,7 +56,7 @@ class StoredTensor:
     """A tensor in a GGUF file. `offset` is in bytes from the start of the file."""
 
     name: str
-    block_type: BlockType
+    block_type: GGMLType
     shape: Shape
     offset: int
 
@@ -195,7 +195,7 @@ def _read_alignment(metadata: Metadata) -> int:
     return alignment
 
 
-def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, Shape, int]:
+def _read_tensor(reader: _Reader, path: str) -> tuple[str, GGMLType, Shape, int]:
     """Read the name, type, shape and data offset of a tensor."""
     name = reader.read_string()
     label = f"the tensor `{escape_text(name)[:200]}`"

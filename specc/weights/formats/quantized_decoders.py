@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from specc.ir.array import Array
-from specc.weights.formats.gguf_header import BLOCK_TYPES, BlockType
+from specc.weights.formats.gguf_header import BLOCK_TYPES, GGMLType
 from specc.weights.formats.safetensors_header import Shape
 
 Lengths: TypeAlias = dict[str, int]
@@ -41,7 +41,7 @@ class LayoutError(Exception):
     """Raised if tensors do not form a valid quantized weight. The message contains the reason."""
 
 
-def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
+def check_tensor_pattern(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
     """Check a tensor against a pattern and add its axis sizes to `lengths`.
 
     `float|u8[groups, 16]` requires one of two types, and two axes, of which the second has size 16.
@@ -64,7 +64,7 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
             raise LayoutError(message + binding)
 
 
-def check_entry_count(name: str, count: int, expected: int) -> None:
+def check_element_count(name: str, count: int, expected: int) -> None:
     """Raise LayoutError unless a tensor has the number of elements that the shapes of the other
     tensors imply.
     """
@@ -141,7 +141,7 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
     return np.moveaxis(codes, -1, axis)
 
 
-def read_scales(stored: Array) -> Array:
+def decode_scales(stored: Array) -> Array:
     """Return scales as float32. uint8 scales are decoded as E8M0 exponents."""
     if stored.dtype == np.uint8:
         with np.errstate(over="ignore"):  # overflow is detected by the check for finite values
@@ -179,7 +179,7 @@ def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None)
     return sizes[0], sizes[1]
 
 
-def open_scaled_weight(
+def infer_scaled_layout(
     tensors: StoredTensors, _: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of FP8 and int8 weights, whose scales are a separate tensor."""
@@ -203,7 +203,7 @@ def open_scaled_weight(
         return grid[..., i if rank > 2 else i[rows], :][..., j]
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
-        scales = expand_grid(reshape_scale_grid(read_scales(tensors[suffix]), rank), rows)
+        scales = expand_grid(reshape_scale_grid(decode_scales(tensors[suffix]), rank), rows)
         zeros = reshape_scale_grid(tensors.get(".weight_zero_point", np.zeros((1, 1))), rank)
         zeros = zeros.astype(np.float32)
         offset = zeros if zeros.size == 1 else expand_grid(zeros, rows)
@@ -218,7 +218,7 @@ def open_scaled_weight(
     )
 
 
-def open_llm_int8_weight(
+def infer_llm_int8_layout(
     _: StoredTensors, lengths: Lengths, __: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an LLM.int8 weight of bitsandbytes, `[out, in]`, with per-channel absmax
@@ -226,7 +226,7 @@ def open_llm_int8_weight(
     """
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
-        scales = read_scales(tensors[".SCB"][rows]) / np.float32(127)
+        scales = decode_scales(tensors[".SCB"][rows]) / np.float32(127)
         return tensors[".weight"][rows], scales[:, None]
 
     shape = lengths["out"], lengths["in"]
@@ -254,7 +254,7 @@ def _read_quant_state(tensors: StoredTensors) -> dict[str, Any]:
     return dict(state)
 
 
-def open_bnb4_weight(
+def infer_bnb4_layout(
     tensors: StoredTensors, lengths: Lengths, _: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an NF4 or FP4 weight of bitsandbytes, `table[q] * absmax`. The codes are
@@ -263,15 +263,15 @@ def open_bnb4_weight(
     state = _read_quant_state(tensors)
     shape, block_size = tuple(map(int, state["shape"])), int(state["blocksize"])
     count = math.prod(shape)
-    check_entry_count("the bytes of codes", tensors[""].nbytes, -(-count // 2))
-    check_entry_count("absmax", lengths["blocks"], -(-count // block_size))
+    check_element_count("the bytes of codes", tensors[""].nbytes, -(-count // 2))
+    check_element_count("absmax", lengths["blocks"], -(-count // block_size))
     if (tensors[".absmax"].dtype == np.uint8) != all(
         f".nested_{suffix}" in tensors for suffix in ("absmax", "quant_map")
     ):
         raise LayoutError("absmax is quantized, or nested_absmax and nested_quant_map are missing")
     if ".nested_absmax" in tensors:
         block_count = -(-lengths["blocks"] // int(state["nested_blocksize"]))
-        check_entry_count("nested_absmax", len(tensors[".nested_absmax"]), block_count)
+        check_element_count("nested_absmax", len(tensors[".nested_absmax"]), block_count)
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
         first, stop, _ = rows.indices(shape[0])
@@ -279,11 +279,11 @@ def open_bnb4_weight(
         flat = tensors[""].reshape(-1).view(np.uint8)[start // 2 : -(-end // 2)]
         codes = np.stack([flat >> 4, flat & 15], -1).reshape(-1)[start % 2 :][: end - start]
         if ".nested_absmax" not in tensors:
-            scales = read_scales(tensors[".absmax"])
+            scales = decode_scales(tensors[".absmax"])
         else:
             scales = tensors[".nested_quant_map"].astype(np.float32)[tensors[".absmax"]]
             outer_blocks = np.arange(len(scales)) // int(state["nested_blocksize"])
-            scales = scales * read_scales(tensors[".nested_absmax"])[outer_blocks]
+            scales = scales * decode_scales(tensors[".nested_absmax"])[outer_blocks]
             scales = scales + np.float32(state["nested_offset"])
         values = tensors[".quant_map"].astype(np.float32)[codes]
         weight_scales = scales[np.arange(start, end) // block_size]
@@ -373,7 +373,7 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 
-def make_gguf_opener(suffix: str, block_type: BlockType) -> OpenWeight:
+def make_gguf_layout_function(suffix: str, block_type: GGMLType) -> OpenWeight:
     """Return the function that opens weights stored as GGUF blocks in the tensor `suffix`."""
     bits, decode_blocks = DECODERS[block_type.name]
 

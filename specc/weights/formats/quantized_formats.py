@@ -19,12 +19,12 @@ from specc.weights.formats.quantized_decoders import (
     QuantizationSettings,
     QuantizedLayout,
     StoredTensors,
-    check_entry_count,
-    make_gguf_opener,
-    open_bnb4_weight,
-    open_llm_int8_weight,
-    open_scaled_weight,
-    read_scales,
+    check_element_count,
+    decode_scales,
+    infer_bnb4_layout,
+    infer_llm_int8_layout,
+    infer_scaled_layout,
+    make_gguf_layout_function,
     reshape_scale_grid,
     unpack_codes,
 )
@@ -76,7 +76,7 @@ def _has_ordered_groups(
     """Return True if groups are consecutive input channels, i.e. without act-order."""
     if group_index is None:
         return True
-    check_entry_count("g_idx", len(group_index), width)
+    check_element_count("g_idx", len(group_index), width)
     if group_index.size and not 0 <= group_index.min() <= group_index.max() < group_count:
         raise LayoutError(f"g_idx names groups outside 0 to {group_count - 1}")
     return bool(np.array_equal(group_index, np.arange(width) // group_size))
@@ -88,7 +88,7 @@ def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bo
     return bool((unpack_codes(packed, bits) == middle).all())
 
 
-def open_gptq_weight(
+def infer_gptq_layout(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of a GPTQ weight, `(q - z) * s` with shape `[in, out]`. Codes are packed
@@ -110,7 +110,7 @@ def open_gptq_weight(
         groups = tensors.get(".g_idx", np.arange(width) // group_size)
         zeros = unpack_codes(tensors[".qzeros"], bits)[:, :out][:, rows] + np.uint8(zero_offset)
         codes = unpack_codes(tensors[".qweight"][:, rows], bits, axis=0)[:width]
-        scales = read_scales(tensors[".scales"][:, rows])
+        scales = decode_scales(tensors[".scales"][:, rows])
         return _subtract_zero_points(codes, zeros[groups]).T, scales[groups].T
 
     return QuantizedLayout(
@@ -123,14 +123,14 @@ def open_gptq_weight(
     )
 
 
-def open_awq_weight(
+def infer_awq_layout(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an AWQ (GEMM) weight, `(q - z) * s` with shape `[in, out]`. Codes and
     zero points are packed along `out`. Each word has eight outputs in the order `AWQ_ORDER`.
     """
     out, width = lengths["out"], lengths["in"]
-    check_entry_count("the codes in a row of qweight", lengths["words"] * 8, out)
+    check_element_count("the codes in a row of qweight", lengths["words"] * 8, out)
     group_size = _infer_group_size(width, lengths["groups"], settings)
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
@@ -144,7 +144,7 @@ def open_awq_weight(
             for suffix in (".qweight", ".qzeros")
         )
         groups = np.arange(width) // group_size
-        scales = read_scales(tensors[".scales"][:, rows])[groups]
+        scales = decode_scales(tensors[".scales"][:, rows])[groups]
         return _subtract_zero_points(codes, zeros[groups]).T, scales.T
 
     return QuantizedLayout(
@@ -159,14 +159,14 @@ def open_awq_weight(
 # --- compressed-tensors -----------------------------------------------------------------
 
 
-def open_packed_weight(
+def infer_pack_quantized_layout(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of a compressed-tensors integer weight, `(q - z) * s` of shape `[out, in]`.
     Codes are packed along `in` as unsigned integers.
     """
     out, width = (int(length) for length in tensors[".weight_shape"])
-    check_entry_count("the rows of weight_packed", lengths["out"], out)
+    check_element_count("the rows of weight_packed", lengths["out"], out)
     bits = _infer_code_bits(width, lengths["words"], range(1, 9), settings.bits)
     scales = reshape_scale_grid(tensors[".weight_scale"], 2)
     group_count = scales.shape[1]
@@ -178,13 +178,15 @@ def open_packed_weight(
     is_ordered = _has_ordered_groups(tensors.get(".weight_g_idx"), width, group_size, group_count)
     has_zero_points = ".weight_zero_point" in tensors
     if has_zero_points:
-        check_entry_count("the words of a zero point", lengths["zero_words"], -(-out * bits // 32))
-        check_entry_count("the groups of zero points", lengths["groups"], group_count)
+        check_element_count(
+            "the words of a zero point", lengths["zero_words"], -(-out * bits // 32)
+        )
+        check_element_count("the groups of zero points", lengths["groups"], group_count)
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
         codes = unpack_codes(tensors[".weight_packed"][rows], bits)[:, :width]
         groups = tensors.get(".weight_g_idx", np.arange(width) // group_size)
-        scales = reshape_scale_grid(read_scales(tensors[".weight_scale"]), 2)
+        scales = reshape_scale_grid(decode_scales(tensors[".weight_scale"]), 2)
         scales = np.broadcast_to(scales, (out, group_count))
         zeros: Array | int = 1 << (bits - 1)
         if has_zero_points:
@@ -202,7 +204,7 @@ def open_packed_weight(
     )
 
 
-def open_fp4_weight(
+def infer_fp4_layout(
     tensors: StoredTensors, lengths: Lengths, _: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an NVFP4 or MXFP4 weight in compressed-tensors, `[out, in]`, with two
@@ -211,12 +213,12 @@ def open_fp4_weight(
     width = lengths["bytes"] * 2
     global_scale = tensors.get(".weight_global_scale")
     if global_scale is not None:
-        check_entry_count("weight_global_scale", global_scale.size, 1)
+        check_element_count("weight_global_scale", global_scale.size, 1)
     group_size = _infer_group_size(width, lengths["groups"], QuantizationSettings())
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
         codes = FP4_DOUBLED[unpack_codes(tensors[".weight_packed"][rows], 4)]
-        scales = read_scales(tensors[".weight_scale"][rows]) / np.float32(2)
+        scales = decode_scales(tensors[".weight_scale"][rows]) / np.float32(2)
         if ".weight_global_scale" in tensors:
             with np.errstate(divide="ignore", invalid="ignore"):
                 scales = scales / tensors[".weight_global_scale"].astype(np.float32).reshape(())
@@ -225,7 +227,7 @@ def open_fp4_weight(
     return QuantizedLayout(shape=(lengths["out"], width), decode=decode, group_size=group_size)
 
 
-def open_mxfp4_weight(
+def infer_mxfp4_layout(
     _: StoredTensors, lengths: Lengths, __: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of MXFP4 expert weights, stored as `[out, in]` and used as `[in, out]`.
@@ -235,7 +237,7 @@ def open_mxfp4_weight(
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
         packed = tensors["_blocks"][rows]
-        scales = read_scales(tensors["_scales"][rows]) / np.float32(2)
+        scales = decode_scales(tensors["_scales"][rows]) / np.float32(2)
         codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
         return codes.swapaxes(1, 2), np.repeat(scales, group_size, axis=2).swapaxes(1, 2)
 
@@ -244,12 +246,13 @@ def open_mxfp4_weight(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightFormat:
+class QuantizedWeightFormat:
     """A storage format of quantized weights. `methods` lists the quantization methods
     (`quant_method` in the config) that use the format.
 
     If a tensor `name + marker_suffix` exists, there is a quantized weight `name + weight_suffix`.
-    `required_tensors` and `optional_tensors` map suffixes of tensors to patterns (`match_tensor`).
+    `required_tensors` and `optional_tensors` map suffixes of tensors to patterns (see
+    `check_tensor_pattern`).
     """
 
     methods: tuple[str, ...]
@@ -264,14 +267,14 @@ GGUF_METHOD = "gguf"
 """The quantization method of GGUF files, which have no quantization config."""
 
 WEIGHT_FORMATS = (
-    WeightFormat(
+    QuantizedWeightFormat(
         methods=("fp8",),
         marker_suffix="_scale_inv",
         weight_suffix="",
         required_tensors={"": "f8", "_scale_inv": "scale"},
-        open_weight=open_scaled_weight,
+        open_weight=infer_scaled_layout,
     ),
-    WeightFormat(
+    QuantizedWeightFormat(
         methods=("gptq",),
         marker_suffix=".qweight",
         required_tensors={
@@ -280,9 +283,9 @@ WEIGHT_FORMATS = (
             ".scales": "float[groups, out]",
         },
         optional_tensors={".g_idx": "i32[in]"},
-        open_weight=open_gptq_weight,
+        open_weight=infer_gptq_layout,
     ),
-    WeightFormat(
+    QuantizedWeightFormat(
         methods=("awq",),
         marker_suffix=".qweight",
         required_tensors={
@@ -290,9 +293,9 @@ WEIGHT_FORMATS = (
             ".qzeros": "i32[groups, words]",
             ".scales": "float[groups, out]",
         },
-        open_weight=open_awq_weight,
+        open_weight=infer_awq_layout,
     ),
-    WeightFormat(
+    QuantizedWeightFormat(
         methods=("compressed-tensors",),
         marker_suffix=".weight_shape",
         required_tensors={
@@ -304,9 +307,9 @@ WEIGHT_FORMATS = (
             ".weight_zero_point": "i32[zero_words, groups]",
             ".weight_g_idx": "int[in]",
         },
-        open_weight=open_packed_weight,
+        open_weight=infer_pack_quantized_layout,
     ),
-    WeightFormat(
+    QuantizedWeightFormat(
         methods=("compressed-tensors",),
         marker_suffix=".weight_packed",
         required_tensors={
@@ -314,16 +317,16 @@ WEIGHT_FORMATS = (
             ".weight_scale": "scale[out, groups]",
         },
         optional_tensors={".weight_global_scale": "float"},
-        open_weight=open_fp4_weight,
+        open_weight=infer_fp4_layout,
     ),
-    WeightFormat(
+    QuantizedWeightFormat(
         methods=("compressed-tensors", "fbgemm_fp8"),
         marker_suffix=".weight_scale",
         required_tensors={".weight": "f8|i8", ".weight_scale": "scale"},
         optional_tensors={".weight_zero_point": "i8"},
-        open_weight=open_scaled_weight,
+        open_weight=infer_scaled_layout,
     ),
-    WeightFormat(
+    QuantizedWeightFormat(
         methods=("mxfp4",),
         marker_suffix="_blocks",
         weight_suffix="",
@@ -331,10 +334,10 @@ WEIGHT_FORMATS = (
             "_blocks": "u8[experts, out, groups, bytes]",
             "_scales": "u8[experts, out, groups]",
         },
-        open_weight=open_mxfp4_weight,
+        open_weight=infer_mxfp4_layout,
     ),
     *(
-        WeightFormat(
+        QuantizedWeightFormat(
             methods=("bitsandbytes",),
             marker_suffix=mark,
             weight_suffix="",
@@ -345,23 +348,23 @@ WEIGHT_FORMATS = (
                 ".quant_map": "float[16]",
             },
             optional_tensors={".nested_absmax": "float[outer]", ".nested_quant_map": "float[256]"},
-            open_weight=open_bnb4_weight,
+            open_weight=infer_bnb4_layout,
         )
         for mark in QUANT_STATES
     ),
-    WeightFormat(
+    QuantizedWeightFormat(
         methods=("bitsandbytes",),
         marker_suffix=".SCB",
         required_tensors={".weight": "i8[out, in]", ".SCB": "float[out]"},
-        open_weight=open_llm_int8_weight,
+        open_weight=infer_llm_int8_layout,
     ),
     *(
-        WeightFormat(
+        QuantizedWeightFormat(
             methods=(GGUF_METHOD,),
             marker_suffix=f":{block_type.name}",
             weight_suffix="",
             required_tensors={f":{block_type.name}": "u8"},
-            open_weight=make_gguf_opener(f":{block_type.name}", block_type),
+            open_weight=make_gguf_layout_function(f":{block_type.name}", block_type),
         )
         for block_type in QUANTIZED_TYPES
     ),

@@ -107,7 +107,7 @@ class TensorFile(Closeable):
             yield buffer
         self.check_unchanged()
 
-    def read_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
+    def iterate_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
         """Yield all bytes in order, each chunk with its tensor ("" for bytes between tensors) and
         offset.
         """
@@ -201,7 +201,7 @@ def open_safetensors(path: str | Path) -> TensorFile:
             int.from_bytes(first_bytes[:8], "little") > MAX_HEADER_BYTES
             or first_bytes[8:].lstrip()[:1] != b"{"
         ):
-            reject_other_file_format(path, first_bytes, "a safetensors file")
+            check_file_signature(path, first_bytes, "a safetensors file")
         tensors, metadata, header = read_header(fd, size, str(path))
         return TensorFile(path, fd, {t.name: t for t in tensors}, metadata, header)
     except BaseException:
@@ -267,7 +267,7 @@ def get_file_identity(status: os.stat_result) -> FileIdentity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def reject_other_file_format(path: Path, first_bytes: bytes, expected: str) -> None:
+def check_file_signature(path: Path, first_bytes: bytes, expected: str) -> None:
     """Raise E0502 if `first_bytes`, the first bytes of a file, indicate another known format."""
     match = identify_other_file_format(first_bytes, escape_text(path.name))
     if match:

@@ -13,7 +13,7 @@ from specc.io.json_io import (
     DuplicateKeyError,
     Json,
     NestingTooDeepError,
-    parse_exact_integer,
+    get_exact_integer,
     parse_strict_json,
 )
 from specc.io.platform_and_signals import read_at_offset
@@ -250,9 +250,7 @@ def _parse_lengths(value: Json) -> list[int] | None:
     """Parse a list of axis sizes. Return None if an item is not a non-negative integer."""
     if not isinstance(value, list):
         return None
-    numbers = [
-        n for v in value if (n := parse_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH
-    ]
+    numbers = [n for v in value if (n := get_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH]
     return numbers if len(numbers) == len(value) else None
 
 

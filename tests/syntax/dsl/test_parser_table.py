@@ -14,7 +14,7 @@ from docs.generators import lalr_table
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.syntax.dsl.dsl_lexer import make_file_fragment, tokenize_fragment
 from specc.syntax.dsl.dsl_parser import find_expected_tokens, parse_dsl
-from specc.syntax.dsl.grammar_callbacks import RULE_CALLBACKS, NodeRule
+from specc.syntax.dsl.grammar_callbacks import RULE_CALLBACKS, NodeRuleCallback
 from specc.syntax.dsl.lalr import LalrRule, load_lalr_table
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.specc"))
@@ -114,7 +114,7 @@ def test_callback_signatures_match_their_rules() -> None:
         parameters = list(inspect.signature(callback).parameters.values())
         plain = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][2:]
         rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        if isinstance(callback, NodeRule):
+        if isinstance(callback, NodeRuleCallback):
             plain, rest = (
                 parameters[:1] * len(callback.fields),
                 bool(callback.rest_field or callback.body_field),

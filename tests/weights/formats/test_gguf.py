@@ -35,7 +35,7 @@ from specc.huggingface.gguf_metadata import read_gguf_tokenizer
 from specc.huggingface.model_family import load_checkpoint_config
 from specc.io.json_io import Json
 from specc.ir.array import Array
-from specc.weights.checkpoint_files import open_weights
+from specc.weights.checkpoint_files import open_checkpoint
 from specc.weights.formats.gguf_file_and_tensor_names import open_gguf
 from specc.weights.formats.quantized_decoders import QuantizationSettings
 from specc.weights.formats.safetensors import write_safetensors
@@ -91,7 +91,7 @@ def decode_blocks(stored: StoredTensor) -> Array:
 def test_dequantized_blocks_equal_ggml(kind: int, tmp_path: Path) -> None:
     stored = sample_blocks(kind, (5, 512), np.random.default_rng(kind))
     path = write_gguf(tmp_path / "m.gguf", make_llama_metadata(), {"blk.1.ffn_up.weight": stored})
-    with open_weights(path) as opened:
+    with open_checkpoint(path) as opened:
         checkpoint = DequantizedCheckpoint(opened, "gguf", QuantizationSettings())
         name, wanted = "model.layers.1.mlp.up_proj.weight", decode_blocks(stored)
         assert checkpoint.tensors[name].shape == (5, 512)

@@ -15,7 +15,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.quantization_config import CheckpointQuantization, read_quantization_config
 from specc.ir.array import Array
 from specc.library.spec_file_lookup import load_config_json
-from specc.weights.checkpoint_files import Checkpoint, open_weights
+from specc.weights.checkpoint_files import Checkpoint, open_checkpoint
 from specc.weights.formats.safetensors import open_safetensors, write_safetensors
 from specc.weights.quantized_checkpoint import DequantizedCheckpoint
 
@@ -63,7 +63,7 @@ def test_damaged_tensor(name: str, change: str, tmp_path: Path) -> None:
             {**stored, tensor: CHANGES[change](stored[tensor])},
             force=True,
         )
-        with open_weights(tmp_path) as base:
+        with open_checkpoint(tmp_path) as base:
             checkpoint: Checkpoint = base
             with suppress(SpeccError):
                 checkpoint = DequantizedCheckpoint(base, config.method, config.settings)
@@ -79,7 +79,7 @@ def test_missing_tensor(name: str, tmp_path: Path) -> None:
     for tensor in [n for n in stored if not n.endswith(unneeded)]:
         rest = {n: a for n, a in stored.items() if n != tensor}
         write_safetensors(tmp_path / "model.safetensors", rest, force=True)
-        with open_weights(tmp_path) as base, pytest.raises(SpeccError, match="E0532"):
+        with open_checkpoint(tmp_path) as base, pytest.raises(SpeccError, match="E0532"):
             DequantizedCheckpoint(base, config.method, config.settings)
 
 
@@ -88,7 +88,7 @@ def test_values_equal_the_reference_package(name: str, tmp_path: Path) -> None:
     config, arrays = read_fixture(name, tmp_path)
     stored = {n: a for n, a in arrays.items() if not n.startswith(EXPECTED)}
     write_safetensors(tmp_path / "model.safetensors", stored)
-    with open_weights(tmp_path) as base:
+    with open_checkpoint(tmp_path) as base:
         checkpoint = DequantizedCheckpoint(base, config.method, config.settings)
         wanted = {n.removeprefix(EXPECTED): a for n, a in arrays.items() if n not in stored}
         assert checkpoint.tensors.keys() == checkpoint.decoded_tensors == wanted.keys()

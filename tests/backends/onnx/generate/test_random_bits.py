@@ -7,7 +7,7 @@ import pytest
 from support.onnx_sessions import EmittedModel
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
+from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_uint64
 from specc_onnx.generate import generator_sampling
 from specc_onnx.lower.onnx_values import OnnxValue
 
@@ -39,7 +39,8 @@ def test_keys_and_uniforms_have_the_same_bits() -> None:
             keys, drawn = model.run(seed=np.int64(seed), rows=ROWS, step=np.int64(step))
             assert keys.tolist() == wanted
             units = np.array(
-                [generate_word(derive_substream_key(k, step), 0) >> 40 for k in wanted], np.float32
+                [generate_uint64(derive_substream_key(k, step), 0) >> 40 for k in wanted],
+                np.float32,
             ) * np.float32(2**-24)
             assert drawn.dtype == np.float32
             assert drawn.tobytes() == units.tobytes()

@@ -27,7 +27,7 @@ def build_sampling_model(vocabulary: int = VOCABULARY) -> EmittedModel:
     """Build a model that samples a token per sequence from logits and all settings."""
 
     def emit_graph(x: Mapping[str, OnnxValue]) -> Sequence[OnnxValue]:
-        s = generator_sampling.emit_sampler_state(x["seed"], x["rows"], vocabulary, x)
+        s = generator_sampling.emit_sampler_settings(x["seed"], x["rows"], vocabulary, x)
         seen = generator_logits_processors.emit_prompt_token_mask(
             x["prompt"], x["keep"], vocabulary
         )

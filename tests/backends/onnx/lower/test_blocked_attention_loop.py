@@ -17,7 +17,7 @@ from support.onnx_sessions import open_silent_session
 from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
-from specc.analysis.blocked_attention_plan import plan_local_attention
+from specc.analysis.blocked_attention_plan import plan_blocked_attention
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
@@ -87,7 +87,7 @@ def test_bias_sinks_and_softcap_are_sliced_with_the_mask(opset: int, high: int |
 def test_global_tokens_equal_the_reference(apart: Any, opset: int, packed: bool) -> None:
     usual = LocalAttentionCase(low=-7, high=8, global_tokens=apart, packed=packed)
     graph = usual.graph()
-    local = plan_local_attention(_attention(graph), [graph.inputs["keep"]])
+    local = plan_blocked_attention(_attention(graph), [graph.inputs["keep"]])
     assert local is not None
     assert bool(local.parts.key_conditions) == (apart in ("keys", "both", "first"))
     assert bool(local.parts.query_conditions) == (apart in ("queries", "both", "alone"))
@@ -128,8 +128,8 @@ def test_duplicated_global_keys_are_detected(monkeypatch: pytest.MonkeyPatch) ->
 def test_padding_does_not_count_as_a_global_token() -> None:
     graph = LocalAttentionCase(low=None, high=2**60, global_tokens="alone").graph()
     keep, far = graph.inputs["keep"], graph.inputs["far"]
-    assert plan_local_attention(_attention(graph), [keep]) is not None
-    assert plan_local_attention(_attention(graph), [keep, far]) is None
+    assert plan_blocked_attention(_attention(graph), [keep]) is not None
+    assert plan_blocked_attention(_attention(graph), [keep, far]) is None
 
 
 def test_empty_batch_of_long_sequences() -> None:
@@ -157,7 +157,7 @@ def test_blocks_use_standard_operators_only_above_the_threshold() -> None:
     )
     assert local.count("Loop") == 1
     free = LocalAttentionCase(low=None, high=None, keep=False)
-    assert plan_local_attention(_attention(LocalAttentionCase(low=0, high=9).graph())) is not None
+    assert plan_blocked_attention(_attention(LocalAttentionCase(low=0, high=9).graph())) is not None
     no_band = replace(free, low=-(2**60), high=2**60).graph()
     assert "Loop" not in set(list_nodes(build_model(no_band, get_target("onnx")).model.graph))
     cuda = build_model(

@@ -6,7 +6,7 @@ from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, NameTable, make_unique_name
 from specc_onnx.lower.onnx_targets import get_target
-from specc_onnx.lower.onnx_values import NodeResult
+from specc_onnx.lower.onnx_values import UnrankedTensor
 from specc_onnx.lower.subgraphs import make_value_info
 
 
@@ -49,7 +49,7 @@ def test_consecutive_branches_are_distinct_keys() -> None:
     g = Emitter(
         target=get_target("onnx"), opset=23, lengths=DimResolver({}), name_table=NameTable({"long"})
     )
-    condition = NodeResult(g, "long", "bool")
+    condition = UnrankedTensor(g, "long", "bool")
 
     def emit_if(then_branch: GraphProto, else_branch: GraphProto) -> str:
         return g.emit_node("If", condition, then_branch=then_branch, else_branch=else_branch).name

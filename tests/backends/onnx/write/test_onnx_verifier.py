@@ -9,7 +9,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
-from specc_onnx.write.onnx_value_types import UnsoundModelError
+from specc_onnx.write.onnx_value_types import InvalidModelError
 from specc_onnx.write.onnx_verifier import (
     check_value_types,
     convert_weights_to_inputs,
@@ -28,7 +28,7 @@ def test_valid_model_passes_without_weights() -> None:
 def test_unknown_attribute_is_detected() -> None:
     built = build_model(build_decoder(), get_target("onnx"))
     built.model.graph.node[0].attribute.append(onnx.helper.make_attribute("colour", 1))
-    with pytest.raises(UnsoundModelError, match="is not valid"):
+    with pytest.raises(InvalidModelError, match="is not valid"):
         verify_built_model(built)
 
 
@@ -48,7 +48,7 @@ def test_contradicting_type_is_detected(axis: int, dim: dict[str, object], messa
     changed.Clear()
     for key, value in dim.items():
         setattr(changed, key, value)
-    with pytest.raises(UnsoundModelError, match=message):
+    with pytest.raises(InvalidModelError, match=message):
         check_value_types(built, model)
 
 
@@ -59,7 +59,7 @@ def test_changed_interface_is_detected(field: str) -> None:
         model = convert_weights_to_inputs(built)
         changed = next(v for v in getattr(model.graph, field) if v.name == value.name)
         changed.type.tensor_type.shape.dim[-1].dim_value = 99
-        with pytest.raises(UnsoundModelError, match="99] in the model"):
+        with pytest.raises(InvalidModelError, match="99] in the model"):
             check_value_types(built, model)
 
 
@@ -71,7 +71,7 @@ def test_missing_kernel_is_detected_at_load() -> None:
     node = next(n for n in built.model.graph.node if n.op_type == "Gelu")
     node.op_type = "Erf"
     node.domain = "nobody.knows"
-    with pytest.raises(UnsoundModelError, match="is not valid"):
+    with pytest.raises(InvalidModelError, match="is not valid"):
         verify_built_model(built)
 
 
