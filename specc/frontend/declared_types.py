@@ -7,13 +7,6 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Origin, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.declared_type_fixes import (
-    FOREIGN_TENSOR_TYPES,
-    FOREIGN_TYPES,
-    make_undeclared_dim_error,
-    suggest_dtype_conversion,
-    suggest_tensor_expression,
-)
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.hf_config import resolve_hf_activation
 from specc.frontend.node_builder import NodeBuilder
@@ -34,6 +27,13 @@ from specc.frontend.parameter_kinds import (
     convert_to_kind,
 )
 from specc.frontend.runtime_scalars import convert_to_float
+from specc.frontend.shape_and_type_errors import (
+    FOREIGN_TENSOR_TYPES,
+    FOREIGN_TYPES,
+    make_undeclared_dim_error,
+    suggest_dtype_conversion,
+    suggest_tensor_expression,
+)
 from specc.frontend.spec_values import (
     BuiltinFunction,
     ChoiceValue,

@@ -1,14 +1,15 @@
-"""Add graph nodes with spans, check the sizes of weights and constants, and report shape errors."""
+"""Add graph nodes with spans, and check the sizes of weights and constants."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
+from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.frontend.elaboration_context import MAX_GRAPH_NODES, ElaborationContext
 from specc.frontend.elaboration_state import MAX_CONSTANT_ELEMENTS
-from specc.frontend.spec_values import Tensor, format_type
+from specc.frontend.shape_and_type_errors import ShapeMismatch, explain_shape_mismatch
+from specc.frontend.spec_values import Tensor
 from specc.ir import ops
 from specc.ir.dim import MAX_DIM_INTEGER, Dim, DimLimitError
 from specc.ir.graph import Node, Value
@@ -199,169 +200,3 @@ def check_float32_range(value: float, span: Span | None) -> None:
     else:
         return
     raise_error("E0417", title, span, helps=[fix])
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeMismatch:
-    """An op whose operand shapes do not match. `name` is the name of the op in the source."""
-
-    op: Op
-    operands: Sequence[Tensor | None]
-    span: Span | None
-    name: str
-    dynamic_lengths: frozenset[str]
-
-
-def explain_shape_mismatch(error: ShapeError, operation: ShapeMismatch) -> Diagnostic:
-    """Return the diagnostic of a shape error: E0302 for different sizes, otherwise E0301."""
-    operands, span = operation.operands, operation.span
-    tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
-    # show the origins of both dimensions, because usually they should be equal
-    if len(error.dims) == 2 and len(tensors) == 2:
-        return _explain_length_mismatch(error.dims, tensors, operation)
-    return Diagnostic(
-        "E0301",
-        f"`{operation.name}`: {_insert_operand_names(error.title, operands)}",
-        Label.from_span(span, "here"),
-        tuple(
-            Label(o.source_span, format_type(o.type))
-            for o in tensors
-            if o.source_span and o.source_span != span
-        ),
-        helps=(error.hint,) if error.hint else (),
-    )
-
-
-def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
-    """Replace the indices of operands in a title with the source text of the operands."""
-    for n, operand in enumerate(operands, 1):
-        if operand is not None and operand.source_span:
-            title = title.replace(f"operand {n}", f"`{_truncate_source(operand.source_span.text)}`")
-    return title
-
-
-def _explain_length_mismatch(
-    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: ShapeMismatch
-) -> Diagnostic:
-    """Return E0302 for two axis sizes that should be equal, with the type and origin of both."""
-    labels: dict[Span, Label] = {}
-    notes: list[str] = []
-    for dim, operand in zip(dims, tensors, strict=True):
-        text = _describe_axis(operand, dim)
-        if operand.source_span and operand.source_span != operation.span:
-            # add a label, or a note if the operand and the call have equal spans
-            labels.setdefault(operand.source_span, Label(operand.source_span, text))
-        else:
-            notes.append(text)
-    for dim in dims:
-        if dim.origin and (span := dim.origin.span):
-            labels.setdefault(span, Label(span, f"`{dim}` comes from here"))
-    title, text = _describe_mismatch(dims, operation.name)
-    return Diagnostic(
-        "E0302",
-        title,
-        Label.from_span(operation.span, text),
-        tuple(labels.values()),
-        tuple(notes),
-        tuple(_suggest_shape_fixes(dims, tensors, operation)),
-    )
-
-
-def _describe_axis(operand: Tensor, dim: Dim) -> str:
-    """Describe the type of an operand, and its axis with the size `dim` if such an axis exists."""
-    axes = [n for n, d in enumerate(operand.shape) if d == dim]
-    axis_text = f"axis {axes[0]} is " if axes else ""
-    origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
-    return f"{format_type(operand.type)} ({axis_text}`{dim}`{origin})"
-
-
-def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
-    """Return the title and label of a size mismatch. Two symbols may be equal at run time."""
-    a, b = dims
-    if a.number is not None or b.number is not None:
-        return f"lengths {a} and {b} do not match", f"`{op_name}` needs equal lengths"
-    label = f"`{op_name}` needs equal lengths, but these two are independent"
-    return f"lengths `{a}` and `{b}` do not match", label
-
-
-def _suggest_shape_fixes(
-    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: ShapeMismatch
-) -> list[str]:
-    """Suggest fixes for a shape mismatch: a new axis, cross-attention, or an equation."""
-    equality_fixes = _suggest_equal_lengths(dims, operation.dynamic_lengths)
-    # in elementwise ops, axes of size 1 broadcast
-    if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
-        return equality_fixes
-    left, right = tensors
-    if fix := _suggest_broadcast(left, right):
-        return [fix]
-    has_sequence_rank = len(left.shape) == len(right.shape) in (3, 4)
-    is_mask = isinstance(operation.op, ops.And | ops.Or)
-    if has_sequence_rank and not is_mask and left.shape[-1] == right.shape[-1]:
-        q, k = (_quote_source(x.source_span) for x in tensors)
-        return [
-            f"for attention between them write `attend({q}, {k}, {k}, mask=all)`",
-            *equality_fixes,
-        ]
-    return equality_fixes
-
-
-def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
-    """Suggest axes whose insertion allows two tensors to broadcast, or return ""."""
-    for small, large in ((left, right), (right, left)):
-        if small.source_span and (axes := _find_missing_axes(small.shape, large.shape)):
-            return _suggest_inserted_axes(small.source_span, axes, "broadcasts it over the other")
-    # for two vectors, e.g. position ids and one value per batch element, suggest one new axis
-    if len(left.shape) == len(right.shape) == 1:
-        is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
-        vector = right if is_range else left
-        if vector.source_span:
-            return _suggest_inserted_axes(
-                vector.source_span, [1], "computes all pairs of their elements"
-            )
-    return ""
-
-
-def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
-    """Return the indices of new axes that make `small` match `large`, or [] if no axes do."""
-    index, axes = 0, []
-    for axis, length in enumerate(large):
-        if index < len(small) and small[index] == length:
-            index += 1
-        elif index:  # leading axes need no insertion, because they are broadcast
-            axes.append(axis)
-    # the index is relative to the first axis of `small`
-    first = next((n for n, d in enumerate(large) if small and d == small[0]), 0)
-    return [n - first for n in axes] if index == len(small) else []
-
-
-def _quote_source(span: Span | None) -> str:
-    """Return the source text of a span for use in a suggestion, or `…` if the text is too long."""
-    text = _truncate_source(span.text) if span else "…"
-    return "…" if text.endswith("…") else text
-
-
-def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
-    """Format a suggestion to insert axes. `effect` describes the effect of the insertion."""
-    text = _quote_source(span)
-    for axis in axes:
-        text = f"insert({text}, axis={axis})"
-    return f"`{text}` {effect}"
-
-
-def _suggest_equal_lengths(dims: Sequence[Dim], dynamic_lengths: frozenset[str]) -> list[str]:
-    """Return the help message that suggests declaring two dimensions as equal, or []."""
-    a, b = (d.name for d in dims)
-    if not a or not b:
-        return []
-    declaration = f"`require {a} == {b}`"
-    if b in dynamic_lengths:
-        declaration = f"`where {b} = {a}` on the graph"
-    elif a in dynamic_lengths:
-        declaration = f"`where {a} = {b}` on the graph"
-    return [f"if they are always equal write {declaration}"]
-
-
-def _truncate_source(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 40 else line[:37] + "…"

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Label, raise_error
-from specc.frontend.body_extraction import EarlyExit, extract_body_graph, find_early_exit
 from specc.frontend.elaboration_context import LexicalScope
+from specc.frontend.loop_bodies_and_early_exit import EarlyExit, extract_body_graph, find_early_exit
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
     ERROR_VALUE,

@@ -15,6 +15,11 @@ from specc.frontend.declared_types import (
     is_tensor_type,
     resolve_input_type,
 )
+from specc.frontend.dimension_equations import (
+    check_dims_are_determined,
+    evaluate_equations,
+    substitute_requirement_equalities,
+)
 from specc.frontend.elaboration_context import (
     ElaborationContext,
     ErrorCollectorContext,
@@ -30,12 +35,7 @@ from specc.frontend.elaboration_state import (
     record_elaboration,
 )
 from specc.frontend.expressions import evaluate_expression
-from specc.frontend.length_assumptions import (
-    check_dims_are_determined,
-    evaluate_equations,
-    substitute_requirement_equalities,
-)
-from specc.frontend.section_evaluation import (
+from specc.frontend.generate_and_stream_sections import (
     evaluate_generate_section,
     evaluate_reading_section,
     evaluate_stream_section,

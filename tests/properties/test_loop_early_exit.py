@@ -18,7 +18,7 @@ import specc_numpy
 import specc_numpy.loop
 from specc.analysis.batch_independence import check_batch_independence
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.frontend.body_extraction import EarlyExit
+from specc.frontend.loop_bodies_and_early_exit import EarlyExit
 from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Value
 from specc.ir.ir_parser import parse_ir

@@ -1,9 +1,142 @@
-"""Built-in functions that select positions: sort, top-k, gather, last, one-hot."""
+"""Index expressions on tensors, such as `x[:, 0]`, and built-in functions that select positions:
+sort, top-k, gather, last, one-hot.
+"""
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.builtins.registry import LAST_AXIS, SECOND_AXIS, CallSite, register_builtin
+from specc.frontend.elaboration_context import LexicalScope
+from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import Results, Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim
+from specc.syntax import ast
+
+
+def index_tensor(base: Tensor, expr: ast.Index, env: LexicalScope) -> Tensor:
+    """Index a tensor, as in `x[:, 0]` or `x[..., a:b]`, where `...` stands for any number of
+    axes.
+    """
+    value, axis = base, 0
+    nodes = NodeBuilder(env.context, expr.span, env.scope)
+    for item in _expand_ellipsis(base, expr):
+        if isinstance(item, ast.Slice):
+            value = _slice_axis(nodes, value, axis, item, env)
+            axis += 1  # a slice keeps its axis, and an index removes its axis
+        elif _is_new_axis(item):
+            value = nodes.add_op(ops.Insert(axis), value)
+            axis += 1
+        else:
+            value = _select_position(nodes, value, axis, item, env)
+    return value
+
+
+def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice]:
+    """Replace `...` in indices with full slices. Raise E0208 for too many indices or two `...`."""
+    ellipses = sum(isinstance(item, ast.EllipsisDims) for item in expr.items)
+    if ellipses > 1:
+        raise_error("E0208", "`...` may occur once in an index", expr.span)
+    new_axes = sum(_is_new_axis(item) for item in expr.items)
+    count, rank = len(expr.items) - ellipses - new_axes, len(base.shape)
+    if count > rank:
+        title = f"too many indices: {count} for {describe_value(base)} with {rank} axes"
+        raise_error("E0208", title, expr.span)
+    full_slices: list[ast.Expr | ast.Slice] = [ast.Slice()] * (rank - count)
+    item_lists = ([i] if not isinstance(i, ast.EllipsisDims) else full_slices for i in expr.items)
+    return [item for items in item_lists for item in items]
+
+
+def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
+    """Return True if an index is the literal `none`, which inserts an axis."""
+    return isinstance(item, ast.Name) and item.path == "none"
+
+
+def _select_position(
+    nodes: NodeBuilder, value: Tensor, axis: int, item: ast.Expr, env: LexicalScope
+) -> Tensor:
+    index = env.evaluate_value(item)
+    if isinstance(index, Tensor):
+        return _gather_position(nodes, value, axis, index, is_definition=bool(env.pair_indices))
+    if not isinstance(index, Dim):
+        raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
+    length = value.shape[axis]
+    if index.number is not None and index.number < 0:
+        # use `Last`, because it does not read the axis size, which changes during generation
+        if index.number == -1:
+            return nodes.add_op(ops.Last(axis), value)
+        index = length + index
+    return nodes.add_op(ops.Index(axis, index), value)
+
+
+INDEX_HELPS = {
+    False: "`gather(x, ids, axis=…)` takes several indices",
+    True: "a mask, score or bias indexes tensors by `b`, `h`, `i` and `j` alone; instead of "
+    "`keep[j - 1]`, shift the tensor that you pass, as in `pad(keep, before=1)`",
+}
+"""The help for an index that is not a scalar, inside (True) or outside a definition."""
+
+
+def _gather_position(
+    nodes: NodeBuilder, x: Tensor, axis: int, index: Tensor, is_definition: bool
+) -> Tensor:
+    """Select position `index` along an axis and remove the axis. Raise E0208 unless `index` is an
+    integer scalar. As in `gather`, an index out of range is a run-time error.
+
+    `is_definition`: the index is in a mask, score or bias.
+    """
+    if index.shape or index.type.dtype not in ("i64", "i32"):
+        helps = [INDEX_HELPS[is_definition]]
+        title = f"an index must be an integer scalar, got {describe_value(index)}"
+        raise_error("E0208", title, index.source_span, helps=helps)
+    ids = index
+    # an index int[*leading, 1] selects the same position for each index of the leading axes
+    for leading_axis, length in enumerate((*x.shape[:axis], Dim.from_value(1))):
+        for op in (ops.Insert(leading_axis), ops.Expand(leading_axis, length)):
+            ids = nodes.add_op(op, ids)
+    selected = nodes.add_op(ops.Gather(axis), x, ids)
+    return nodes.add_op(ops.Squeeze(axis), selected)
+
+
+def _evaluate_slice_end(end: ast.Expr, length: Dim, env: LexicalScope) -> Dim:
+    """Evaluate the start or stop of a slice. A negative bound counts from the end of the axis."""
+    bound = env.evaluate_value(end)
+    if not isinstance(bound, Dim):
+        title = f"a slice must have integer bounds, not {describe_value(bound)}"
+        raise_error("E0208", title, end.span)
+    # the sign of a symbolic bound is unknown, so `-n` counts from the end due to its minus sign
+    has_minus_sign = isinstance(end, ast.Unary) and (bound.number or 0) == 0
+    is_negative = bound.number is not None and bound.number < 0
+    return length + bound if has_minus_sign or is_negative else bound
+
+
+def _slice_axis(
+    nodes: NodeBuilder, value: Tensor, axis: int, item: ast.Slice, env: LexicalScope
+) -> Tensor:
+    step = _evaluate_slice_step(item, env)
+    length = value.shape[axis]
+    # a full slice, as in `x[:, 0]`, needs no node
+    if item.start is None and item.stop is None and step == 1:
+        return value
+    start, stop = (
+        default if end is None else _evaluate_slice_end(end, length, env)
+        for end, default in ((item.start, Dim.from_value(0)), (item.stop, length))
+    )
+    op = ops.Slice(axis, start, stop) if step == 1 else ops.StridedSlice(axis, start, stop, step)
+    return nodes.add_op(op, value)
+
+
+def _evaluate_slice_step(item: ast.Slice, env: LexicalScope) -> Dim:
+    """Evaluate the step of `a:b:s`. Raise E0327 for a step that is not positive."""
+    if item.step is None:
+        return Dim.from_value(1)
+    step = env.evaluate_value(item.step)
+    if not isinstance(step, Dim):
+        title = f"the step of a slice must be an integer, got {describe_value(step)}"
+        raise_error("E0208", title, item.step.span)
+    if step.number is not None and step.number < 1:
+        helps = ["`flip(x, axis=…)` reverses an axis: `flip(x, axis=1)[:, ::2]`"]
+        title = f"the step of a slice must be at least 1, got {step}"
+        raise_error("E0327", title, item.step.span, helps=helps)
+    return step
 
 
 @register_builtin()

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
-from specc.frontend.body_extraction import extract_body_graph
 from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
+from specc.frontend.loop_bodies_and_early_exit import extract_body_graph
 from specc.frontend.parameter_kinds import FunctionValue
 from specc.frontend.spec_values import (
     ERROR_VALUE,

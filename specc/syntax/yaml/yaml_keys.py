@@ -14,7 +14,7 @@ from specc.syntax.ast import MISSING_TYPE
 from specc.syntax.comments import move_opening_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
 from specc.syntax.dsl.expression_printer import format_inline_type
-from specc.syntax.yaml import yaml_reader
+from specc.syntax.yaml import yaml_validation
 from specc.syntax.yaml.yaml_composer import YamlEntry, YamlMapping, YamlNode
 from specc.syntax.yaml.yaml_emitter import (
     YamlItem,
@@ -24,7 +24,7 @@ from specc.syntax.yaml.yaml_emitter import (
     expression_to_yaml,
     make_multiline_list,
 )
-from specc.syntax.yaml.yaml_reader import YamlReader
+from specc.syntax.yaml.yaml_validation import YamlReader
 from specc.syntax.yaml.yaml_values import (
     ARCHITECTURES,
     BLOCK_NAME,
@@ -129,7 +129,7 @@ class MapLayout(Generic[T]):
         if not is_complete:
             return None
         span = (
-            yaml_reader.compute_node_span_with_comments(reader, node)
+            yaml_validation.compute_node_span_with_comments(reader, node)
             if self.has_body
             else node.span
         )
@@ -157,7 +157,7 @@ def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
     example = "a list of statements: `- x: f(y)`"
     nodes = reader.read_sequence(entry.value, f"`{entry.name}`", example)
     statements = [s for n in nodes if (s := parse_yaml_statement(reader, n)) is not None]
-    body = yaml_reader.collect_yaml_body(reader, entry, statements)
+    body = yaml_validation.collect_yaml_body(reader, entry, statements)
     return move_opening_comment(body)
 
 

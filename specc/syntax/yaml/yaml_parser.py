@@ -9,7 +9,7 @@ from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_lexer import check_source_characters
 from specc.syntax.dsl.dsl_parser import DIM_NAME, SOURCE, truncate_diagnostics
 from specc.syntax.input_declarations import resolve_declared_inputs
-from specc.syntax.yaml import yaml_reader
+from specc.syntax.yaml import yaml_validation
 from specc.syntax.yaml.yaml_composer import (
     YamlEntry,
     YamlMapping,
@@ -25,7 +25,7 @@ from specc.syntax.yaml.yaml_keys import (
     USE_ENTRY,
     WEIGHT_RULE_CONSTRUCTS,
 )
-from specc.syntax.yaml.yaml_reader import YamlReader, build_section_node, get_first_line_span
+from specc.syntax.yaml.yaml_validation import YamlReader, build_section_node, get_first_line_span
 from specc.syntax.yaml.yaml_values import (
     is_yaml_field,
     parse_yaml_expression,
@@ -185,7 +185,7 @@ def parse_yaml_field_type(
                 "`type` is missing here",
                 f"write `{field_entry.name}: {{type: int}}`",
             )
-    body = yaml_reader.collect_yaml_body(reader, record, fields)
+    body = yaml_validation.collect_yaml_body(reader, record, fields)
     leading_comments = ((body.trailing,) if body.trailing else ()) + body.end
     return ast.TypeExpr(name="record", fields=body.children, span=node.span), leading_comments
 

@@ -41,7 +41,7 @@ from specc.syntax.yaml.yaml_emitter import (
     strings_to_yaml,
     values_to_yaml,
 )
-from specc.syntax.yaml.yaml_reader import YamlReader, get_first_line_span, scalar_to_fragment
+from specc.syntax.yaml.yaml_validation import YamlReader, get_first_line_span, scalar_to_fragment
 
 MISSING_NAME = ast.Name("_")
 

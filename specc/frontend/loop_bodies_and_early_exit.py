@@ -1,4 +1,4 @@
-"""Extract loop and expert bodies as graphs, hoist position ids, and build early exits of loops."""
+"""Extract loop and expert bodies as graphs, hoist position ids, and end loops early (`until`)."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
