@@ -37,7 +37,7 @@ from specc.frontend.spec_values import (
 )
 from specc.frontend.statements import Returned, run_statements
 from specc.frontend.used_specs import label_call_in_errors
-from specc.frontend.weight_sharing import register_share_rules
+from specc.frontend.weight_paths_and_sharing import register_share_rules
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast

@@ -20,7 +20,8 @@ from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.runtime_scalars import convert_to_float
-from specc.frontend.spec_modules import ConfigAssignment, Program
+from specc.frontend.spec_inheritance_and_config_overrides import ConfigAssignment
+from specc.frontend.spec_modules import Program
 from specc.frontend.spec_values import (
     ERROR_VALUE,
     ChoiceValue,

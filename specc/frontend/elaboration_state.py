@@ -18,7 +18,7 @@ from specc.frontend.spec_values import (
     describe_value,
     get_first_result,
 )
-from specc.frontend.weight_sharing import ExpertWeights, WeightSharingTracker
+from specc.frontend.weight_paths_and_sharing import ExpertWeights, WeightSharingTracker
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.syntax import ast

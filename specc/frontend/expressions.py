@@ -34,7 +34,7 @@ from specc.frontend.spec_values import (
     UnresolvedValueError,
     describe_value,
 )
-from specc.frontend.weight_sharing import fill_placeholders
+from specc.frontend.weight_paths_and_sharing import fill_placeholders
 from specc.ir.dim import Dim
 from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain

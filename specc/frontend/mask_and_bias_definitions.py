@@ -20,7 +20,7 @@ from specc.frontend.spec_values import (
     Tensor,
     describe_value,
 )
-from specc.frontend.weight_sharing import resolve_weight_path
+from specc.frontend.weight_paths_and_sharing import resolve_weight_path
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast

@@ -1,4 +1,4 @@
-"""Explain mismatched operand shapes (E0301, E0302), and suggest fixes for values of the wrong type."""
+"""Explain mismatched operand shapes (E0301, E0302) and values of the wrong type, with fixes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

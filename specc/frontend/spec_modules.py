@@ -1,38 +1,27 @@
 """Spec modules, and programs: a spec with its base specs, config values and used specs."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import Label, Source, Span, raise_error
+from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import ErrorCollectorContext, SpecLoader, SpecNamespace
-from specc.frontend.spec_inheritance import (
+from specc.frontend.spec_inheritance_and_config_overrides import (
+    ConfigAssignment,
     apply_input_overrides,
     check_derived_spec_items,
     check_derived_spec_names,
+    flatten_assignments,
     iterate_config_entries,
     iterate_item_names,
     reject_untyped_assignments,
 )
-from specc.io.safe_read import escape_text
 from specc.syntax import ast
-from specc.syntax.parse import parse_expression
 
 ItemT = TypeVar("ItemT", bound=ast.Item)
-
-
-@dataclass(frozen=True)
-class ConfigAssignment:
-    """A value that a derived spec or the command line assigns to a config field. Names in the value
-    are resolved in `module`, or in the spec that the user named if `module` is None.
-    """
-
-    value: ast.Expr
-    span: Span | None
-    module: SpecNamespace | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -297,40 +286,6 @@ def _expand_used_spec_values(
             case _:
                 expanded[path] = assignment
     return expanded
-
-
-def parse_config_settings(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
-    """Return the values of `--set` arguments by config path. Raise E0407 if the name
-    or `=` is missing.
-    """
-    assignments: dict[str, ConfigAssignment] = {}
-    for setting in settings:
-        path, equals, text = setting.partition("=")
-        if not (equals and path.strip()):
-            missing = "name" if equals else "value"
-            title = f"`--set {escape_text(setting)}` has no {missing}"
-            raise_error("E0407", title, helps=["write --set heads=4"])
-        expr = parse_expression(Source(f"--set {path}", text))
-        flatten_assignments(path.strip(), expr, expr.span, assignments)
-    return assignments
-
-
-def flatten_assignments(
-    path: str,
-    value: ast.Expr,
-    span: Span | None,
-    assignments: dict[str, ConfigAssignment],
-    module: SpecNamespace | None = None,
-) -> None:
-    """Add a value to `assignments`, with records flattened to dotted paths for merging."""
-    if isinstance(value, ast.RecordLiteral):
-        for option in value.fields:
-            option_span = option.span or span
-            flatten_assignments(
-                f"{path}.{option.name}", option.value, option_span, assignments, module
-            )
-    else:
-        assignments[path] = ConfigAssignment(value, span, module)
 
 
 def collect_field_paths(

@@ -60,7 +60,7 @@ from specc.frontend.used_specs import (
     iterate_used_specs,
     label_use_statement_in_errors,
 )
-from specc.frontend.weight_sharing import register_share_rules
+from specc.frontend.weight_paths_and_sharing import register_share_rules
 from specc.ir.dim import DimLimitError
 from specc.ir.graph import Graph, GraphBuilder, Input, Value, collect_shape_symbols
 from specc.ir.model import DEFAULTS_GRAPH_NAME, ModelDefinition, find_circular_default

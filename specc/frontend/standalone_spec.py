@@ -7,8 +7,11 @@ from typing import TypeVar
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.elaboration_context import SpecLoader
-from specc.frontend.spec_inheritance import iterate_item_names
-from specc.frontend.spec_modules import ConfigAssignment, Program, collect_field_paths
+from specc.frontend.spec_inheritance_and_config_overrides import (
+    ConfigAssignment,
+    iterate_item_names,
+)
+from specc.frontend.spec_modules import Program, collect_field_paths
 from specc.syntax import ast
 from specc.syntax.ast import CONTENT_FIELDS, NODE_CLASSES, walk_tree
 

@@ -25,7 +25,7 @@ from specc.frontend.spec_values import (
     describe_value,
     get_first_result,
 )
-from specc.frontend.weight_sharing import resolve_weight_path
+from specc.frontend.weight_paths_and_sharing import resolve_weight_path
 from specc.ir.dim import Dim
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
-from specc.frontend.spec_inheritance import iterate_config_entries
+from specc.frontend.spec_inheritance_and_config_overrides import iterate_config_entries
 from specc.frontend.spec_modules import Program, collect_field_paths
 from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.model import ModelDefinition

@@ -9,7 +9,8 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, ra
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, join_weight_path
-from specc.frontend.spec_modules import ConfigAssignment, Program, SubmodelSpec
+from specc.frontend.spec_inheritance_and_config_overrides import ConfigAssignment
+from specc.frontend.spec_modules import Program, SubmodelSpec
 from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
 from specc.syntax import ast
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from inspect import Parameter, getdoc, signature
 from typing import NoReturn, TypeVar
 
-from specc.diagnostics.diagnostic import Label, Origin, Span, raise_error
+from specc.diagnostics.diagnostic import Origin, Span, raise_error
 from specc.frontend.elaboration_context import (
     MAX_LAYERS,
     ElaborationContext,
@@ -32,7 +32,11 @@ from specc.frontend.spec_values import (
     describe_value,
     format_value,
 )
-from specc.frontend.weight_sharing import get_expert_weight, get_stacked_weight_shape
+from specc.frontend.weight_paths_and_sharing import (
+    get_expert_weight,
+    get_stacked_weight_shape,
+    raise_shape_conflict,
+)
 from specc.ir import graph, ops
 from specc.ir.dim import Dim
 from specc.ir.op import Op
@@ -212,7 +216,7 @@ class CallSite:
         existing_weight = self.context.builder.parameter_facts.get(name)
         # check the shape first, because two calls can share a weight only if its shape is the same
         if existing_weight and existing_weight.type.shape != stored_shape:
-            _raise_shape_conflict(existing_weight, replace(weight, type=Type("f32", stored_shape)))
+            raise_shape_conflict(existing_weight, replace(weight, type=Type("f32", stored_shape)))
         self.context.weights.sharing.register_weight(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
@@ -282,20 +286,6 @@ def _check_weight_dim(site: CallSite, dim: Dim, name: str, option: str) -> Dim:
     span = site.argument_spans.get(option)
     check_weight_dim(site.context, dim, name, span or site.span)
     return dim.with_origin(Origin(span, f"`{option}=` of the weight `{name}`")) if span else dim
-
-
-def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> NoReturn:
-    """Raise E0519 for two calls that use the same name for weights of different shapes."""
-    raise_error(
-        "E0519",
-        f"two weights of different shapes have the name `{second.name}`",
-        second.span,
-        f"{second.type} here",
-        related_labels=Label.labels_from_span(first.span, f"{first.type} here"),
-        helps=[
-            "give each weight its own name after `@`; calls that share weights need equal sizes"
-        ],
-    )
 
 
 def broadcast_batch_axis(site: CallSite, x: Tensor, batch: Dim) -> Tensor:

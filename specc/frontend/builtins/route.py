@@ -17,7 +17,7 @@ from specc.frontend.spec_values import (
     format_type,
     get_first_result,
 )
-from specc.frontend.weight_sharing import ExpertWeights
+from specc.frontend.weight_paths_and_sharing import ExpertWeights
 from specc.ir import ops
 from specc.ir.dependence import AxisTrace, trace_axes
 from specc.ir.dim import Dim

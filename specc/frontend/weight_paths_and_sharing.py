@@ -1,10 +1,10 @@
-"""Resolve weight paths (E0521), check `share` rules (E0526), and stack the weights of experts."""
+"""Resolve weight paths (E0521), check the sharing of weights (E0519, E0526), and stack experts."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span, SpeccError, raise_error
 from specc.frontend.spec_values import (
@@ -283,6 +283,20 @@ def _suggest_iteration_path(loop: ast.RepeatLoop | ast.ListComprehension) -> str
     if isinstance(loop, ast.RepeatLoop):
         return f'`repeat {loop.variable} in … under "layers.{placeholder}" {{ … }}`'
     return f'`@ "name.{placeholder}"`'
+
+
+def raise_shape_conflict(first: Parameter, second: Parameter) -> NoReturn:
+    """Raise E0519 for two calls that use the same name for weights of different shapes."""
+    raise_error(
+        "E0519",
+        f"two weights of different shapes have the name `{second.name}`",
+        second.span,
+        f"{second.type} here",
+        related_labels=Label.labels_from_span(first.span, f"{first.type} here"),
+        helps=[
+            "give each weight its own name after `@`; calls that share weights need equal sizes"
+        ],
+    )
 
 
 PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}

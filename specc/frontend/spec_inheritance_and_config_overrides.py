@@ -1,14 +1,16 @@
-"""Check the items of a derived spec, which may set config values and define new names."""
+"""Check the items of a derived spec, and parse config values of derived specs and of `--set`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import ErrorCollector, Label, Span, raise_error
+from specc.diagnostics.diagnostic import ErrorCollector, Label, Source, Span, raise_error
 from specc.diagnostics.suggest import format_name_list, suggest_similar_name
 from specc.frontend.elaboration_context import ErrorCollectorContext, SpecNamespace
+from specc.io.safe_read import escape_text
 from specc.syntax import ast
 from specc.syntax.input_declarations import iterate_declared_inputs, resolve_declared_inputs
+from specc.syntax.parse import parse_expression
 
 Entry = TypeVar("Entry", bound=ast.ConfigEntry)
 
@@ -159,3 +161,48 @@ def _format_declaration(value: ast.Expr) -> str:
         case ast.StringLiteral():
             return f"text = {text}"
     return f"int = {text}" if "\n" not in text else "int = …"
+
+
+@dataclass(frozen=True)
+class ConfigAssignment:
+    """A value that a derived spec or the command line assigns to a config field. Names in the value
+    are resolved in `module`, or in the spec that the user named if `module` is None.
+    """
+
+    value: ast.Expr
+    span: Span | None
+    module: SpecNamespace | None = None
+
+
+def parse_config_settings(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
+    """Return the values of `--set` arguments by config path. Raise E0407 if the name
+    or `=` is missing.
+    """
+    assignments: dict[str, ConfigAssignment] = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not (equals and path.strip()):
+            missing = "name" if equals else "value"
+            title = f"`--set {escape_text(setting)}` has no {missing}"
+            raise_error("E0407", title, helps=["write --set heads=4"])
+        expr = parse_expression(Source(f"--set {path}", text))
+        flatten_assignments(path.strip(), expr, expr.span, assignments)
+    return assignments
+
+
+def flatten_assignments(
+    path: str,
+    value: ast.Expr,
+    span: Span | None,
+    assignments: dict[str, ConfigAssignment],
+    module: SpecNamespace | None = None,
+) -> None:
+    """Add a value to `assignments`, with records flattened to dotted paths for merging."""
+    if isinstance(value, ast.RecordLiteral):
+        for option in value.fields:
+            option_span = option.span or span
+            flatten_assignments(
+                f"{path}.{option.name}", option.value, option_span, assignments, module
+            )
+    else:
+        assignments[path] = ConfigAssignment(value, span, module)
