@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specc.artifact.package_index_and_integrity import WeightFileMetadata
     from specc.ir.array import Array
     from specc.ir.graph import Graph, Value
-    from specc.ir.model import DecodeState, KVCache, ModelSource
+    from specc.ir.model_definition import DecodeState, KVCache, ModelSource
     from specc.ir.target import Target
     from specc.weights.external_data import ExternalDataPlan
     from specc.weights.parameter_sources import ParameterSource

@@ -14,7 +14,7 @@ from specc.diagnostics.render import format_repr, format_thousands
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.graph_interpreter import bind_inputs, check_input_kind
-from specc.ir.model import resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
 from specc.runtime.training_collator import TrainingCollator
 from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES

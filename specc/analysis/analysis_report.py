@@ -21,7 +21,7 @@ from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dataflow_facts import CausalityViolation, TimeDataflow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir.graph import Graph, collect_required_nodes
-from specc.ir.model import inline_defaults, resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import inline_defaults, resolve_missing_inputs
 from specc.ir.types import Interval
 
 

@@ -19,9 +19,9 @@ from specc.analysis.time_axis import collect_related_symbols
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
-from specc.ir.dependence import find_dependences, get_operand_axis_size
 from specc.ir.dim import Dim, DimError, divide_dims_exactly
 from specc.ir.graph import Graph, Node, NodeResults, Value
+from specc.ir.loop_dependence import find_dependences, get_operand_axis_size
 from specc.ir.op import Op
 from specc.ir.types import SAME_POSITION
 

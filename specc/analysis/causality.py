@@ -47,7 +47,7 @@ from specc.analysis.time_dataflow_facts import (
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, Value, collect_required_nodes
-from specc.ir.model import resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
 from specc.ir.op import Op
 
 

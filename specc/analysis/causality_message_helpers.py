@@ -30,10 +30,10 @@ from specc.analysis.time_axis import TimeAxis
 from specc.analysis.time_dataflow_facts import CausalityViolation, TimeDataflow
 from specc.diagnostics.diagnostic import Label
 from specc.ir import ops
-from specc.ir.dependence import find_dependences
+from specc.ir.dependence_marks import MASK_OPERANDS
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.op_dependence import MASK_OPERANDS
+from specc.ir.loop_dependence import find_dependences
 
 MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (

@@ -13,10 +13,10 @@ from specc.diagnostics.diagnostic import Span
 from specc.ir import ops
 from specc.ir.dim import Dim, DimFunction, mod_dims
 from specc.ir.graph import Graph
-from specc.ir.length_constraints import (
+from specc.ir.ops.loop import iterate_all_nodes
+from specc.ir.valid_axis_sizes import (
     ROPE_TABLE,
     collect_dim_constraints,
-    iterate_all_nodes,
     iterate_position_limits,
     list_nonnegative_dims,
 )

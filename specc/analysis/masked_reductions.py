@@ -30,8 +30,8 @@ from specc.analysis.query_key_tensors import make_query_key_tensor, skip_query_k
 from specc.analysis.time_axis import TimeAxis
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
+from specc.ir.dependence_marks import Dependence
 from specc.ir.graph import Node, Value
-from specc.ir.op_dependence import Dependence
 from specc.ir.types import FULL_INTERVAL, Interval
 
 VisibleKeys = tuple[int, Interval]

@@ -51,9 +51,10 @@ from specc.analysis.padding_position_ids import (
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
 from specc.analysis.padding_values import infer_padding_facts, infer_zero_padding_sides
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences, get_operand_axis_size
+from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.loop_dependence import find_dependences, get_operand_axis_size
 
 
 def make_padding_dataflow(

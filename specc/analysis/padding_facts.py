@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
 from specc.analysis.padding_rotary_embedding import RotationFact
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.ir.dependence import Dependence, get_operand_axis_size
+from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.loop_dependence import get_operand_axis_size
 from specc.ir.op import Op
 
 

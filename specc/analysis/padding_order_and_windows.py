@@ -14,9 +14,9 @@ from specc.analysis.masked_constants import is_sorted_last
 from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts, PaddingSource
 from specc.analysis.value_ranges import find_splat_value
 from specc.ir import ops
+from specc.ir.dependence_marks import Dependence
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
-from specc.ir.op_dependence import Dependence
 from specc.ir.types import SAME_POSITION
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from specc.analysis.padding_position_ids import PaddingCount
 from specc.ir import ops
-from specc.ir.dependence import find_dependences
 from specc.ir.graph import Node, Value
+from specc.ir.loop_dependence import find_dependences
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from specc.analysis.query_key_tensors import (
 )
 from specc.analysis.value_ranges import COMPARISON_FUNCTIONS, find_splat_value, find_value_range
 from specc.ir import ops
-from specc.ir.dependence import find_dependences
 from specc.ir.graph import Node, Value
+from specc.ir.loop_dependence import find_dependences
 from specc.ir.op import Op
 from specc.ir.types import FULL_INTERVAL, SAME_POSITION, Interval
 

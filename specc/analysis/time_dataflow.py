@@ -67,8 +67,9 @@ from specc.analysis.time_dataflow_facts import (
     violates_prefix_causality,
 )
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences, get_operand_axis_size
+from specc.ir.dependence_marks import Dependence
 from specc.ir.graph import Graph, Node, NodeResults
+from specc.ir.loop_dependence import find_dependences, get_operand_axis_size
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
 
 

@@ -20,15 +20,10 @@ from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, get_exact_integer,
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
+from specc.ir.input_shapes_and_defaults import DEFAULTS_GRAPH_NAME
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_printer_and_lexer import format_ir, parse_dim
-from specc.ir.model import (
-    DEFAULTS_GRAPH_NAME,
-    DecodeState,
-    GenerateSection,
-    StateRole,
-    has_token_logits,
-)
+from specc.ir.model_definition import DecodeState, GenerateSection, StateRole, has_token_logits
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 

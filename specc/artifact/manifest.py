@@ -20,9 +20,10 @@ from specc.diagnostics.render import format_repr
 from specc.io.json_io import JsonFields, get_exact_integer, replace_non_finite, to_json_value
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
+from specc.ir.input_shapes_and_defaults import DEFAULTS_GRAPH_NAME
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_printer_and_lexer import format_ir
-from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection, StreamSection
+from specc.ir.model_definition import GenerateSection, StreamSection
 from specc.ir.ops.quantized import (
     MAX_GROUP_SIZE,
     QUANTIZED_BITS,

@@ -9,7 +9,7 @@ from specc.cli.options import add_spec_arguments, open_spec_from_arguments
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec
 from specc.driver.weights_section import count_untied_parameters
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 
 

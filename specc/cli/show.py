@@ -81,7 +81,7 @@ def _list_input_files(args: Namespace) -> Sequence[Path]:
 
 if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest
-    from specc.ir.model import ModelDefinition
+    from specc.ir.model_definition import ModelDefinition
 
 
 def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:

@@ -26,7 +26,7 @@ from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import add_pipeline_task
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
-from specc.ir.model import DerivedGraphs, ModelDefinition, ModelSource
+from specc.ir.model_definition import DerivedGraphs, ModelDefinition, ModelSource
 from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.target import Target
 from specc.preprocessing.preprocessing_config import PreprocessingConfig

@@ -36,7 +36,7 @@ from specc.driver.weight_sources import WeightSources
 from specc.io.output_paths import FORCE_HELP
 from specc.io.safe_read import escape_text
 from specc.ir.graph import select_entries
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.transforms.quantization_plan import DEFAULT_GROUP_SIZE, QUANTIZATION_KINDS
 
 PACKAGE_GRAPHS = ("score", "encode", "step", "generate")

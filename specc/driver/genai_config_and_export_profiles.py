@@ -22,7 +22,7 @@ from specc.driver.hf_encoder_decoder_profile import build_encoder_decoder
 from specc.io.json_io import get_exact_integer
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph, select_entries
-from specc.ir.model import (
+from specc.ir.model_definition import (
     DecodeState,
     DerivedGraphs,
     GenerateSection,

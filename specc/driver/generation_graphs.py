@@ -21,7 +21,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_job import CompileJob, LoweringJob
 from specc.incremental.step_plan import OutputPositions
 from specc.ir.graph import Graph, select_entries
-from specc.ir.model import (
+from specc.ir.input_shapes_and_defaults import extract_tokenwise_default, resolve_missing_inputs
+from specc.ir.model_definition import (
     PAST_LENGTH_INPUT,
     DecodeState,
     DecodingConfig,
@@ -30,9 +31,7 @@ from specc.ir.model import (
     ModelDefinition,
     StandaloneGeneratorSource,
     count_codebooks,
-    extract_tokenwise_default,
     has_token_logits,
-    resolve_missing_inputs,
 )
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.text_batches_and_windows import find_mask_input

@@ -21,7 +21,7 @@ from specc.ir.graph import (
     select_entries,
     substitute_graph_symbols,
 )
-from specc.ir.model import PAST_LENGTH_INPUT, DecodeState, DerivedGraphs
+from specc.ir.model_definition import PAST_LENGTH_INPUT, DecodeState, DerivedGraphs
 from specc.ir.op import Op
 from specc.ir.types import Type
 

@@ -25,7 +25,7 @@ from specc.driver.hf_decoder_profile import (
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Value, collect_required_nodes
-from specc.ir.model import DecodeState, DerivedGraphs
+from specc.ir.model_definition import DecodeState, DerivedGraphs
 
 
 def find_encoder_output(

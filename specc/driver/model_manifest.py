@@ -10,7 +10,7 @@ from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import build_input_signature, get_decode_settings
 from specc.driver.weight_sources import build_weight_manifest
 from specc.ir.graph import Graph, select_entries
-from specc.ir.model import StandaloneGeneratorSource
+from specc.ir.model_definition import StandaloneGeneratorSource
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.weights.quantized_weights import QuantizedWeights
 

@@ -34,7 +34,7 @@ from specc.io.memory_check import describe_memory_shortage
 from specc.io.output_paths import MODEL_OUTPUT, normalize_output_path, resolve_output_path
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.ir.model import (
+from specc.ir.model_definition import (
     DerivedGraphs,
     GenerateSection,
     KVBufferGraph,

@@ -32,7 +32,7 @@ from specc.huggingface.tokenizer_config import describe_ignored_settings
 from specc.io.file_type_detection import is_gguf_path
 from specc.io.json_io import JsonFields, parse_tagged_record, to_json_value
 from specc.io.safe_read import escape_text, read_required_file
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig, adapt_labels_to_rank
 from specc.preprocessing.preprocessing_records import (
     AUDIO_TAGS,

@@ -13,7 +13,7 @@ from specc.driver.quantize_section import QuantizeRequest, check_group_size
 from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorSource
+from specc.ir.model_definition import KVBufferGraph, ModelSource, StandaloneGeneratorSource
 from specc.ir.ops.quantized import FoldedNorm, PackedWeightFormat, QuantizationPlan, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline

@@ -29,7 +29,7 @@ from specc.huggingface.model_family import (
     read_model_type,
 )
 from specc.io.safe_read import escape_text
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs, load_config_json
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree

@@ -38,7 +38,7 @@ from specc.huggingface import model_family
 from specc.huggingface.repository_files import download_model
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.library.spec_file_lookup import (
     SpecLibrary,
     find_path_shadowed_by_builtin,

@@ -26,7 +26,7 @@ from specc.io.json_io import to_json_value
 from specc.io.safe_read import compute_file_sha256
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
-from specc.ir.model import GenerateSection
+from specc.ir.model_definition import GenerateSection
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.weights.checkpoint_binding import HeadInitialization, bind_parameters

@@ -16,7 +16,7 @@ from specc.frontend.used_specs import iterate_used_specs, label_use_statement_in
 from specc.io.safe_read import UnreadableFileError, escape_text, resolve_links
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 from specc.weights import weight_expressions as t
 from specc.weights.initializers import parse_initializer

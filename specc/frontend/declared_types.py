@@ -43,9 +43,9 @@ from specc.frontend.spec_values import (
     format_type,
 )
 from specc.ir.dim import Dim
-from specc.ir.length_constraints import replace_exact_division
 from specc.ir.ops.tensor import POINTWISE_FUNCTIONS
 from specc.ir.types import Type
+from specc.ir.valid_axis_sizes import replace_exact_division
 from specc.syntax import ast
 
 STATIC_KINDS: dict[str, ParameterKind] = {

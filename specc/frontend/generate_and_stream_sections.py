@@ -30,7 +30,7 @@ from specc.frontend.spec_values import (
 )
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.ir.model import GenerateSection, StreamSection, count_codebooks
+from specc.ir.model_definition import GenerateSection, StreamSection, count_codebooks
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 

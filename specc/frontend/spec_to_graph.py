@@ -63,7 +63,8 @@ from specc.frontend.used_specs import (
 from specc.frontend.weight_paths_and_sharing import register_share_rules
 from specc.ir.dim import DimLimitError
 from specc.ir.graph import Graph, GraphBuilder, Input, Value, collect_shape_symbols
-from specc.ir.model import DEFAULTS_GRAPH_NAME, ModelDefinition, find_circular_default
+from specc.ir.input_shapes_and_defaults import DEFAULTS_GRAPH_NAME, find_circular_default
+from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 
 PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {

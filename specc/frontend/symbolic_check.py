@@ -24,7 +24,7 @@ from specc.frontend.spec_values import (
 )
 from specc.frontend.used_specs import select_alternatives_for_trials
 from specc.ir.dim import Dim
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 
 MAX_TRIALS = 48

@@ -11,7 +11,7 @@ from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.spec_inheritance_and_config_overrides import iterate_config_entries
 from specc.frontend.spec_modules import Program, collect_field_paths
 from specc.frontend.symbolic_check import check_spec_symbolically
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 from specc.syntax.input_declarations import iterate_declared_inputs

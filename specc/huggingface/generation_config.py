@@ -16,7 +16,7 @@ from specc.huggingface.processor_files import (
 )
 from specc.huggingface.tokenizer_config import drop_out_of_vocab_ids, find_out_of_vocab_token
 from specc.io.safe_read import escape_text
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.library.spec_file_lookup import CONFIG_FILE_NAME
 
 GENERATION_CONFIG_FILE = "generation_config.json"

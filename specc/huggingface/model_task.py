@@ -26,7 +26,7 @@ from specc.huggingface.processor_files import (
 )
 from specc.huggingface.tokenizer_config import map_token_ids
 from specc.io.safe_read import escape_text
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextConfig
 from specc.preprocessing.tasks import TASKS, Task, find_task

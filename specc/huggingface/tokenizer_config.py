@@ -21,7 +21,7 @@ from specc.huggingface.processor_files import (
     get_tokenizer_init_arguments,
     read_optional_json_object,
 )
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 
 Part: TypeAlias = dict[str, Any]
 """A component of a tokenizer.json: normalizer, pre-tokenizer or post-processor."""

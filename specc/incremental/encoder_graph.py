@@ -38,7 +38,6 @@ from specc.incremental.graph_boundary import (
 from specc.incremental.position_demand import collect_step_nodes
 from specc.incremental.step_plan import StepPlan
 from specc.ir import ops
-from specc.ir.dependence import find_dependences
 from specc.ir.dim import Dim, min_dims
 from specc.ir.graph import (
     Graph,
@@ -49,6 +48,7 @@ from specc.ir.graph import (
     collect_required_nodes,
     substitute_dims_in_op,
 )
+from specc.ir.loop_dependence import find_dependences
 from specc.ir.types import Type
 
 

@@ -23,7 +23,7 @@ from specc.incremental.position_demand_types import NonTimeAxisLoop, PositionDem
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_required_nodes
-from specc.ir.model import DecodeState
+from specc.ir.model_definition import DecodeState
 from specc.ir.op import Op
 from specc.ir.ops.loop import LoopOperands, remove_axis
 from specc.ir.types import Type

@@ -54,7 +54,7 @@ from specc.incremental.position_demand_types import (
     round_demand_to_chunks,
 )
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences
+from specc.ir.dependence_marks import Dependence
 from specc.ir.graph import (
     Graph,
     Node,
@@ -64,6 +64,7 @@ from specc.ir.graph import (
     collect_required_nodes,
     select_entries,
 )
+from specc.ir.loop_dependence import find_dependences
 
 
 def compute_position_demand(

@@ -77,7 +77,7 @@ from specc.incremental.step_plan import (
 from specc.incremental.step_states import StateNames, StepStates, select_first_position
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, select_entries
-from specc.ir.model import DecodeState, DerivedGraphs
+from specc.ir.model_definition import DecodeState, DerivedGraphs
 
 SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 """Ops that add or remove positions at the start of a time axis."""

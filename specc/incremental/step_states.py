@@ -23,7 +23,7 @@ from specc.incremental.step_plan import PartialStepGraph, resize_type
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, NodeResults, Value
-from specc.ir.model import DecodeState, StateRole
+from specc.ir.model_definition import DecodeState, StateRole
 from specc.ir.ops.loop import remove_axis
 from specc.ir.types import Type
 

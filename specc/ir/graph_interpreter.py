@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph, Node, Value, collect_required_nodes
-from specc.ir.shape_binding import infer_symbol_sizes
+from specc.ir.input_shapes_and_defaults import infer_symbol_sizes
 from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS
 
 T = TypeVar("T")

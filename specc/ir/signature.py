@@ -8,7 +8,7 @@ an operand makes the operand optional, and `...` allows any number of such opera
 two variadic groups, `*a t *b`, the op's attribute `axis` is the number of axes of the first group.
 
 Marks on operand axes declare which operand positions a result position reads
-(`specc.ir.dependence`). Without a mark, position t of a result reads position t. With `t[a:b]`, a
+(`dependence_marks.py`). Without a mark, position t of a result reads position t. With `t[a:b]`, a
 result reads positions `t - b` to `t - a`. With `t[a:b:s:u]`, position u of the result axis `u`
 reads positions `s · u - b` to `s · u - a`. With `t>`, a result reads all positions up to t; with
 `k|q`, the positions of `k` that `q` attends to; with `t$`, the last position; with `t@`, only the

@@ -35,7 +35,7 @@ class Target:
     as `Equal bf16`).
     """
     in_place_cache_dtypes: frozenset[str] = frozenset()
-    """The supported element types of in-place KV buffers (`specc.ir.model.KVBufferGraph`)."""
+    """The supported element types of in-place KV buffers (`KVBufferGraph`)."""
     has_unmasked_kernel: bool = False
     """True if attention without a mask has a faster kernel. A model with in-place KV caches checks
     at run time whether the mask is only causal, and then uses the faster kernel.

@@ -9,7 +9,7 @@ from specc.backend import DeviceTensors
 from specc.decode.token_selection import Ints
 from specc.ir.array import Array, Arrays
 from specc.ir.graph import Graph, Value
-from specc.ir.model import DecodeState
+from specc.ir.model_definition import DecodeState
 from specc.ir.types import Type
 from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.decoder_sessions import MIN_BUFFER_POSITIONS, KVCacheSession

@@ -13,7 +13,7 @@ from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.decode.token_selection import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
 from specc.ir.graph import Graph
-from specc.ir.model import PAST_LENGTH_INPUT
+from specc.ir.model_definition import PAST_LENGTH_INPUT
 from specc.runtime.model_inputs import (
     ModelInputs,
     PerTokenInputs,

@@ -17,12 +17,8 @@ from specc.decode.setting_validation import VocabularySizes, find_codebook_error
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.ir.array import Array, Arrays
-from specc.ir.model import (
-    GenerateSection,
-    count_codebooks,
-    find_default_sources,
-    resolve_missing_inputs,
-)
+from specc.ir.input_shapes_and_defaults import find_default_sources, resolve_missing_inputs
+from specc.ir.model_definition import GenerateSection, count_codebooks
 from specc.preprocessing.chat_template import (
     add_image_parts,
     list_message_images,

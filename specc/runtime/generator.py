@@ -22,7 +22,7 @@ from specc.diagnostics.render import format_repr
 from specc.io.json_io import get_exact_integer
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
-from specc.ir.model import GenerateSection, has_token_logits
+from specc.ir.model_definition import GenerateSection, has_token_logits
 from specc.preprocessing.input_checks import LengthBound
 from specc.runtime.decoder_sessions import (
     FullForwardSession,

@@ -10,7 +10,7 @@ from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import DecoderSession, Floats, Ints, compute_log_softmax_f32
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array, Arrays
-from specc.ir.model import find_default_sources
+from specc.ir.input_shapes_and_defaults import find_default_sources
 from specc.runtime.generation_request import GenerativeModel
 from specc.runtime.model_inputs import ModelInputs, find_axis_of_length
 

@@ -20,7 +20,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import DimError
 from specc.ir.graph import Graph, Value
-from specc.ir.model import PAST_LENGTH_INPUT
+from specc.ir.model_definition import PAST_LENGTH_INPUT
 from specc.ir.ops.quantized import QuantizationFormat
 from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights

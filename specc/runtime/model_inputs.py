@@ -15,8 +15,12 @@ from specc.diagnostics.render import format_repr
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph, select_entries
+from specc.ir.input_shapes_and_defaults import (
+    extract_tokenwise_default,
+    find_default_sources,
+    resolve_missing_inputs,
+)
 from specc.ir.ir_printer_and_lexer import parse_dim
-from specc.ir.model import extract_tokenwise_default, find_default_sources, resolve_missing_inputs
 from specc.ir.types import Type
 from specc.preprocessing.array_files import cast_input_array
 from specc.preprocessing.image_prompts import (

@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns, format_repr, format_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
-from specc.ir.model import DecodeState
+from specc.ir.model_definition import DecodeState
 from specc.runtime.loaded_model import (
     KVBufferSession,
     LoadedModel,

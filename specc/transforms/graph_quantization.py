@@ -26,7 +26,7 @@ from specc.ir.graph import (
     Value,
     select_entries,
 )
-from specc.ir.model import KVCache
+from specc.ir.model_definition import KVCache
 from specc.ir.op import Op
 from specc.ir.ops.loop import remove_axis
 from specc.ir.ops.quantized import (

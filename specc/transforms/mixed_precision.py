@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value
-from specc.ir.model import DecodeState, DerivedGraphs
+from specc.ir.model_definition import DecodeState, DerivedGraphs
 from specc.ir.op import Op
 
 ALWAYS_HALF_OPS: tuple[type[Op], ...] = (

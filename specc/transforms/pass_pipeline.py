@@ -27,8 +27,9 @@ from specc.incremental.step_graph import DecodeGraph, build_derived_graphs, deri
 from specc.incremental.step_plan import OutputPositions
 from specc.ir import ops
 from specc.ir.graph import Graph
+from specc.ir.input_shapes_and_defaults import inline_defaults
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.model import DerivedGraphs, GenerateSection, KVCache, StreamSection, inline_defaults
+from specc.ir.model_definition import DerivedGraphs, GenerateSection, KVCache, StreamSection
 from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_quantization import quantize_graph, quantize_kv_states

@@ -19,7 +19,8 @@ from specc.analysis.value_ranges import find_op_behind_views
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.length_constraints import find_valid_dim_sizes, iterate_all_nodes
+from specc.ir.ops.loop import iterate_all_nodes
+from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 from specc.runtime.random_inputs import choose_axis_sizes
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 

@@ -13,7 +13,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
-from specc.ir.length_constraints import find_valid_dim_sizes
+from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.verification.result_comparison import RELATIVE_TOLERANCE

@@ -16,7 +16,7 @@ from specc.io.memory_check import get_free_memory
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
-from specc.ir.length_constraints import iterate_all_nodes
+from specc.ir.ops.loop import iterate_all_nodes
 from specc.runtime.index_ranges import find_valid_id_ranges
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import (

@@ -13,7 +13,7 @@ from specc.driver.generation_graphs import derive_graphs
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.visualize.block_dataflow import (
     BlockDataflow,
     build_block_dataflow,

@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program
 from specc.frontend.spec_to_graph import elaborate_model
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.library.spec_file_lookup import SpecLibrary
 from specc.syntax.parse import decode_spec, parse_spec
 

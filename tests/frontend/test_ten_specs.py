@@ -15,7 +15,7 @@ import specc_numpy
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl as write_dsl
 from specc.syntax.parse import decode_spec, parse_spec

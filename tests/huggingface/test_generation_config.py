@@ -21,7 +21,7 @@ from specc.huggingface.generation_config import (
     apply_generation_config,
 )
 from specc.ir.graph import Graph
-from specc.ir.model import GenerateSection, ModelDefinition
+from specc.ir.model_definition import GenerateSection, ModelDefinition
 
 NOTHING = Graph(
     name="g", inputs={}, input_facts={}, parameters={}, parameter_facts={}, nodes=(), outputs={},

@@ -9,7 +9,7 @@ from specc.driver.python_spec_argument import _iterate_config_literals as config
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.model import DerivedGraphs
+from specc.ir.model_definition import DerivedGraphs
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.split_scan import split_scan

@@ -12,7 +12,7 @@ from support.derived_graphs import derive_encoder_and_step
 from specc.diagnostics.diagnostic import Source
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
-from specc.ir.model import DecodingConfig, StandaloneGeneratorSource
+from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.preprocessing.vocabulary import read_vocabulary
 from specc.transforms.fuse_scan import fuse_scan

@@ -21,7 +21,7 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.model import DerivedGraphs
+from specc.ir.model_definition import DerivedGraphs
 from specc.runtime.random_inputs import make_random_inputs
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph

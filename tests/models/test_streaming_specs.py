@@ -15,7 +15,7 @@ import specc_numpy
 from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.ir.model import StreamSection
+from specc.ir.model_definition import StreamSection
 from specc.runtime.random_inputs import make_random_inputs
 from specc.transforms import pass_pipeline
 

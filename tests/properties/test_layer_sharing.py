@@ -25,7 +25,7 @@ from specc.frontend.spec_values import Tensor
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 
 

@@ -19,9 +19,9 @@ from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.masked_reductions import find_unaffected_query_axes
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.ir import ops
-from specc.ir.dependence import find_dependences
+from specc.ir.dependence_marks import Dependence
 from specc.ir.graph import Graph, Input, Value, collect_required_nodes
-from specc.ir.op_dependence import Dependence
+from specc.ir.loop_dependence import find_dependences
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Type
 
 Wanted = Callable[[Graph], Iterator[Value]]

@@ -32,7 +32,7 @@ from support.shape_mutants import (
 )
 from support.small_configs import SMALL_CONFIGS
 
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx import BuiltModel, build_model, get_target
 from specc_onnx.lower.subgraphs import iterate_subgraphs

@@ -36,12 +36,13 @@ from specc.analysis.time_dataflow import trace_time_dataflow as follow
 from specc.incremental import encoder_graph, step_graph
 from specc.incremental.step_graph import build_derived_graphs, derive_step_graph
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences
+from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, Value
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.model import DerivedGraphs
+from specc.ir.loop_dependence import find_dependences
+from specc.ir.model_definition import DerivedGraphs
 from specc.ir.types import Interval, Type
 
 ROWS = 6

@@ -23,7 +23,7 @@ import specc
 from specc.api import Model
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.ir.model import ModelDefinition as Meant
+from specc.ir.model_definition import ModelDefinition as Meant
 
 TOLERANCE = 1e-5
 MAX_PROMPT = 48

@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Input
-from specc.ir.model import DerivedGraphs, KVBufferGraph
+from specc.ir.model_definition import DerivedGraphs, KVBufferGraph
 from specc.ir.op import Op
 from specc.ir.types import ShapeError
 from specc.transforms import pass_pipeline

@@ -12,7 +12,7 @@ import specc
 import specc_numpy
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.ir.model import DerivedGraphs
+from specc.ir.model_definition import DerivedGraphs
 from specc.runtime.decoder_sessions import FullForwardSession, KVCacheSession
 from specc.runtime.generator import make_generator
 

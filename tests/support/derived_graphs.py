@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from specc.incremental.step_graph import build_derived_graphs, derive_step_graph
 from specc.incremental.step_plan import OutputPositions
 from specc.ir.graph import Graph
-from specc.ir.model import DerivedGraphs
+from specc.ir.model_definition import DerivedGraphs
 
 
 def derive_encoder_and_step(

@@ -24,7 +24,7 @@ from specc.driver.weights_section import (
 )
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.weights.weight_rules import WeightRules, resolve_ties, select_graph_rules
 from specc_onnx import build_model, get_target
 from support.onnx_sessions import open_silent_session

@@ -14,7 +14,8 @@ import specc_numpy
 from specc.decode.beam_search import BeamHypothesis, search_beams
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
-from specc.ir.model import DecodingConfig, StandaloneGeneratorSource, resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
+from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc_onnx import DEFAULT_OPSET, BuiltModel, build_generation_model, get_target
 from specc_onnx.generate.generator_inputs import GeneratorDefinition
 from specc_onnx.write.onnx_verifier import verify_built_model

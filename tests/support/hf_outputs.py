@@ -28,7 +28,7 @@ from specc.driver.weights_section import (
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.huggingface.model_family import find_graph_for_architecture
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import read_parameter
 from specc.weights.weight_rules import WeightRules, select_graph_rules

@@ -17,7 +17,8 @@ import specc_numpy
 from specc.artifact.generation_metadata import GenerationMetadata
 from specc.driver.generation_graphs import can_batch_mixed_lengths
 from specc.ir.graph import Graph
-from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
+from specc.ir.model_definition import DerivedGraphs, ModelDefinition
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.text_batches_and_windows import find_mask_input

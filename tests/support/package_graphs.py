@@ -5,7 +5,7 @@ decoding loop.
 from collections.abc import Callable, Mapping
 
 from specc.decode.generation_settings import merge_settings
-from specc.ir.model import (
+from specc.ir.model_definition import (
     DerivedGraphs,
     KVBufferGraph,
     ModelDefinition,

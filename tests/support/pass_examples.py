@@ -25,10 +25,11 @@ from specc.incremental.state_selection import find_recomputable_values
 from specc.incremental.step_plan import StepPlan
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Value
+from specc.ir.input_shapes_and_defaults import DEFAULTS_GRAPH_NAME
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_printer_and_lexer import IR_HEADER, format_ir
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection
+from specc.ir.model_definition import GenerateSection
 from specc.ir.ops.loop import remove_axis
 from specc.ir.ops.quantized import WeightLayout
 from specc.ir.types import FULL_INTERVAL, Interval, Type

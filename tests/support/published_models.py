@@ -21,7 +21,7 @@ from specc.driver.weights_section import list_parameters_with_sizes
 from specc.huggingface.model_family import load_checkpoint_config
 from specc.huggingface.quantization_config import read_quantization_config
 from specc.io.file_type_detection import is_gguf_path
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import read_parameter

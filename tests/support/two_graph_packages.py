@@ -17,7 +17,7 @@ from specc.driver.weights_section import list_parameters_with_sizes, read_weight
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.graph import Graph
-from specc.ir.model import ModelDefinition
+from specc.ir.model_definition import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.package_files import read_package_file

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specc.ir.dim import Dim
-from specc.ir.model import DecodingConfig
+from specc.ir.model_definition import DecodingConfig
 from specc.ir.types import Type
 from specc_onnx.generate.generator_inputs import (
     GENERATED_COUNT_DIM,

@@ -12,12 +12,8 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.ir.model import (
-    DecodingConfig,
-    StandaloneGeneratorSource,
-    find_default_sources,
-    resolve_missing_inputs,
-)
+from specc.ir.input_shapes_and_defaults import find_default_sources, resolve_missing_inputs
+from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter, LoweringContext
 from specc_onnx.lower.indexing import emit_zeroed_padding_indices

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from specc.ir.dim import Dim
-from specc.ir.model import DecodingConfig
+from specc.ir.model_definition import DecodingConfig
 from specc.ir.types import Type
 from specc_onnx.generate.generator_inputs import (
     MAX_TOKENS_INPUT,

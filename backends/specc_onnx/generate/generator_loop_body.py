@@ -13,7 +13,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.model import DecodeState, extract_tokenwise_default
+from specc.ir.input_shapes_and_defaults import extract_tokenwise_default
+from specc.ir.model_definition import DecodeState
 from specc.ir.types import Type
 from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, TokenSelection
 from specc_onnx.lower.dynamic_shapes import DimResolver

@@ -16,7 +16,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.model import DecodeState, StandaloneGeneratorSource
+from specc.ir.model_definition import DecodeState, StandaloneGeneratorSource
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.generate.generator_beam_search import BeamSearchStrategy

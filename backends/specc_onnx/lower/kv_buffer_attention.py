@@ -16,7 +16,7 @@ from math import inf
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.model import DecodeState, KVCache
+from specc.ir.model_definition import DecodeState, KVCache
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower.dense_attention import emit_combined_mask, emit_split_heads

@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 from specc.analysis.mask_bands import find_band_interval
 from specc.ir import ops
-from specc.ir.dependence import find_op_dependences
+from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Node, Value
+from specc.ir.loop_dependence import find_op_dependences
 from specc.ir.op import Op
-from specc.ir.op_dependence import Dependence
 from specc.ir.types import EMPTY_INTERVAL, Interval, ShapeError, Type
 from specc_onnx.lower.dense_attention import (
     AttentionOperands,

@@ -16,7 +16,7 @@ from specc.backend import EmittedModel, MetadataBuilder, WeightStorage, WrittenM
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
 from specc.io.file_type_detection import find_unused_sidecar_files
 from specc.ir.graph import Graph
-from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorSource
+from specc.ir.model_definition import KVBufferGraph, ModelSource, StandaloneGeneratorSource
 from specc.ir.target import Target
 from specc.weights.external_data import iterate_external_data
 from specc.weights.parameter_sources import ParameterSource

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.analysis.length_limits import find_length_limits
 from specc.ir.graph import Graph, Input, Value
-from specc.ir.model import PAST_LENGTH_INPUT, KVBufferGraph, KVCache
+from specc.ir.model_definition import PAST_LENGTH_INPUT, KVBufferGraph, KVCache
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc.version import __version__

@@ -15,7 +15,7 @@ from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.ir_printer_and_lexer import parse_dim
-from specc.ir.length_constraints import find_valid_dim_sizes
+from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 
 MAX_FOLDED_ELEMENTS = 4096
 """Maximum number of elements of a constant-folded value."""

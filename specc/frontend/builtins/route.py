@@ -19,10 +19,10 @@ from specc.frontend.spec_values import (
 )
 from specc.frontend.weight_paths_and_sharing import ExpertWeights
 from specc.ir import ops
-from specc.ir.dependence import AxisTrace, trace_axes
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeOrigin, Value, collect_required_nodes, select_entries
 from specc.ir.ir_verifier import returns_dynamic_size
+from specc.ir.loop_dependence import AxisTrace, trace_axes
 from specc.ir.types import SAME_POSITION, Type
 from specc.syntax import ast
 

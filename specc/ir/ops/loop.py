@@ -1,6 +1,6 @@
 """The run-time loop `Scan`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -186,3 +186,11 @@ def _check_loop_carried_types(initial_types: Sequence[Type], next_types: Sequenc
 def remove_axis(type: Type, axis: int) -> Type:
     """Return `type` without the axis `axis`, which is the type of a slice along this axis."""
     return Type(type.dtype, (*type.shape[:axis], *type.shape[axis + 1 :]))
+
+
+def iterate_all_nodes(graph: "Graph") -> Iterator[tuple["Node", tuple["Value", ...]]]:
+    """Yield the nodes of a graph and of its loop bodies, with their results."""
+    for node, results in graph.nodes:
+        yield node, results
+        if isinstance(node.op, Scan):
+            yield from iterate_all_nodes(node.op.body)

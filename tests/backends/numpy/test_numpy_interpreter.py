@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
-from specc.ir.shape_binding import infer_symbol_sizes
+from specc.ir.input_shapes_and_defaults import infer_symbol_sizes
 from specc.ir.types import Type
 
 B, T, N = Dim.symbol("batch"), Dim.symbol("seq"), Dim.symbol("n")

@@ -13,7 +13,7 @@ from specc.driver.hf_decoder_profile import build_decoder
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
-from specc.ir.model import DecodeState, DerivedGraphs
+from specc.ir.model_definition import DecodeState, DerivedGraphs
 from specc.ir.types import Type
 
 BATCH, NEW, PAST = (Dim.symbol(n) for n in ("batch", "new", "past"))

@@ -12,7 +12,7 @@ from specc.driver.hf_encoder_decoder_profile import (
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
-from specc.ir.model import DecodeState, DerivedGraphs
+from specc.ir.model_definition import DecodeState, DerivedGraphs
 from specc.ir.types import Type
 
 BATCH, SRC, NEW, PAST = (Dim.symbol(n) for n in ("batch", "src", "new", "past"))

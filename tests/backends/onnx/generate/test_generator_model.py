@@ -20,7 +20,7 @@ from support.parameter_sweeps import cover_axes, sample_sweep
 
 import specc_numpy
 from specc.diagnostics.diagnostic import SpeccError
-from specc.ir.model import DecodingConfig, StandaloneGeneratorSource
+from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc_onnx import DEFAULT_OPSET, build_generation_model, get_target
 from specc_onnx.generate.generator_model import find_invariant_nodes
 from specc_onnx.lower.subgraphs import iterate_subgraphs

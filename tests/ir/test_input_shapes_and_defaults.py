@@ -8,7 +8,8 @@ import pytest
 import specc_numpy
 from specc.analysis.analysis_report import analyze_graph
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.ir.model import ModelDefinition, resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
+from specc.ir.model_definition import ModelDefinition
 
 SPEC = """specc 1
 model m

@@ -1,5 +1,5 @@
-"""Constraints on dynamic axis sizes (lower bounds, table sizes, slices, exact divisions), and a
-search for sizes that satisfy the constraints.
+"""Find sizes of dynamic axes for which a graph is valid: constraints on the sizes (lower bounds,
+position tables, slices, exact divisions), and a search for sizes that satisfy the constraints.
 
 Code that chooses the axis sizes with which it runs a model needs valid sizes. For example, `x[:,
 0:30]` and `split(x, into=[n / 2, 2], axis=1)` are undefined for an axis of size 11.
@@ -12,6 +12,7 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_dims
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.ops.loop import iterate_all_nodes
 
 ROPE_TABLE = "--context-length"
 """The name of the RoPE length limit in messages, which is the option that sets the limit."""
@@ -205,14 +206,6 @@ def collect_dim_constraints(graph: Graph) -> frozenset[DimConstraint]:
     )
     # integers and single symbols are not constraints
     return frozenset(d for d in constraints if d.length.number is None and d.length.name is None)
-
-
-def iterate_all_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """Yield the nodes of a graph and of its loop bodies, with their results."""
-    for node, results in graph.nodes:
-        yield node, results
-        if isinstance(node.op, ops.Scan):
-            yield from iterate_all_nodes(node.op.body)
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:

@@ -1,4 +1,5 @@
-"""Dependence analysis: find the operand positions on which each result position of a node depends.
+"""Dependence analysis of nodes and loops: find the operand positions on which each result position
+of a node depends, and trace positions through the bodies of loops.
 
 Position `t` of a result axis may depend on position `u` of an operand axis only if there is a
 `Dependence` between the two axes whose offsets include `t - u`. A result does not read operand axes
@@ -9,17 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, Value
-from specc.ir.op import Op
-from specc.ir.op_dependence import (
-    MASK_OPERANDS,
+from specc.ir.dependence_marks import (
     Dependence,
     DependenceKind,
-    DependenceMask,
     iterate_op_dependences,
     make_dependence,
 )
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
 from specc.ir.ops import Scan
 from specc.ir.types import (
     EMPTY_INTERVAL,
@@ -29,18 +28,6 @@ from specc.ir.types import (
     Interval,
     Type,
 )
-
-__all__ = [
-    "MASK_OPERANDS",
-    "AxisTrace",
-    "Dependence",
-    "DependenceKind",
-    "DependenceMask",
-    "find_dependences",
-    "find_op_dependences",
-    "get_operand_axis_size",
-    "trace_axes",
-]
 
 
 def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tuple[Dependence, ...]:

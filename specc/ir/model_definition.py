@@ -1,20 +1,14 @@
-"""The compiler's representation of a model: graphs, input defaults, and generation settings."""
+"""The definition of a model: graphs, input defaults, generation settings and derived graphs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
-from specc.ir import ops
-from specc.ir.graph import Graph, GraphBuilder, Value, collect_required_nodes
+from specc.ir.graph import Graph
 from specc.ir.types import Type
-
-DEFAULTS_GRAPH_NAME = "input defaults"
-"""The name of the graph that computes input defaults. A graph in a spec cannot have this name,
-because it contains a space.
-"""
 
 
 @immutable_dataclass
@@ -233,123 +227,3 @@ ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGeneratorSource
 """The source of a model file: a graph, a decode step with in-place KV caches, or a standalone
 generator.
 """
-
-
-def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> Graph:
-    """Return a graph that computes the defaults of `missing_names` from the model's other inputs.
-    If a default depends on another missing input, that input's default is inlined. An input with a
-    circular default remains an input of the graph.
-    """
-    builder, new_values = GraphBuilder(), dict[Value, Value]()
-    for name, facts in defaults.input_facts.items():
-        if name not in missing_names:
-            new_values[defaults.inputs[name]] = builder.add_input(name, facts)
-    pending_names = [n for n in defaults.outputs if n in missing_names]
-    outputs: dict[str, Value] = {}
-    while pending_names:
-        name = _choose_next_default(defaults, pending_names)
-        pending_names.remove(name)
-        for source_name in find_default_sources(defaults, name) - {*builder.inputs} - {*outputs}:
-            new_values[defaults.inputs[source_name]] = builder.add_input(
-                source_name, defaults.input_facts[source_name]
-            )
-        value = defaults.outputs[name]
-        builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
-        outputs[name] = new_values[value]
-        # unless the input has been added, later defaults read the output `name` instead of the
-        # input
-        if name in defaults.inputs:
-            new_values.setdefault(defaults.inputs[name], outputs[name])
-    ordered_outputs = {n: outputs[n] for n in defaults.outputs if n in outputs}
-    return builder.build_graph(defaults.name, ordered_outputs, min_lengths=defaults.min_lengths)
-
-
-def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
-    """Return the name of an input whose default depends on no pending input. If the dependences are
-    circular, return the first of `pending_names`.
-    """
-    ready_names = (
-        n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names}
-    )
-    return next(ready_names, pending_names[0])
-
-
-def find_default_sources(defaults: Graph, name: str) -> set[str]:
-    """Return the names of the inputs on which the default of `name` depends."""
-    value = defaults.outputs[name]
-    used_values = {value, *(a for node in collect_required_nodes([value]) for a in node.args)}
-    return {n for n, v in defaults.inputs.items() if v in used_values}
-
-
-def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
-    """Return the graph of the default of `name` if each position depends only on the token at the
-    same position, otherwise None.
-    """
-    value = defaults.outputs[name]
-    if find_default_sources(defaults, name) != {sequence_input}:
-        return None
-    if value.shape != defaults.inputs[sequence_input].shape:
-        return None
-    used_ops = [node.op for node in collect_required_nodes([value])]
-    if not all(op.is_elementwise or isinstance(op, ops.Constant) for op in used_ops):
-        return None
-    return resolve_missing_inputs(defaults, (name,))
-
-
-def find_circular_default(defaults: Graph) -> str:
-    """Return the name of an input whose default depends on the input itself, or ""."""
-    pending_names = set(defaults.outputs)
-    while ready_names := {
-        n for n in pending_names if not find_default_sources(defaults, n) & pending_names
-    }:
-        pending_names -= ready_names
-    return next((n for n in defaults.outputs if n in pending_names), "")
-
-
-def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
-    """Inline the defaults of all inputs of `graph` that have a default. Each output of `defaults`
-    has the name of its input. If the default of a padding mask is inlined, negative token ids at
-    padded positions become 0.
-    """
-    defaults = resolve_missing_inputs(defaults, defaults.outputs)
-    builder = GraphBuilder()
-    for name, facts in graph.input_facts.items():
-        if name not in defaults.outputs:
-            builder.add_input(name, facts)
-    for parameter in graph.parameter_facts.values():
-        builder.add_parameter(parameter)
-    default_values = _copy_remaining_inputs(defaults, builder)
-    builder.copy_nodes(defaults, default_values)
-    new_values = _copy_remaining_inputs(graph, builder)
-    new_values |= {
-        graph.inputs[n]: default_values[v] for n, v in defaults.outputs.items() if n in graph.inputs
-    }
-    for name in defaults.outputs:
-        if name in graph.inputs and graph.input_facts[name].padding_side:
-            _zero_padding_ids(builder, graph, new_values, graph.inputs[name])
-    new_values |= {v: builder.parameters[n] for n, v in graph.parameters.items()}
-    builder.copy_nodes(graph, new_values)
-    return builder.finish_copy(graph, new_values)
-
-
-def _zero_padding_ids(
-    builder: GraphBuilder, graph: Graph, new_values: dict[Value, Value], mask: Value
-) -> None:
-    """Replace negative token ids at padded positions with 0, so that embedding lookups stay in
-    range. `mask` is the padding mask. `new_values` is updated in place.
-    """
-    for name, facts in graph.input_facts.items():
-        ids = graph.inputs[name]
-        if facts.upper_bound is None or ids not in new_values or ids.shape != mask.shape:
-            continue
-        zero = builder.add_op(ops.Constant(0, ids.dtype))
-        is_negative = builder.add_op(ops.Compare("lt"), new_values[ids], zero)
-        is_padding = builder.add_op(
-            ops.And(), builder.add_op(ops.Not(), new_values[mask]), is_negative
-        )
-        new_values[ids] = builder.add_op(ops.Where(), is_padding, zero, new_values[ids])
-
-
-def _copy_remaining_inputs(graph: Graph, builder: GraphBuilder) -> dict[Value, Value]:
-    """Map the inputs of `graph` to the inputs of `builder` with the same names, if they exist."""
-    return {v: builder.inputs[n] for n, v in graph.inputs.items() if n in builder.inputs}

@@ -1,4 +1,4 @@
-"""Derive an op's dependences from the marks in its signature.
+"""The dependences of an op, which the marks in its signature declare.
 
 A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name, and optionally a mark, to each
 operand axis. The name of an operand axis determines the corresponding result axis. The mark of an

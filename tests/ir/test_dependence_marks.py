@@ -11,7 +11,8 @@ from support.op_examples import EXAMPLES, Array, OpExample, build_example_graph
 from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
-from specc.ir.dependence import Dependence, DependenceMask, find_dependences
+from specc.ir.dependence_marks import Dependence, DependenceMask
+from specc.ir.loop_dependence import find_dependences
 
 
 def evaluate(example: OpExample, operands: list[Array | None]) -> tuple[Array, ...]:
