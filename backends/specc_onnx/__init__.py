@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from specc_onnx.generate.generator_model import build_generation_model
     from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
     from specc_onnx.lower.onnx_targets import DEFAULT_OPSET, TARGETS, get_target
-    from specc_onnx.write.model_file import parse_model, read_model
+    from specc_onnx.model_reader import parse_model, read_model
     from specc_onnx.write.model_writer import write_model
     from specc_onnx.write.onnx_graph import BuiltModel, build_model
     from specc_onnx.write.package_writer import write_package
@@ -40,9 +40,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'specc_onnx' has no attribute {name!r}")
     if name in ("parse_model", "read_model"):
-        from specc_onnx.write import model_file
+        from specc_onnx import model_reader
 
-        return vars(model_file)[name]
+        return vars(model_reader)[name]
     from specc_onnx.generate import generator_model
     from specc_onnx.lower import kv_buffer_attention, onnx_targets
     from specc_onnx.write import model_writer, onnx_graph, package_writer

@@ -15,7 +15,7 @@ from specc.calibration.calibration_activations import (
     count_input_features,
     find_calibration_targets,
 )
-from specc.calibration.calibration_data import (
+from specc.calibration.calibration_samples_and_kv_cache_scales import (
     ModelInputs,
     build_model_inputs,
     generate_samples,
@@ -23,7 +23,11 @@ from specc.calibration.calibration_data import (
     raise_not_generative,
     read_calibration_samples,
 )
-from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_gptq
+from specc.calibration.calibration_stages_and_gram_matrices import (
+    RestartSamples,
+    Sample,
+    quantize_with_gptq,
+)
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.compile_job import LoweringJob, copy_job_with_options, prepare_lowering
 from specc.driver.output_writer import write_package

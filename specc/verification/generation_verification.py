@@ -41,7 +41,7 @@ from specc.verification.result_comparison import (
     make_skipped_round,
 )
 from specc.verification.round_coverage import SubgraphCoverage
-from specc.verification.rounding_errors import (
+from specc.verification.rounding_errors_and_overflow import (
     EXTRA_SAMPLE_COUNT,
     MAX_EXPLAINED_RATIO,
     SAMPLE_COUNT,

@@ -27,7 +27,6 @@ from specc.runtime.random_inputs import (
     make_exported_step_sampler,
 )
 from specc.verification.generation_verification import iterate_generation_rounds
-from specc.verification.quantization_error import make_kv_cache_rounding_hook
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
 from specc.verification.result_comparison import (
     MAX_INFORMATIVE_BOUND,
@@ -37,10 +36,11 @@ from specc.verification.result_comparison import (
     format_lengths,
     get_max_magnitude,
     is_bound_tight,
+    make_kv_cache_rounding_hook,
     make_skipped_round,
 )
 from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
-from specc.verification.rounding_errors import (
+from specc.verification.rounding_errors_and_overflow import (
     MAX_FLOAT32,
     HalfPrecisionErrorEstimator,
     PerturbedRun,

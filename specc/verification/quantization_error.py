@@ -1,6 +1,4 @@
-"""Measure the quantization error of each output of a model relative to a baseline, and replace the
-reference's int8 KV cache entries by those of the model.
-"""
+"""Measure the quantization error of each output of a model relative to a baseline."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,71 +8,11 @@ import numpy as np
 from specc import backend
 from specc.analysis.length_limits import find_max_lengths, find_min_lengths
 from specc.diagnostics.diagnostic import raise_error
-from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
-from specc.verification.result_comparison import RELATIVE_TOLERANCE
-from specc.verification.rounding_errors import ResultHook
-
-
-def make_kv_cache_rounding_hook(
-    graph: Graph, results: Mapping[str, Array], weights: Mapping[str, Array]
-) -> ResultHook | None:
-    """Return a hook that replaces quantized KV cache entries of the reference by the entries of the
-    model (`results`) if they differ only at rounding ties. Return None if the graph has no
-    quantized KV cache.
-    """
-    model_codes = {v: results[name] for v, name in _find_quantized_cache_outputs(graph).items()}
-    if not model_codes:
-        return None
-    names = {value: name for name, value in graph.parameters.items()}
-    unquantized_entries = {v.node.args[0] for v in model_codes if v.node}
-    exact: dict[Value, Array] = {}
-
-    def replace_codes(value: Value, array: Array) -> Array:
-        if value in unquantized_entries:
-            exact[value] = array
-        codes, node = model_codes.get(value), value.node
-        if codes is None or node is None:
-            return array
-        x, scale = node.operands
-        # the cache contains the earlier positions, followed by the new positions
-        new_codes = codes[:, :, codes.shape[2] - array.shape[2] :]
-        return resolve_rounding_ties(array, new_codes, exact[x], weights[names[scale]])
-
-    return replace_codes
-
-
-def resolve_rounding_ties(
-    reference_codes: Array, model_codes: Array, x: Array, scale: Array
-) -> Array:
-    """Return the quantized codes of `x / scale`. A code is taken from the model if it differs from
-    the reference by 1 and `x / scale` is a rounding tie within float32 accuracy, and from the
-    reference otherwise.
-    """
-    units = x / scale.astype(np.float64)
-    tie_distance = np.abs(np.abs(units - np.rint(units)) - 0.5)
-    tolerance = RELATIVE_TOLERANCE * np.abs(x).max(initial=0.0) / scale
-    code_difference = np.abs(model_codes.astype(np.int16) - reference_codes)
-    codes: Array = np.where(
-        (code_difference == 1) & (tie_distance <= tolerance), model_codes, reference_codes
-    )
-    return codes
-
-
-def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
-    """Map the new entries of each quantized KV cache to the name of the output with the cache."""
-    output_names = {}
-    for name, value in graph.outputs.items():
-        if value.node and isinstance(value.op, ops.Concat):
-            entries = value.node.operands[-1]
-            if isinstance(entries.op, ops.Quantize):
-                output_names[entries] = name
-    return output_names
-
 
 ERROR_MEASURES = {
     "error": "the largest difference relative to the largest value",

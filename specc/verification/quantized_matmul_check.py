@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
 from specc.verification.result_comparison import RELATIVE_TOLERANCE
-from specc.verification.rounding_errors import UNIT_ROUNDOFF, find_half_precision_dtype
+from specc.verification.rounding_errors_and_overflow import UNIT_ROUNDOFF, find_half_precision_dtype
 
 UINT8_ZERO_POINT = 128
 """The zero point of uint8 values."""

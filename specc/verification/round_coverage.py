@@ -37,7 +37,7 @@ from specc.verification.length_coverage import (
     iterate_lengths_above_thresholds,
 )
 from specc.verification.result_comparison import VerificationRound, make_skipped_round
-from specc.verification.rounding_errors import find_half_precision_dtype
+from specc.verification.rounding_errors_and_overflow import find_half_precision_dtype
 
 MIXED_BATCH_SIZE = 5
 """Batch size for branches that run only if the elements of a batch differ."""

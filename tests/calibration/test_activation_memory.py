@@ -13,7 +13,7 @@ import pytest
 
 from specc import backend
 from specc.backend import TensorSpec
-from specc.calibration import gram_matrices
+from specc.calibration import calibration_stages_and_gram_matrices as gram_matrices
 from specc.calibration.calibration_activations import find_calibration_targets
 from specc.ir import ops
 from specc.ir.array import Array

@@ -26,7 +26,7 @@ graph g(x: float[batch, {WIDE}]) -> (y: float[batch, {WIDE}]) {{
 }}
 """
 LIMITS = """
-from specc.calibration import gram_matrices as stages
+from specc.calibration import calibration_stages_and_gram_matrices as stages
 stages.STAGE_WEIGHT_BYTES = stages.STAGE_GRAM_BYTES = {limit} << 20
 """
 """Planted before the command runs: how much a stage may hold, in MB."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.calibration_factors import compute_weight_factors
 
-from specc.calibration import gram_matrices
+from specc.calibration import calibration_stages_and_gram_matrices as gram_matrices
 from specc.calibration.calibration_activations import find_calibration_targets
 from specc.driver.compile_job import open_compile_job, prepare_lowering
 from specc.driver.compile_options import CompileOptions

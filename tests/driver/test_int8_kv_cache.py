@@ -13,7 +13,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.verification.quantization_error import resolve_rounding_ties
+from specc.verification.result_comparison import resolve_rounding_ties
 from specc_onnx.lower import kv_buffer_attention
 
 LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"

@@ -19,7 +19,7 @@ import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.loaded_model import load_model
-from specc.verification.rounding_errors import HALF_FORMATS
+from specc.verification.rounding_errors_and_overflow import HALF_FORMATS
 from specc.weights.formats.safetensors import write_safetensors
 
 SPECS = ("gpt2", "mixtral", "rnnsearch")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specc import backend
 from specc.backend import TensorSpec
-from specc.calibration import gram_matrices
+from specc.calibration import calibration_stages_and_gram_matrices as gram_matrices
 from specc.calibration.calibration_activations import CalibrationTargets
 from specc.ir.array import Array
 from specc.ir.graph import Graph

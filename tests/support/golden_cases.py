@@ -30,7 +30,7 @@ from specc.cli import main as cli
 from specc.io import atomic_write as output
 from specc.preprocessing import chat_template
 from specc.runtime import loaded_model as running
-from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
+from specc_onnx.model_reader import BLANK_HASH, HASH_KEY, insert_model_hash
 
 DTYPES = {
     "I32": "<i4",

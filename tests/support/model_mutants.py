@@ -20,7 +20,7 @@ from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.verification.result_comparison import compare_result
 from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
-from specc.verification.rounding_errors import (
+from specc.verification.rounding_errors_and_overflow import (
     PerturbedRun,
     compute_position_error_bounds,
     is_rounding_difference,

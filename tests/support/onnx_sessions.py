@@ -18,7 +18,7 @@ from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, get_target
 from specc_onnx.lower.onnx_values import OnnxValue, UnrankedTensor
-from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
+from specc_onnx.model_reader import BLANK_HASH, HASH_KEY, insert_model_hash
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -23,7 +23,7 @@ from specc.verification import generation_verification
 from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.model_verification import iterate_verification_rounds
 from specc.verification.result_comparison import compute_relative_differences
-from specc.verification.rounding_errors import (
+from specc.verification.rounding_errors_and_overflow import (
     HALF_FORMATS,
     MAX_EXPLAINED_RATIO,
     SAMPLE_COUNT,

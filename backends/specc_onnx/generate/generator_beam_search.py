@@ -25,7 +25,7 @@ from specc_onnx.generate.generator_logits_processors import StrategyInputs, emit
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.indexing import emit_top_k
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_axis_length, emit_count_nonzero
 
 NO_SCORE = float("-inf")
 """The score of an unused beam or a banned token."""

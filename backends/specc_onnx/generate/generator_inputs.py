@@ -19,7 +19,7 @@ from specc_onnx.lower.emitter import Emitter, LoweringContext
 from specc_onnx.lower.indexing import emit_zeroed_padding_indices
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_axis_length, emit_count_nonzero
 
 MAX_TOKENS_INPUT = "max_tokens"
 """Name of the input i64[] with the maximum number of generated tokens."""

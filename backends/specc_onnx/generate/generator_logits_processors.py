@@ -17,7 +17,11 @@ from specc_onnx.generate.generator_inputs import (
 )
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue
-from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_count_nonzero, emit_reduce
+from specc_onnx.lower.reshape_reduce_and_matmul import (
+    emit_axis_length,
+    emit_count_nonzero,
+    emit_reduce,
+)
 
 HISTORY_DIM = Dim.symbol("history")
 """The dimension whose size is the number of tokens in the token history."""

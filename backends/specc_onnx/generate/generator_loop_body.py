@@ -21,8 +21,8 @@ from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import LoweringContext
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_axis_length
 from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph, make_branch
-from specc_onnx.lower.tensor_helpers import emit_axis_length
 
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:

@@ -45,7 +45,7 @@ from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, LoweringContext, NameTable, make_unique_name
 from specc_onnx.lower.onnx_values import Tensor
 from specc_onnx.lower.registry import lower_nodes
-from specc_onnx.lower.tensor_helpers import emit_full
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_full
 from specc_onnx.write.onnx_graph import BuiltModel, add_parameters, finish_model
 
 

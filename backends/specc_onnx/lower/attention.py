@@ -20,6 +20,13 @@ from specc_onnx.lower.blocked_attention_loop import (
     emit_blocked_attention_condition,
     emit_local_attention,
 )
+from specc_onnx.lower.blocked_attention_slices import (
+    PositionSpan,
+    QueryKeyAxes,
+    QueryKeySlicer,
+    emit_position_slice,
+    emit_recomputed_slice,
+)
 from specc_onnx.lower.dense_attention import (
     AttentionOperands,
     emit_dense_attention,
@@ -34,16 +41,9 @@ from specc_onnx.lower.predictive_local_attention import (
     emit_window_weights,
     find_attention_window,
 )
-from specc_onnx.lower.query_key_slices import (
-    PositionSpan,
-    QueryKeyAxes,
-    QueryKeySlicer,
-    emit_position_slice,
-    emit_recomputed_slice,
-)
 from specc_onnx.lower.registry import lower
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_matmul, emit_reduce
 from specc_onnx.lower.subgraphs import emit_if
-from specc_onnx.lower.tensor_helpers import emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
 """Metadata key for each attention layer's lowering and the reason why the lowering was chosen."""

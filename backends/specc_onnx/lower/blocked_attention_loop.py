@@ -24,6 +24,11 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type
+from specc_onnx.lower.blocked_attention_slices import (
+    PositionSpan,
+    emit_recomputed_mask,
+    slice_attention_operands,
+)
 from specc_onnx.lower.dense_attention import (
     AttentionOperands,
     AttentionResult,
@@ -34,13 +39,8 @@ from specc_onnx.lower.dense_attention import (
 )
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.query_key_slices import (
-    PositionSpan,
-    emit_recomputed_mask,
-    slice_attention_operands,
-)
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_count_nonzero, emit_full
 from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph, make_branch
-from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
 """The symbolic number of keys per block, if it differs between blocks."""

@@ -16,7 +16,10 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_targets import BF16_CONV_SINCE
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import emit_min_length_padding, emit_nonnegative_size
+from specc_onnx.lower.reshape_reduce_and_matmul import (
+    emit_min_length_padding,
+    emit_nonnegative_size,
+)
 
 MIN_2D_KERNEL_LENGTH = 7
 """Minimum kernel size of depthwise 1-D convolutions that are emitted as 2-D convolutions of height

@@ -16,8 +16,13 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.onnx_targets import PROBABILITIES_OUTPUT_MODE
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
+from specc_onnx.lower.reshape_reduce_and_matmul import (
+    emit_expand,
+    emit_full,
+    emit_reshape,
+    is_always_true,
+)
 from specc_onnx.lower.subgraphs import make_branch
-from specc_onnx.lower.tensor_helpers import emit_expand, emit_full, emit_reshape, is_always_true
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

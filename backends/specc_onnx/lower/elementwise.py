@@ -15,7 +15,7 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.indexing import VALUE_PRESERVING_OPS, is_index_value, is_nonnegative_value
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import emit_min_length_padding, emit_reduce
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_min_length_padding, emit_reduce
 
 INTEGER_DTYPES = frozenset({"i64", "i32"})
 """Integer types in which a graph may compute."""

@@ -16,7 +16,7 @@ from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import emit_arange, emit_nonnegative_size
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_arange, emit_nonnegative_size
 
 lower.add_rules({ops.Last: lambda op, g, x: x.gather(-1, op.axis)})
 

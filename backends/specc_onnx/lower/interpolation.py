@@ -16,7 +16,7 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_targets import HALF_DTYPES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import emit_arange, emit_reshape
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_arange, emit_reshape
 
 CUBIC_COEFFICIENT = -0.75
 """The coefficient `a` of cubic convolution (Keys, 1981) in PyTorch."""

@@ -23,8 +23,8 @@ from specc_onnx.lower.dense_attention import emit_combined_mask, emit_split_head
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import count_users
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_arange, emit_full, is_always_true
 from specc_onnx.lower.subgraphs import emit_if
-from specc_onnx.lower.tensor_helpers import emit_arange, emit_full, is_always_true
 
 BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
 """The capacity of a KV buffer, in positions."""

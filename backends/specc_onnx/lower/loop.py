@@ -19,14 +19,14 @@ from specc_onnx.lower.blocked_attention_loop import assume_nonempty
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
-from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph
-from specc_onnx.lower.tensor_helpers import (
+from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_axis_length,
     emit_count_nonzero,
     emit_full,
     emit_min_length_padding,
     emit_reshape,
 )
+from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph
 
 
 @lower

@@ -25,8 +25,13 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_targets import HALF_DTYPES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower, lower_nodes
+from specc_onnx.lower.reshape_reduce_and_matmul import (
+    emit_flatten,
+    emit_full,
+    emit_reduce,
+    emit_reshape,
+)
 from specc_onnx.lower.subgraphs import EXPERT_LOOP_NAME, emit_body_results, emit_if, make_body_graph
-from specc_onnx.lower.tensor_helpers import emit_flatten, emit_full, emit_reduce, emit_reshape
 
 MAX_INLINE_ELEMENTS = 1 << 26
 """Maximum total number of elements of unrolled expert weights (256 MiB in f32). Unrolled weights

@@ -17,7 +17,7 @@ from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.indexing import emit_checked_indices
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import (
+from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_expand,
     emit_flatten,
     emit_full,

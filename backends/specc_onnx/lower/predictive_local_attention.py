@@ -15,16 +15,16 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention_loop import bind_dim_size
-from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.nn import emit_masked_softmax
-from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor
-from specc_onnx.lower.query_key_slices import (
+from specc_onnx.lower.blocked_attention_slices import (
     PositionSpan,
     emit_position_slice,
     emit_recomputed_slice,
 )
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.nn import emit_masked_softmax
+from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_matmul, emit_reduce
 from specc_onnx.lower.subgraphs import emit_if
-from specc_onnx.lower.tensor_helpers import emit_matmul, emit_reduce
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")
 """The symbolic number of keys in the union of all batch elements' windows."""

@@ -19,7 +19,7 @@ from specc_onnx.lower.indexing import emit_checked_indices
 from specc_onnx.lower.nn import emit_unflatten
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import emit_flatten, emit_reduce, emit_reshape
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_flatten, emit_reduce, emit_reshape
 
 MIN_TOKEN_MAXIMUM = 1e-30
 """Lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""

@@ -16,7 +16,12 @@ from specc.ir.recurrent_as_loop import RecurrentOp, expand_to_scan
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower, lower_expansion
-from specc_onnx.lower.tensor_helpers import emit_arange, emit_count_nonzero, emit_expand, emit_full
+from specc_onnx.lower.reshape_reduce_and_matmul import (
+    emit_arange,
+    emit_count_nonzero,
+    emit_expand,
+    emit_full,
+)
 
 
 def _find_time_major_operand(layer: "_RecurrentLayer", x: Tensor) -> OnnxValue | None:

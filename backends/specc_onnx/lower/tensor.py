@@ -17,7 +17,7 @@ from specc_onnx.lower.indexing import emit_stable_top_k
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.tensor_helpers import (
+from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_arange,
     emit_count_nonzero,
     emit_full,

@@ -23,7 +23,7 @@ from specc.weights.parameter_sources import ParameterSource
 from specc_onnx.generate.generator_inputs import GeneratorDefinition
 from specc_onnx.generate.generator_model import build_generation_model
 from specc_onnx.lower import onnx_targets
-from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
+from specc_onnx.model_reader import BLANK_HASH, HASH_KEY, insert_model_hash
 from specc_onnx.write.onnx_graph import BuiltModel, build_model, set_doc_strings
 from specc_onnx.write.onnx_verifier import verify_built_model
 from specc_onnx.write.weight_placement import WeightPlacement, plan_weight_placement, store_weights

@@ -14,7 +14,7 @@ from specc.ir.graph import Graph
 from specc.transforms import pass_pipeline
 from specc_onnx import build_model, get_target
 from specc_onnx.lower import blocked_attention_loop
-from specc_onnx.lower.query_key_slices import PositionSpan
+from specc_onnx.lower.blocked_attention_slices import PositionSpan
 from specc_onnx.lower.subgraphs import iterate_subgraphs
 from specc_onnx.write.onnx_verifier import verify_built_model
 

@@ -21,9 +21,9 @@ from specc.analysis.blocked_attention_plan import plan_blocked_attention
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
-from specc_onnx.lower import blocked_attention_loop, query_key_slices
+from specc_onnx.lower import blocked_attention_loop, blocked_attention_slices
+from specc_onnx.lower.blocked_attention_slices import PositionSpan
 from specc_onnx.lower.onnx_values import OnnxValue
-from specc_onnx.lower.query_key_slices import PositionSpan
 from specc_onnx.lower.subgraphs import iterate_subgraphs
 from specc_onnx.write.instrumentation import add_attention_outputs
 from specc_onnx.write.onnx_verifier import (
@@ -115,7 +115,7 @@ def test_duplicated_global_keys_are_detected(monkeypatch: pytest.MonkeyPatch) ->
     def twice(keys: PositionSpan, global_positions: OnnxValue) -> OnnxValue:
         return global_positions.g.emit_constant(True, "bool")
 
-    monkeypatch.setattr(query_key_slices, "_emit_not_duplicated", twice)
+    monkeypatch.setattr(blocked_attention_slices, "_emit_not_duplicated", twice)
     with pytest.raises(AssertionError):
         assert (
             measure_max_error(
@@ -187,7 +187,9 @@ def test_only_the_short_branch_has_square_values(opset: int, high: int | None) -
 
 def test_sliced_full_grid_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        query_key_slices.QueryKeySlicer, "_slice_all_operands", lambda self, value, axes: None
+        blocked_attention_slices.QueryKeySlicer,
+        "_slice_all_operands",
+        lambda self, value, axes: None,
     )
     with pytest.raises(AssertionError, match="assert 2 < 2"):
         test_only_the_short_branch_has_square_values(23, 15)

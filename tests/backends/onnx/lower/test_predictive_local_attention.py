@@ -17,7 +17,7 @@ from specc.runtime.random_inputs import make_random_inputs
 from specc.transforms import pass_pipeline
 from specc_onnx import build_model, get_target
 from specc_onnx.lower import predictive_local_attention
-from specc_onnx.lower.query_key_slices import PositionSpan
+from specc_onnx.lower.blocked_attention_slices import PositionSpan
 from specc_onnx.write.onnx_verifier import verify_built_model
 
 

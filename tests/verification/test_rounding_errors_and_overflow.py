@@ -19,7 +19,7 @@ from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.model_verification import iterate_verification_rounds
-from specc.verification.rounding_errors import (
+from specc.verification.rounding_errors_and_overflow import (
     compute_position_error_bounds,
     make_perturbed_evaluator,
 )

@@ -1,5 +1,5 @@
 """Estimate the effect of float32 and 16-bit rounding on results, by evaluating the reference with
-perturbed or rounded values.
+perturbed or rounded values, and report values that overflow.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +17,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph, Node, Value
 from specc.verification.result_comparison import (
     RELATIVE_TOLERANCE,
+    ResultHook,
     compute_relative_differences,
     count_mismatched_positions,
     find_equal_elements,
@@ -40,8 +41,6 @@ EXTRA_SAMPLE_COUNT = 12
 """Number of samples that verify the bounds before a difference is reported."""
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
-
-ResultHook = Callable[[Value, Array], Array]
 
 
 def compute_position_error_bounds(

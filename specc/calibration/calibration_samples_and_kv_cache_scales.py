@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.calibration.gram_matrices import Sample
+from specc.calibration.calibration_stages_and_gram_matrices import Sample
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
