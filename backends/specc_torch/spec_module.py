@@ -18,8 +18,8 @@ from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
 from specc.runtime.training_collator import TrainingCollator
 from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
-from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_sources import make_initial_values
+from specc.weights.weight_rules_and_initializers import parse_initializer
 from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
 

@@ -8,7 +8,7 @@ from specc.cli import terminal
 from specc.cli.options import add_spec_arguments, open_spec_from_arguments
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec
-from specc.driver.weights_section import count_untied_parameters
+from specc.driver.weights_section_and_load_transforms import count_untied_parameters
 from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 

@@ -31,7 +31,6 @@ from specc.driver.compile_options import (
     CompileReport,
     build_compile_options,
 )
-from specc.driver.compiled_model_check import check_model_is_compiled
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
 from specc.io.atomic_write import OutputDirectory
 from specc.io.output_paths import raise_would_overwrite
@@ -39,6 +38,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.library.spec_file_lookup import format_shadowing_note
+from specc.model_loading import check_model_is_compiled
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.loaded_model import LoadedModel
 

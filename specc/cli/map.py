@@ -25,7 +25,6 @@ from specc.cli.options import (
 from specc.cli.terminal import is_progress_shown, print_json_result, print_note, print_result_line
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_thousands
-from specc.driver.compiled_model_check import check_model_is_compiled
 from specc.driver.option_kinds import (
     STRING_LIST_OPTION,
     STRING_OPTION,
@@ -34,6 +33,7 @@ from specc.driver.option_kinds import (
     make_int_parser,
 )
 from specc.io.safe_read import escape_text
+from specc.model_loading import check_model_is_compiled
 
 DEFAULT_LIMITS = BatchLimits()
 INPUT_OPTIONS: Mapping[str, Option] = {

@@ -32,7 +32,6 @@ from specc.cli.run_outputs_and_predictions import (
 from specc.cli.run_task_inputs import add_example_command, has_array_arguments
 from specc.cli.terminal import get_output_settings, print_json_result, print_note
 from specc.diagnostics.diagnostic import SpeccError, raise_error
-from specc.driver.compiled_model_check import check_model_is_compiled
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     STRING_LIST_OPTION,
@@ -43,6 +42,7 @@ from specc.driver.option_kinds import (
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array
+from specc.model_loading import check_model_is_compiled
 from specc.preprocessing.chat_template import MAX_TEXT
 from specc.preprocessing.images import ImageSize
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES

@@ -20,7 +20,6 @@ from specc.cli.options import (
 from specc.cli.terminal import iterate_with_counter, print_json_result
 from specc.diagnostics.diagnostic import ErrorCategory, SpeccError, compute_exit_status, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
-from specc.driver.compiled_model_check import check_model_is_compiled
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     SEED_OPTION,
@@ -32,6 +31,7 @@ from specc.driver.option_kinds import (
 )
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.io.safe_read import escape_text
+from specc.model_loading import check_model_is_compiled
 from specc.runtime.inference_model import InferenceModel, open_compiled_model
 from specc.verification.model_verification import iterate_all_rounds
 from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison

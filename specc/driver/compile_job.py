@@ -31,22 +31,18 @@ from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.target import Target
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
-from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.weights.parameter_sources import (
-    CheckpointBinding,
-    ParameterSource,
-    RandomInitWeights,
-    find_tied_parameters,
-)
-from specc.weights.quantized_checkpoint import find_copyable_quantized_weights, make_scale_source
-from specc.weights.quantized_weights import QuantizedWeights, WeightsWithKVCacheScales
-from specc.weights.transposed_weights_and_norm_folding import (
+from specc.transforms.transposed_weights_and_norm_folding import find_norm_folds
+from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+from specc.weights.norm_folding_and_weight_range_checks import (
     NormFoldedWeights,
     RangeCheckedWeights,
     WeightRangeCheck,
 )
+from specc.weights.parameter_sources import ParameterSource, RandomInitWeights, find_tied_parameters
+from specc.weights.quantized_checkpoint import find_copyable_quantized_weights, make_scale_source
+from specc.weights.quantized_weights import QuantizedWeights, WeightsWithKVCacheScales
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ from specc.ir.model_definition import (
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.transforms import pass_pipeline
-from specc.weights.parameter_sources import CheckpointBinding
+from specc.weights.checkpoint_weight_streaming import CheckpointBinding
 
 LEFT_PADDED_SIDES = ("any", "left")
 

@@ -45,7 +45,7 @@ from specc.ir.model_definition import (
 from specc.ir.types import SAME_POSITION
 from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
 from specc.transforms import pass_pipeline
-from specc.weights.parameter_sources import CheckpointBinding
+from specc.weights.checkpoint_weight_streaming import CheckpointBinding
 
 
 def _derive_streaming_graphs(

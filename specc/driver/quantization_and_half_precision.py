@@ -25,7 +25,7 @@ from specc.transforms.quantization_plan import (
     QuantizationOptions,
     choose_weight_formats,
 )
-from specc.weights.transposed_weights_and_norm_folding import WeightRangeCheck
+from specc.weights.norm_folding_and_weight_range_checks import WeightRangeCheck
 
 
 def make_half_precision_checks(

@@ -17,7 +17,7 @@ from specc.driver.quantize_option_errors import (
     parse_quantize_option,
     raise_invalid_quantize_entry,
 )
-from specc.driver.weights_section import resolve_referenced_file
+from specc.driver.weights_section_and_load_transforms import resolve_referenced_file
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import Program
 from specc.io.safe_read import escape_text

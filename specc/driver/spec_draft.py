@@ -14,7 +14,7 @@ from specc.driver.config_json_check import warn_about_unread_keys
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weight_sources import WeightSources, load_parameters
-from specc.driver.weights_section import mark_tied_weights
+from specc.driver.weights_section_and_load_transforms import mark_tied_weights
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.generate_and_stream_sections import value_to_json

@@ -25,7 +25,7 @@ from specc.driver.sentence_transformers import (
     find_encoder_directory,
     nest_encoder_config,
 )
-from specc.driver.weights_section import check_weight_rules, mark_tied_weights
+from specc.driver.weights_section_and_load_transforms import check_weight_rules, mark_tied_weights
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_inheritance_and_config_overrides import parse_config_settings

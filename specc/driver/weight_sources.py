@@ -11,7 +11,7 @@ from specc.artifact.package_index_and_integrity import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import preprocessing_section
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
-from specc.driver.weights_section import (
+from specc.driver.weights_section_and_load_transforms import (
     evaluate_weight_rules,
     find_spec_weights_file,
     iterate_graph_parameters,
@@ -31,22 +31,23 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.weights.checkpoint_binding import HeadInitialization, bind_parameters
 from specc.weights.checkpoint_files import open_checkpoint
+from specc.weights.checkpoint_weight_streaming import (
+    CheckpointBinding,
+    find_transposed_parameters,
+    remove_weight_transposes,
+)
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
 from specc.weights.lora_targets import check_adapter_tensors_used
-from specc.weights.parameter_sources import (
-    CheckpointBinding,
-    ParameterSource,
-    RandomInitWeights,
-    read_parameter,
-)
+from specc.weights.parameter_sources import ParameterSource, RandomInitWeights, read_parameter
 from specc.weights.quantized_checkpoint import DequantizedCheckpoint
-from specc.weights.transposed_weights_and_norm_folding import (
-    find_transposed_parameters,
-    remove_weight_transposes,
+from specc.weights.weight_rules_and_initializers import (
+    ModelParameter,
+    WeightRules,
+    resolve_ties,
+    select_graph_rules,
 )
-from specc.weights.weight_rules import ModelParameter, WeightRules, resolve_ties, select_graph_rules
 
 
 def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:

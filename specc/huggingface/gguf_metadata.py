@@ -19,7 +19,7 @@ from specc.weights.formats.gguf_file_and_tensor_names import (
     open_gguf,
     select_architecture,
 )
-from specc.weights.formats.gguf_header import GGUFHeader, Metadata
+from specc.weights.formats.gguf_header_and_blocks import GGUFHeader, Metadata
 
 Fields: TypeAlias = dict[str, object]
 

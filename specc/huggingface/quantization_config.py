@@ -9,8 +9,9 @@ from specc.frontend.config_json import JsonMember, JsonObject
 from specc.huggingface.processor_files import get_object
 from specc.io.json_io import Json
 from specc.io.safe_read import escape_text
-from specc.weights.formats.quantized_decoders import QuantizationSettings
-from specc.weights.formats.quantized_formats import GGUF_METHOD, WEIGHT_FORMATS
+from specc.weights.formats.gguf_header_and_blocks import GGUF_METHOD
+from specc.weights.formats.quantized_layout import QuantizationSettings
+from specc.weights.quantized_checkpoint import WEIGHT_FORMATS
 
 QUANTIZATION_KEY = "quantization_config"
 QUANTIZATION_METHODS = tuple(

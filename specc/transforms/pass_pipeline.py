@@ -34,7 +34,6 @@ from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_quantization import quantize_graph, quantize_kv_states
 from specc.transforms.graph_rewrite import RewriteRule, rewrite_graph
-from specc.transforms.linear_weights import find_linear_weights, transpose_stored_weights
 from specc.transforms.mixed_precision import (
     HalfDtype,
     convert_derived_to_half,
@@ -42,6 +41,10 @@ from specc.transforms.mixed_precision import (
 )
 from specc.transforms.quantization_plan import QuantizationOptions, choose_weight_formats
 from specc.transforms.split_scan import split_scan
+from specc.transforms.transposed_weights_and_norm_folding import (
+    find_linear_weights,
+    transpose_stored_weights,
+)
 
 VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 """True if graphs are verified after every pass, as with `--debug` and in tests."""

@@ -8,12 +8,12 @@ from dataclasses import field, replace
 from specc.analysis.mask_bands import find_band_interval
 from specc.analysis.model_cost import count_multiply_adds, format_dim_formula
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.driver.weights_section import count_untied_parameters
+from specc.driver.weights_section_and_load_transforms import count_untied_parameters
 from specc.ir import ops
 from specc.ir.dim import Dim, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.ir_printer_and_lexer import format_ir
-from specc.transforms.linear_weights import restore_weight_layout
+from specc.transforms.transposed_weights_and_norm_folding import restore_weight_layout
 from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label, is_float_value
 from specc.visualize.scope_summary import format_number_ranges
 

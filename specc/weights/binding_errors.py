@@ -13,6 +13,7 @@ from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
 from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.parameter_name_patterns import (
+    ParameterNaming,
     find_nearest_name,
     format_name_groups,
     group_parameter_names,
@@ -22,7 +23,7 @@ from specc.weights.parameter_name_patterns import (
 )
 from specc.weights.parameter_sources import RandomInitWeights
 from specc.weights.weight_expressions import Shape
-from specc.weights.weight_rules import ModelParameter, ParameterNaming
+from specc.weights.weight_rules_and_initializers import ModelParameter
 
 MAX_ERRORS = 20
 """Maximum number of binding errors that are reported for one checkpoint."""

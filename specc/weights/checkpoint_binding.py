@@ -10,10 +10,16 @@ from specc.io.safe_read import escape_text
 from specc.weights import binding_errors
 from specc.weights.binding_errors import MissingParameter
 from specc.weights.checkpoint_files import Checkpoint
+from specc.weights.checkpoint_weight_streaming import BoundParameter, CheckpointBinding
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
-from specc.weights.parameter_name_patterns import NamePattern, split_name_at_numbers
-from specc.weights.parameter_sources import BoundParameter, CheckpointBinding, RandomInitWeights
+from specc.weights.parameter_name_patterns import (
+    NamePattern,
+    ParameterNaming,
+    infer_naming,
+    split_name_at_numbers,
+)
+from specc.weights.parameter_sources import RandomInitWeights
 from specc.weights.weight_expressions import (
     Expr,
     FirstPresentExpr,
@@ -24,15 +30,13 @@ from specc.weights.weight_expressions import (
     rename_tensors,
     resolve_first_present,
 )
-from specc.weights.weight_rules import (
+from specc.weights.weight_rules_and_initializers import (
     IgnoreRule,
     LoadRule,
     ModelParameter,
     ParameterMap,
-    ParameterNaming,
     WeightRules,
     check_load_rules_used,
-    infer_naming,
     resolve_ties,
 )
 

@@ -26,8 +26,7 @@ from specc.weights.lora_targets import (
     LoraTargets,
     find_missing_language_adapter_weights,
 )
-from specc.weights.parameter_name_patterns import format_name_groups
-from specc.weights.weight_rules import infer_naming
+from specc.weights.parameter_name_patterns import format_name_groups, infer_naming
 from specc.weights.weight_value_checks import check_finite
 
 MODULE_PREFIX = "base_model.model."

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.io.safe_read import escape_text
+from specc.weights.checkpoint_weight_streaming import CheckpointBinding
 from specc.weights.parameter_name_patterns import format_name_groups
-from specc.weights.parameter_sources import CheckpointBinding
 from specc.weights.weight_expressions import iterate_tensor_names
 
 

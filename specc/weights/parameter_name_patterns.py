@@ -1,11 +1,18 @@
-"""Match, group and compare parameter names with patterns."""
+"""Match, group and compare parameter names with patterns, and infer the names of their tensors."""
 
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
+from specc.io.safe_read import escape_text
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}|\*")
 _LAYER_NUMBER = re.compile(r"[0-9]{1,18}")  # longer digit sequences are not layer numbers
@@ -201,3 +208,132 @@ def _format_range(values: Sequence[str]) -> str:
 def _interleave_parts(literals: Sequence[str], values: Iterable[str]) -> str:
     """Join `literals`, with one item of `values` between two adjacent literals."""
     return literals[0] + "".join(v + rest for v, rest in zip(values, literals[1:], strict=True))
+
+
+@immutable_dataclass
+class ParameterNaming:
+    """The mapping from parameter names to tensor names, which strips `removed_prefix` or adds
+    `added_prefix`. `part_namings` maps the path of each used spec to its naming, longest path
+    first.
+    """
+
+    removed_prefix: str = ""
+    added_prefix: str = ""
+    part_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
+
+    def resolve_name(self, declared: str, tensors: Set[str], prefix: str = "") -> str:
+        """Return the tensor name of the parameter `declared`. If `declared` is the name in a used
+        spec, `prefix` is the path of this spec. `tensors` are the full tensor names in the file.
+        """
+        for path, inner in self.part_namings:
+            if declared.startswith(path):
+                return path + inner.resolve_name(declared[len(path) :], tensors, prefix + path)
+        if self.removed_prefix and declared.startswith(self.removed_prefix):
+            stripped = declared[len(self.removed_prefix) :]
+            is_kept = {prefix + declared, prefix + stripped} & tensors == {prefix + declared}
+            # in some files, only some tensor names have the prefix
+            return declared if is_kept else stripped
+        # In a file, a task head is a sibling of the base model and lacks its prefix, so the prefix
+        # is added only if the file has the resulting name.
+        prefixed = self.added_prefix + declared
+        return prefixed if self.added_prefix and prefix + prefixed in tensors else declared
+
+    def list_candidate_names(self, tensor: str) -> tuple[str, ...]:
+        """Return the parameter names that a tensor name may correspond to."""
+        for path, inner in self.part_namings:
+            if tensor.startswith(path):
+                return tuple(path + n for n in inner.list_candidate_names(tensor[len(path) :]))
+        if self.removed_prefix:
+            return tensor, self.removed_prefix + tensor
+        if tensor.startswith(self.added_prefix):
+            return tensor, tensor.removeprefix(self.added_prefix)
+        return (tensor,)
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        if self.removed_prefix:
+            parts.append(f"without the prefix `{escape_text(self.removed_prefix)}`")
+        if self.added_prefix:
+            parts.append(f"with the prefix `{escape_text(self.added_prefix)}`")
+        parts += [f"under `{escape_text(p)}` {inner}" for p, inner in self.part_namings]
+        return ", ".join(parts) or "as declared"
+
+
+def infer_naming(
+    names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
+) -> ParameterNaming:
+    """Infer the naming of a checkpoint. The naming below each path in `part_paths` is inferred
+    separately, because a used spec may have the names of its own checkpoint. Raise E0515 if two
+    namings match the same number of names.
+    """
+    remaining_names, remaining_tensors = set(names), set(tensors)
+    part_namings: list[tuple[str, ParameterNaming]] = []
+    for prefix in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
+        names = {name for name in remaining_names if name.startswith(prefix)}
+        tensors = {name for name in remaining_tensors if name.startswith(prefix)}
+        # If the file has no names below the path, the whole model may be below a common prefix.
+        if not names or not tensors:
+            continue
+        remaining_names, remaining_tensors = remaining_names - names, remaining_tensors - tensors
+        suffixes = [{name.removeprefix(prefix) for name in group} for group in (names, tensors)]
+        naming = _infer_one_naming(suffixes[0], suffixes[1], path)
+        if naming != ParameterNaming():
+            part_namings.append((prefix, naming))
+    naming = _infer_one_naming(remaining_names, remaining_tensors, path)
+    return replace(naming, part_namings=tuple(part_namings))
+
+
+def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> ParameterNaming:
+    """Infer the naming of the parameters `names` of one spec, without its used specs."""
+    plain_count = len(names & tensors)
+    if plain_count == len(names):
+        return ParameterNaming()
+
+    def resolve_names(naming: ParameterNaming) -> frozenset[str]:
+        return frozenset(naming.resolve_name(declared, tensors) for declared in names)
+
+    candidates = [
+        naming
+        for naming in _list_candidates(names, tensors)
+        # next to a task head, the base model may have no prefix, so a prefix must match more names
+        if not naming.added_prefix
+        or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain_count
+    ]
+    match_counts = {naming: len(resolve_names(naming) & tensors) for naming in candidates}
+    best_count = max(match_counts.values(), default=0)
+    # ignore a naming that matches a few names by coincidence
+    if best_count <= plain_count or 2 * best_count < len(names):
+        return ParameterNaming()
+    best_namings = [naming for naming, count in match_counts.items() if count == best_count]
+    best_namings.sort(key=lambda n: (n.removed_prefix, n.added_prefix))
+    # If several namings resolve to the same tensors, any of them is correct.
+    if len(set(map(resolve_names, best_namings))) > 1:
+        raise_error(
+            "E0515",
+            f"`{escape_text(path)}` contains the weights under several prefixes",
+            notes=[f"{best_count} of {len(names)} names match {n}" for n in best_namings[:6]],
+            helps=[
+                "select one: add the prefix to the spec's names with `under`, and `ignore` the "
+                "others"
+            ],
+        )
+    return best_namings[0]
+
+
+def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
+    """Return namings with a prefix that match at least one tensor, sorted by decreasing number of
+    matches.
+    """
+    counts: Counter[ParameterNaming] = Counter()
+    for longer, shorter in ((names, tensors), (tensors, names)):
+        for name in longer:
+            # try prefixes that end at one of the first four dots
+            for dot in islice(re.finditer(r"\.", name), 4):
+                prefix = name[: dot.end()]
+                naming = ParameterNaming(removed_prefix=prefix)
+                if longer is tensors:
+                    naming = ParameterNaming(added_prefix=prefix)
+                counts[naming] += name[dot.end() :] in shorter
+    # sort by name, so that the result does not depend on the iteration order of sets
+    ordered = sorted(+counts, key=lambda n: (-counts[n], n.removed_prefix, n.added_prefix))
+    return ordered[:16]

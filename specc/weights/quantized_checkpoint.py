@@ -13,18 +13,25 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE, PackedWeightFormat
 from specc.weights.checkpoint_files import ALL_ROWS, Checkpoint
-from specc.weights.formats.quantized_decoders import (
+from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+from specc.weights.formats.fp8_and_compressed_tensors import COMPRESSED_TENSORS_FORMATS, FP8_FORMATS
+from specc.weights.formats.gguf_header_and_blocks import GGUF_FORMATS
+from specc.weights.formats.gptq_awq_and_bitsandbytes import (
+    BITSANDBYTES_FORMATS,
+    GPTQ_AND_AWQ_FORMATS,
+)
+from specc.weights.formats.quantized_layout import (
     Codes,
     LayoutError,
     Lengths,
     QuantizationSettings,
     QuantizedLayout,
+    QuantizedWeightFormat,
     StoredTensors,
     check_tensor_pattern,
 )
-from specc.weights.formats.quantized_formats import WEIGHT_FORMATS, QuantizedWeightFormat
 from specc.weights.formats.safetensors_header import TensorEntry
-from specc.weights.parameter_sources import CheckpointBinding, ParameterSource
+from specc.weights.parameter_sources import ParameterSource
 from specc.weights.weight_expressions import (
     CastExpr,
     ConcatExpr,
@@ -36,6 +43,14 @@ from specc.weights.weight_expressions import (
     TensorExpr,
 )
 
+WEIGHT_FORMATS = (
+    *FP8_FORMATS,
+    *GPTQ_AND_AWQ_FORMATS,
+    *COMPRESSED_TENSORS_FORMATS,
+    *BITSANDBYTES_FORMATS,
+    *GGUF_FORMATS,
+)
+"""All storage formats of quantized weights. Formats with the same marker have different methods."""
 ACTIVATION_TENSORS = (
     "activation_scale",
     "input_scale",

@@ -16,13 +16,14 @@ from specc.ir.array import Array
 from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan, TensorRole
 from specc.weights import int_quantization
 from specc.weights.int_quantization import QuantizationErrorStats
-from specc.weights.parameter_sources import ParameterOverrides, ParameterSource
-from specc.weights.transposed_weights_and_norm_folding import (
+from specc.weights.parameter_sources import (
+    ParameterOverrides,
+    ParameterSource,
     iterate_transposed_rows,
     iterate_weight_rows,
 )
 from specc.weights.weight_expressions import Shape
-from specc.weights.weight_rules import ModelParameter, ParameterMap
+from specc.weights.weight_rules_and_initializers import ModelParameter, ParameterMap
 from specc.weights.weight_value_checks import check_quantized_range
 
 

@@ -29,7 +29,7 @@ from specc.weights.quantized_weights import (
     QuantizedWeights,
     quantize_to_files,
 )
-from specc.weights.weight_rules import ModelParameter
+from specc.weights.weight_rules_and_initializers import ModelParameter
 
 WIDE, MANY = 160, 8
 SUM = 8 * WIDE**2

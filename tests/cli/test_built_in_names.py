@@ -14,7 +14,7 @@ import specc
 from specc.cli.main import main
 from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.weights_section import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
 from specc.weights.formats.safetensors import write_safetensors
 
 TINY = {

@@ -13,7 +13,7 @@ from specc.cli import main as cli
 from specc.cli.list_doc_explain import WEIGHT_RULE_DOCS
 from specc.cli.options import OPTIONS_OF_OTHER_TOOLS
 from specc.diagnostics.render import escape_control_characters
-from specc.driver.weights_section import WEIGHT_TRANSFORMS
+from specc.driver.weights_section_and_load_transforms import WEIGHT_TRANSFORMS
 from specc.io.platform_and_signals import ProcessTerminatedError
 
 SPECC = [sys.executable, "-m", "specc"]

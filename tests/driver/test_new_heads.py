@@ -15,10 +15,10 @@ from specc.artifact.manifest import RandomInitMetadata
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.weights_section import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_sources import make_initial_values
+from specc.weights.weight_rules_and_initializers import parse_initializer
 
 TINY = {
     "model_type": "distilbert", "vocab_size": 11, "dim": 8, "n_heads": 2, "n_layers": 2, "hidden_dim": 12,

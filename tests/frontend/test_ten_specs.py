@@ -20,8 +20,8 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl as write_dsl
 from specc.syntax.parse import decode_spec, parse_spec
 from specc.syntax.yaml.yaml_printer import format_yaml
-from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_sources import make_initial_values
+from specc.weights.weight_rules_and_initializers import parse_initializer
 
 SPECS = Path(__file__).with_name("specs")
 TEXT = "d=32 heads=4 hidden=24 layers=2 vocab=17"

@@ -25,8 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # only names and ranges, which specs contain too
     "specc.decode.setting_names_and_limits": set(),
     "specc.decode.setting_validation": {"specc.decode.setting_names_and_limits", "specc.diagnostics"},
-    # only name patterns, which specs contain too
-    "specc.weights.parameter_name_patterns": set(),
+    # only names and name patterns, which specs contain too
+    "specc.weights.parameter_name_patterns": {"specc.diagnostics", "specc.io"},
     "specc.frontend": {
         "specc.decode.setting_validation", "specc.diagnostics", "specc.io", "specc.ir", "specc.syntax",
         "specc.weights.parameter_name_patterns",
@@ -123,9 +123,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_name_patterns",
     },
     "specc.driver.option_kinds": {"specc.diagnostics", "specc.io"},
-    "specc.driver.compiled_model_check": {
-        "specc.artifact", "specc.diagnostics", "specc.io", "specc.library",
-    },
     "specc.driver": {
         "numpy", "specc.driver.option_kinds", "specc.analysis", "specc.artifact", "specc.backend", "specc.calibration", "specc.decode",
         "specc.decode.setting_validation", "specc.diagnostics", "specc.frontend", "specc.huggingface",
@@ -144,19 +141,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.cli": {
         "numpy", "specc.analysis", "specc.artifact", "specc.batch_inference", "specc.decode.setting_names_and_limits",
         "specc.diagnostics", "specc.drawing", "specc.driver", "specc.driver.option_kinds",
-        "specc.driver.compiled_model_check", "specc.frontend", "specc.huggingface",
-        "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.lsp", "specc.preprocessing",
+        "specc.frontend", "specc.huggingface", "specc.io", "specc.ir", "specc.ir.array", "specc.library",
+        "specc.lsp", "specc.model_loading", "specc.preprocessing",
         "specc.runtime", "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline",
         "specc.verification", "specc.version", "specc.visualize", "specc.weights", "specc.weights.formats",
     },
     # the public interface of compiled models, which must not import the compiler
     "specc.model": {
         "specc.batch_inference", "specc.decode", "specc.diagnostics", "specc.driver.option_kinds",
-        "specc.driver.compiled_model_check", "specc.ir.array", "specc.runtime",
+        "specc.ir.array", "specc.runtime",
     },
     "specc.model_loading": {
-        "specc.decode.setting_names_and_limits", "specc.driver.option_kinds", "specc.driver.compiled_model_check",
-        "specc.model", "specc.runtime",
+        "specc.artifact", "specc.decode.setting_names_and_limits", "specc.diagnostics", "specc.driver.option_kinds",
+        "specc.io", "specc.library", "specc.model", "specc.runtime",
     },
     # the public interface
     "specc.api": {

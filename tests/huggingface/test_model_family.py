@@ -9,7 +9,7 @@ import pytest
 import specc
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.driver.weights_section import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
 from specc.huggingface.model_family import (
     UNSUPPORTED_CLASSES,
     UNSUPPORTED_TYPES,

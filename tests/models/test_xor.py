@@ -12,7 +12,7 @@ from support.elaborated_specs import (
 )
 
 from specc.driver import weight_sources as loading
-from specc.driver.weights_section import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.weights.parameter_sources import read_parameter
 

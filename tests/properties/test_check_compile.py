@@ -31,7 +31,7 @@ from specc.driver.compile_options import CompileOptions
 from specc.driver.preprocessing_section import FILE_ERROR_CODES
 from specc.driver.spec_loader import LoadedSpec, check_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
-from specc.driver.weights_section import count_untied_parameters
+from specc.driver.weights_section_and_load_transforms import count_untied_parameters
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
 from specc.ir.dim import Dim

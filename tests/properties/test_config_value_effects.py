@@ -13,7 +13,7 @@ from support.small_configs import SMALL_CONFIGS
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, open_spec
-from specc.driver.weights_section import read_weight_rules
+from specc.driver.weights_section_and_load_transforms import read_weight_rules
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.generate_and_stream_sections import list_graphs
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config

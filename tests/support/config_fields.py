@@ -18,7 +18,10 @@ import specc_numpy
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver import weight_sources as loading
 from specc.driver.spec_loader import open_spec
-from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
+from specc.driver.weights_section_and_load_transforms import (
+    list_parameters_with_sizes,
+    read_weight_rules,
+)
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.weights.parameter_sources import read_parameter

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import specc_numpy
 from specc.driver.spec_loader import elaborate_spec, iterate_sibling_graphs, open_spec
-from specc.driver.weights_section import (
+from specc.driver.weights_section_and_load_transforms import (
     iterate_graph_parameters,
     list_parameters_with_sizes,
     read_weight_rules,
@@ -25,7 +25,11 @@ from specc.driver.weights_section import (
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.model_definition import ModelDefinition
-from specc.weights.weight_rules import WeightRules, resolve_ties, select_graph_rules
+from specc.weights.weight_rules_and_initializers import (
+    WeightRules,
+    resolve_ties,
+    select_graph_rules,
+)
 from specc_onnx import build_model, get_target
 from support.onnx_sessions import open_silent_session
 

@@ -20,7 +20,7 @@ import specc
 import specc_numpy
 from specc.driver.spec_loader import LoadedSpec, iterate_sibling_graphs, open_spec
 from specc.driver.weight_sources import bind_checkpoint
-from specc.driver.weights_section import (
+from specc.driver.weights_section_and_load_transforms import (
     iterate_graph_parameters,
     list_parameters_with_sizes,
     read_weight_rules,
@@ -31,7 +31,7 @@ from specc.huggingface.model_family import find_graph_for_architecture
 from specc.ir.model_definition import ModelDefinition
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import read_parameter
-from specc.weights.weight_rules import WeightRules, select_graph_rules
+from specc.weights.weight_rules_and_initializers import WeightRules, select_graph_rules
 from support.elaborated_specs import assert_arrays_close
 from support.padded_batches import (
     Arrays,

@@ -15,10 +15,10 @@ from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
 from specc.driver.genai_config_and_export_profiles import RETURNED_LOGITS, apply_export_profile
 from specc.driver.hf_decoder_profile import ExportedGraphs
-from specc.driver.weights_section import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
 from specc.ir.graph import Graph
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.weight_rules import WeightRules
+from specc.weights.weight_rules_and_initializers import WeightRules
 from specc_onnx import build_model, get_target, write_package
 from support.derived_graphs import derive_encoder_and_step
 from support.elaborated_specs import (

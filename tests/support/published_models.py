@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import specc
 from specc.driver import weight_sources as loading
-from specc.driver.weights_section import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
 from specc.huggingface.model_family import load_checkpoint_config
 from specc.huggingface.quantization_config import read_quantization_config
 from specc.io.file_type_detection import is_gguf_path

@@ -15,7 +15,10 @@ from typing import Any
 
 from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
-from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
+from specc.driver.weights_section_and_load_transforms import (
+    list_parameters_with_sizes,
+    read_weight_rules,
+)
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths

@@ -13,7 +13,10 @@ from specc.driver import weight_sources as loading
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, open_spec
-from specc.driver.weights_section import list_parameters_with_sizes, read_weight_rules
+from specc.driver.weights_section_and_load_transforms import (
+    list_parameters_with_sizes,
+    read_weight_rules,
+)
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.graph import Graph
@@ -22,7 +25,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.package_files import read_package_file
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights
-from specc.weights.weight_rules import resolve_ties
+from specc.weights.weight_rules_and_initializers import resolve_ties
 from specc_onnx import get_target, write_package
 
 SPEC = """specc 1

@@ -10,7 +10,7 @@ from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
-from specc.transforms.linear_weights import (
+from specc.transforms.transposed_weights_and_norm_folding import (
     find_linear_weights,
     restore_weight_layout,
     transpose_stored_weights,

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import Diagnostic, Source, Span, SpeccError
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.checkpoint_files import Checkpoint, open_checkpoint
+from specc.weights.checkpoint_weight_streaming import CheckpointBinding
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.parameter_sources import ByteRange, CheckpointBinding, read_parameter
+from specc.weights.parameter_sources import ByteRange, read_parameter
 from specc.weights.weight_expressions import (
     ConcatExpr,
     FirstPresentExpr,
@@ -22,7 +23,7 @@ from specc.weights.weight_expressions import (
     TensorExpr,
     TransposeExpr,
 )
-from specc.weights.weight_rules import (
+from specc.weights.weight_rules_and_initializers import (
     IgnoreRule,
     LoadRule,
     ModelParameter,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.weights.initializers import Initializer, parse_initializer
 from specc.weights.parameter_sources import make_initial_values
+from specc.weights.weight_rules_and_initializers import Initializer, parse_initializer
 
 ALL: list[Initializer] = [
     Initializer("zeros"),

@@ -13,7 +13,7 @@ from specc.weights import int_quantization
 from specc.weights.int_quantization import QuantizationErrorStats
 from specc.weights.parameter_sources import RandomInitWeights
 from specc.weights.quantized_weights import QuantizedWeights
-from specc.weights.weight_rules import ModelParameter
+from specc.weights.weight_rules_and_initializers import ModelParameter
 
 FORMS = [
     QuantizationFormat(

@@ -15,7 +15,7 @@ from specc.ir.ops.quantized import QuantizationFormat
 from specc.weights import int_quantization
 from specc.weights.parameter_sources import ByteRange
 from specc.weights.quantized_weights import QuantizedWeights
-from specc.weights.weight_rules import ModelParameter
+from specc.weights.weight_rules_and_initializers import ModelParameter
 from specc.weights.weight_value_checks import convert_dtype
 
 RNG = np.random.default_rng(7)

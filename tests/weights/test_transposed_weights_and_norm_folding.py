@@ -23,15 +23,15 @@ from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.types import Type
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.transforms import pass_pipeline
-from specc.transforms.linear_weights import find_norm_folds
+from specc.transforms.transposed_weights_and_norm_folding import find_norm_folds
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.parameter_sources import RandomInitWeights, read_parameter
-from specc.weights.transposed_weights_and_norm_folding import (
+from specc.weights.norm_folding_and_weight_range_checks import (
     NormFoldedWeights,
     RangeCheckedWeights,
     WeightRangeCheck,
 )
-from specc.weights.weight_rules import ModelParameter
+from specc.weights.parameter_sources import RandomInitWeights, read_parameter
+from specc.weights.weight_rules_and_initializers import ModelParameter
 
 SPEC = """specc 1
 model m

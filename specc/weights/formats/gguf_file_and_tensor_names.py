@@ -15,7 +15,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.platform_and_signals import read_at_offset
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.weights.formats.gguf_header import (
+from specc.weights.formats.gguf_header_and_blocks import (
     MAGIC,
     GGUFHeader,
     Metadata,

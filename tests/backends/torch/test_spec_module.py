@@ -9,8 +9,8 @@ import specc_numpy
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.weights.formats.safetensors import open_safetensors
-from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_sources import make_initial_values
+from specc.weights.weight_rules_and_initializers import parse_initializer
 
 torch = pytest.importorskip("torch")
 specc_torch = pytest.importorskip("specc_torch")

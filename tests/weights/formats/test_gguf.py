@@ -37,7 +37,7 @@ from specc.io.json_io import Json
 from specc.ir.array import Array
 from specc.weights.checkpoint_files import open_checkpoint
 from specc.weights.formats.gguf_file_and_tensor_names import open_gguf
-from specc.weights.formats.quantized_decoders import QuantizationSettings
+from specc.weights.formats.quantized_layout import QuantizationSettings
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.quantized_checkpoint import DequantizedCheckpoint
 

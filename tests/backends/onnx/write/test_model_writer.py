@@ -22,7 +22,7 @@ from specc.ir.graph import Graph
 from specc.weights.external_data import MAX_INLINE
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES, get_array_dtype
 from specc.weights.parameter_sources import ByteRange
-from specc.weights.weight_rules import ModelParameter
+from specc.weights.weight_rules_and_initializers import ModelParameter
 from specc_onnx import get_target
 from specc_onnx.ort_session import open_ort_model
 from specc_onnx.write.model_writer import write_model

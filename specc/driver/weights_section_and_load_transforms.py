@@ -1,4 +1,6 @@
-"""Read and check the `weights { ... }` section: tied weights, load rules, ignored tensors."""
+"""Read and check the `weights { ... }` section: tied weights, load rules with their transforms,
+ignored tensors.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,15 +21,15 @@ from specc.ir.graph import Graph
 from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 from specc.weights import weight_expressions as t
-from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_name_patterns import NamePattern
-from specc.weights.weight_rules import (
+from specc.weights.weight_rules_and_initializers import (
     IgnoreRule,
     LoadRule,
     ModelParameter,
     WeightRules,
     WeightTyingRule,
     check_load_rules_used,
+    parse_initializer,
     resolve_ties,
     select_graph_rules,
 )

@@ -1,118 +1,21 @@
-"""Rewrite weights: find transposed matrices in a checkpoint, iterate over rows of weights, fold
-norm weights into the following linear layers, and check the range of weights.
+"""Fold norm weights into the following linear layers (`--fold-norms`), and check that the compute
+dtype can represent all weights.
 """
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 
 import numpy as np
 
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.ops.quantized import FoldedNorm
-from specc.weights.formats.safetensors_header import NUMPY_DTYPES
-from specc.weights.parameter_sources import (
-    BoundParameter,
-    ByteRange,
-    CheckpointBinding,
-    ParameterOverrides,
-    ParameterSource,
-    read_parameter,
-)
-from specc.weights.weight_expressions import Expr, TransposeExpr
+from specc.weights.parameter_sources import ByteRange, ParameterOverrides, read_parameter
 from specc.weights.weight_value_checks import CHECKED_VALUES, convert_dtype
-
-
-def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
-    """Return the names of the parameters that a file stores transposed, except sources of ties."""
-    # tied parameters read their source in the spec's layout
-    tie_sources = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
-    return frozenset(
-        name
-        for name, bound in binding.bound_parameters.items()
-        if name not in tie_sources and _find_transposed_operand(binding, bound) is not None
-    )
-
-
-def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
-    """Return the operand of a transpose if it is stored in a file, or else None."""
-    expr = bound.expr
-    if not isinstance(expr, TransposeExpr) or len(bound.parameter.shape) != 2:
-        return None
-    # an identity transpose, or a transpose of a single row or column, does not change the stored
-    # bytes
-    if expr.axes == (0, 1) or binding.find_tensor_byte_range(expr) is not None:
-        return None
-    return expr.x if binding.find_tensor_byte_range(expr.x) is not None else None
-
-
-def remove_weight_transposes(
-    binding: CheckpointBinding, names: Collection[str]
-) -> CheckpointBinding:
-    """Return `binding` with the parameters `names` in the file's layout, `[in, out]`."""
-    bound = dict(binding.bound_parameters)
-    for name in names:
-        source = bound[name]
-        stored = replace(source.parameter, shape=source.parameter.shape[::-1])
-        operand = _find_transposed_operand(binding, source)
-        bound[name] = replace(source, parameter=stored, expr=operand)
-    return replace(binding, bound_parameters=bound)
-
-
-HALF_PRECISION_TYPES = ("f16", "bf16")
-"""Dtypes whose values float32 represents exactly."""
-
-
-def iterate_transposed_rows(
-    values: ParameterSource, name: str, out_channels: int, chunk_rows: int
-) -> Iterator[Array]:
-    """Yield float32 rows `[chunk, in]` of a weight that is stored as `[in, out]`, `chunk_rows` at a
-    time. The whole weight is read into memory.
-    """
-    transposed = read_parameter(values, name, "f32")
-    for matrix in transposed.reshape(-1, transposed.shape[-2], out_channels):
-        for start in range(0, out_channels, chunk_rows):
-            yield np.ascontiguousarray(matrix[:, start : start + chunk_rows].T)
-
-
-def iterate_weight_rows(
-    values: ParameterSource, name: str, out_channels: int, chunk_rows: int
-) -> Iterator[Array]:
-    """Yield the rows `[chunk, in]` of a weight stored as `[out, in]`, `chunk_rows` at a time. Each
-    chunk is a copy, because file buffers are reused.
-    """
-    *stack, _, in_channels = values.parameters[name].shape
-    total = prod(stack) * out_channels * in_channels
-    stored = values.get_stored_dtype(name)
-    # convert narrower dtypes in the copy, because every chunk is a copy
-    dtype = stored if stored in HALF_PRECISION_TYPES else "f32"
-    buffer, filled, total_read = np.empty(0, np.float32), 0, 0
-    for chunk in values.iterate_chunks(name, dtype):
-        elements = np.frombuffer(chunk, NUMPY_DTYPES[dtype])
-        # a chunk may end within a row and may contain several pieces of the buffer
-        while elements.size:
-            if filled == buffer.size:
-                remaining_rows = out_channels - total_read // in_channels % out_channels
-                size = min(chunk_rows, remaining_rows) * in_channels
-                buffer, filled = np.empty(size, np.float32), 0
-            part = elements[: buffer.size - filled]
-            buffer[filled : filled + part.size] = part
-            filled, total_read = filled + part.size, total_read + part.size
-            elements = elements[part.size :]
-            if filled == buffer.size:
-                yield buffer.reshape(-1, in_channels)
-    assert total_read == total, f"{name} ends within a row"
-
 
 MAX_EXPONENT = 40
 """Maximum exponent of a power of two that is folded. The norm weight keeps the remaining factor."""
-FOLDED_NORM_HELP = (
-    "norm weights are folded into these weights, so they cannot be linked to a checkpoint: "
-    "remove --fold-norms, or `fold_norms` in the spec"
-)
-"""Help text for an out-of-range value of a parameter with a folded norm weight."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +71,13 @@ class NormFoldedWeights(ParameterOverrides):
             factors = np.exp2(np.clip(exponents, -MAX_EXPONENT, MAX_EXPONENT)).astype(np.float32)
             self.factor_cache[fold.weight] = factors
         return self.factor_cache[fold.weight]
+
+
+FOLDED_NORM_HELP = (
+    "norm weights are folded into these weights, so they cannot be linked to a checkpoint: "
+    "remove --fold-norms, or `fold_norms` in the spec"
+)
+"""Help text for an out-of-range value of a parameter with a folded norm weight."""
 
 
 CHECKED_SCALES = "scales checked, with values up to"

@@ -1,15 +1,29 @@
-"""Parse the header of GGUF files (llama.cpp): metadata, and the shapes and offsets of tensors."""
+"""Parse the header of GGUF files (llama.cpp): metadata, and the shapes and offsets of tensors.
+Decode blocks of quantized values to codes and scales.
+"""
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
+import numpy as np
+
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.weights.formats.quantized_layout import (
+    Codes,
+    Lengths,
+    OpenWeight,
+    QuantizationSettings,
+    QuantizedLayout,
+    QuantizedWeightFormat,
+    StoredTensors,
+)
 from specc.weights.formats.safetensors_header import MAX_HEADER_BYTES, MAX_LENGTH, Shape
 
 Metadata: TypeAlias = Mapping[str, object]
@@ -247,3 +261,128 @@ def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> Non
         if tensor.offset + tensor.nbytes > size:
             raise _InvalidHeaderError(f"{label} ends after the end of the file, which is cut off")
         previous = tensor
+
+
+DecodeBlocks: TypeAlias = Callable[[Array], Codes]
+"""A decoder from blocks `[..., bytes]` to codes `[..., groups, values]` and scales
+`[..., groups, 1]`."""
+
+
+def _decode_float16(raw: Array) -> Array:
+    """Reinterpret byte pairs as float16 and convert them to float32."""
+    return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
+
+
+def _split_bit_fields(raw: Array, bits: int, width: int) -> Array:
+    """Split bytes into fields of `bits` bits. The result contains, for each run of `width` bytes,
+    first the lowest fields of all bytes.
+    """
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    parts = raw.reshape(*raw.shape[:-1], -1, 1, width)
+    fields = (parts >> shifts) & np.uint8((1 << bits) - 1)
+    return fields.reshape(*raw.shape[:-1], -1)
+
+
+def _reshape_groups(codes: Array, size: int) -> Array:
+    return codes.reshape(*codes.shape[:-1], -1, size)
+
+
+def _decode_q4_0(blocks: Array) -> Codes:
+    codes = _split_bit_fields(blocks[..., 2:], 4, 16).astype(np.int8) - np.int8(8)
+    return codes[..., None, :], _decode_float16(blocks[..., :2])[..., None]
+
+
+def _decode_q8_0(blocks: Array) -> Codes:
+    codes = np.ascontiguousarray(blocks[..., 2:]).view(np.int8)
+    return codes[..., None, :], _decode_float16(blocks[..., :2])[..., None]
+
+
+def _unpack_scales(packed: Array) -> tuple[Array, Array]:
+    """Unpack eight 6-bit scales and eight 6-bit minimums from 12 bytes."""
+    low, high, mixed = (packed[..., start : start + 4] for start in (0, 4, 8))
+    scales = np.concatenate([low & 63, (mixed & 15) | ((low >> 2) & 48)], -1)
+    minimums = np.concatenate([high & 63, (mixed >> 4) | ((high >> 2) & 48)], -1)
+    return scales.astype(np.float32), minimums.astype(np.float32)
+
+
+def _decode_offset_blocks(blocks: Array, codes: Array) -> Codes:
+    """Decode `d * scale * q - dmin * minimum`. Scales are folded into the returned codes."""
+    super_scales = _decode_float16(blocks[..., :4])
+    scales, minimums = _unpack_scales(blocks[..., 4:16])
+    groups = _reshape_groups(codes, 32).astype(np.float32)
+    offset = (super_scales[..., 1:] * minimums)[..., None]
+    values = (super_scales[..., :1] * scales)[..., None] * groups - offset
+    return values, np.ones((*values.shape[:-1], 1), np.float32)
+
+
+def _decode_q4_k(blocks: Array) -> Codes:
+    return _decode_offset_blocks(blocks, _split_bit_fields(blocks[..., 16:], 4, 32))
+
+
+def _decode_q5_k(blocks: Array) -> Codes:
+    low_bits = _split_bit_fields(blocks[..., 48:], 4, 32)
+    high_bits = _split_bit_fields(blocks[..., 16:48], 1, 32)
+    return _decode_offset_blocks(blocks, low_bits | (high_bits << 4))
+
+
+def _decode_q6_k(blocks: Array) -> Codes:
+    low = _split_bit_fields(blocks[..., :128], 4, 64)
+    high = _split_bit_fields(blocks[..., 128:192], 2, 32)
+    codes = (low | (high << 4)).astype(np.int8) - np.int8(32)
+    scales = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).astype(np.float32)
+    return _reshape_groups(codes, 16), (_decode_float16(blocks[..., 208:]) * scales)[..., None]
+
+
+DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
+    "q4_0": (4, _decode_q4_0),
+    "q8_0": (8, _decode_q8_0),
+    "q4_k": (0, _decode_q4_k),
+    "q5_k": (0, _decode_q5_k),
+    "q6_k": (6, _decode_q6_k),
+}
+"""The decoder of each GGUF block type, and its bits per code (0 if codes are not integers)."""
+
+
+QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
+
+
+def make_gguf_layout_function(suffix: str, block_type: GGMLType) -> OpenWeight:
+    """Return the function that opens weights stored as GGUF blocks in the tensor `suffix`."""
+    bits, decode_blocks = DECODERS[block_type.name]
+
+    def open_weight(
+        tensors: StoredTensors, _: Lengths, __: QuantizationSettings
+    ) -> QuantizedLayout:
+        *outer, row_bytes = tensors[suffix].shape
+        width = row_bytes // block_type.nbytes * block_type.block_size
+
+        def decode(tensors: StoredTensors, rows: slice) -> Codes:
+            blocks = _reshape_groups(tensors[suffix][rows], block_type.nbytes)
+            values, scales = decode_blocks(blocks)
+            shape = (*blocks.shape[:-2], width)
+            return values.reshape(shape), np.broadcast_to(scales, values.shape).reshape(shape)
+
+        return QuantizedLayout(
+            shape=(*outer, width),
+            decode=decode,
+            bits=bits,
+            group_size=block_type.block_size,
+            is_uniform=bits > 0,
+        )
+
+    return open_weight
+
+
+GGUF_METHOD = "gguf"
+"""The quantization method of GGUF files, which have no quantization config."""
+
+GGUF_FORMATS = tuple(
+    QuantizedWeightFormat(
+        methods=(GGUF_METHOD,),
+        marker_suffix=f":{block_type.name}",
+        weight_suffix="",
+        required_tensors={f":{block_type.name}": "u8"},
+        open_weight=make_gguf_layout_function(f":{block_type.name}", block_type),
+    )
+    for block_type in QUANTIZED_TYPES
+)

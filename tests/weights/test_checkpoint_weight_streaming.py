@@ -11,10 +11,14 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.checkpoint_files import open_checkpoint
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.initializers import Initializer
 from specc.weights.parameter_sources import RandomInitWeights, make_initial_values, read_parameter
 from specc.weights.weight_expressions import StackExpr, TensorExpr, TransposeExpr
-from specc.weights.weight_rules import LoadRule, ModelParameter, WeightRules
+from specc.weights.weight_rules_and_initializers import (
+    Initializer,
+    LoadRule,
+    ModelParameter,
+    WeightRules,
+)
 
 
 def test_seeded_parameters() -> None:

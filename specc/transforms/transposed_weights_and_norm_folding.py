@@ -1,5 +1,5 @@
 """Store weights of linear layers as `[in, out]`, as some checkpoints do, and find norms whose
-weights can be folded into the following linear layers.
+weights can be folded into the following linear layers (`--fold-norms`).
 
     y = linear(x, w:[out, in])    →    y = linear(x, transpose(w:[in, out]))
 

@@ -1,17 +1,14 @@
-"""Apply a spec's weight rules (tie, load, ignore), and infer the tensor names of parameters."""
+"""Apply a spec's weight rules (tie, load, ignore), and parse initializers like `normal(0.02)`."""
 
+import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import replace
-from itertools import islice
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.suggest import format_suggestion
-from specc.io.safe_read import escape_text
 from specc.weights.parameter_name_patterns import NamePattern, find_nearest_name
 from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
@@ -258,130 +255,66 @@ def _raise_unknown_weight(
     )
 
 
-@immutable_dataclass
-class ParameterNaming:
-    """The mapping from parameter names to tensor names, which strips `removed_prefix` or adds
-    `added_prefix`. `part_namings` maps the path of each used spec to its naming, longest path
-    first.
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """A parameter initializer. `zeros`, `ones` and `constant` set every element to 0, 1 or `value`.
+    `normal` has mean 0 and standard deviation `value`. `uniform` is uniform within ±`value`.
+    `fan_in` is uniform within ±value * sqrt(3 / fan_in), so that the output of a linear layer has
+    variance value².
+
+    LeCun et al. 1998, "Efficient BackProp", section 4.6. The fan-in is the product of all axis
+    sizes except the first, because weights are stored as [out, in, …], and 1 for a vector.
+    `fan_in_each` excludes the first axis, along which several weights are stacked.
     """
 
-    removed_prefix: str = ""
-    added_prefix: str = ""
-    part_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
-
-    def resolve_name(self, declared: str, tensors: Set[str], prefix: str = "") -> str:
-        """Return the tensor name of the parameter `declared`. If `declared` is the name in a used
-        spec, `prefix` is the path of this spec. `tensors` are the full tensor names in the file.
-        """
-        for path, inner in self.part_namings:
-            if declared.startswith(path):
-                return path + inner.resolve_name(declared[len(path) :], tensors, prefix + path)
-        if self.removed_prefix and declared.startswith(self.removed_prefix):
-            stripped = declared[len(self.removed_prefix) :]
-            is_kept = {prefix + declared, prefix + stripped} & tensors == {prefix + declared}
-            # in some files, only some tensor names have the prefix
-            return declared if is_kept else stripped
-        # In a file, a task head is a sibling of the base model and lacks its prefix, so the prefix
-        # is added only if the file has the resulting name.
-        prefixed = self.added_prefix + declared
-        return prefixed if self.added_prefix and prefix + prefixed in tensors else declared
-
-    def list_candidate_names(self, tensor: str) -> tuple[str, ...]:
-        """Return the parameter names that a tensor name may correspond to."""
-        for path, inner in self.part_namings:
-            if tensor.startswith(path):
-                return tuple(path + n for n in inner.list_candidate_names(tensor[len(path) :]))
-        if self.removed_prefix:
-            return tensor, self.removed_prefix + tensor
-        if tensor.startswith(self.added_prefix):
-            return tensor, tensor.removeprefix(self.added_prefix)
-        return (tensor,)
+    kind: str
+    value: float = 0.0
 
     def __str__(self) -> str:
-        parts: list[str] = []
-        if self.removed_prefix:
-            parts.append(f"without the prefix `{escape_text(self.removed_prefix)}`")
-        if self.added_prefix:
-            parts.append(f"with the prefix `{escape_text(self.added_prefix)}`")
-        parts += [f"under `{escape_text(p)}` {inner}" for p, inner in self.part_namings]
-        return ", ".join(parts) or "as declared"
+        return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
+
+    def compute_bound(self, shape: tuple[int, ...]) -> float:
+        """Return the bound b of the uniform distribution within ±b for a parameter of shape
+        `shape`.
+        """
+        if self.kind == "uniform":
+            return self.value
+        weight = shape[1:] if self.kind == "fan_in_each" else shape
+        return self.value * math.sqrt(3 / max(1, math.prod(weight[1:])))
 
 
-def infer_naming(
-    names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
-) -> ParameterNaming:
-    """Infer the naming of a checkpoint. The naming below each path in `part_paths` is inferred
-    separately, because a used spec may have the names of its own checkpoint. Raise E0515 if two
-    namings match the same number of names.
+def parse_initializer(text: str, span: Span | None = None) -> Initializer:
+    """Parse an initializer such as `normal(0.02)`. Raise E0516 at `span` if the initializer is
+    invalid.
     """
-    remaining_names, remaining_tensors = set(names), set(tensors)
-    part_namings: list[tuple[str, ParameterNaming]] = []
-    for prefix in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
-        names = {name for name in remaining_names if name.startswith(prefix)}
-        tensors = {name for name in remaining_tensors if name.startswith(prefix)}
-        # If the file has no names below the path, the whole model may be below a common prefix.
-        if not names or not tensors:
-            continue
-        remaining_names, remaining_tensors = remaining_names - names, remaining_tensors - tensors
-        suffixes = [{name.removeprefix(prefix) for name in group} for group in (names, tensors)]
-        naming = _infer_one_naming(suffixes[0], suffixes[1], path)
-        if naming != ParameterNaming():
-            part_namings.append((prefix, naming))
-    naming = _infer_one_naming(remaining_names, remaining_tensors, path)
-    return replace(naming, part_namings=tuple(part_namings))
+    match = _INITIALIZER_PATTERN.fullmatch(text)
+    kind, number = match.groups() if match else ("", None)
+    if kind in PLAIN_KINDS and number is None:
+        return Initializer(kind)
+    if kind in NUMBER_KINDS and number is not None:
+        value = _parse_number(number)
+        if math.isfinite(value) and (value >= 0 or kind == "constant"):
+            return Initializer(kind, value)
+    return raise_error(
+        "E0516",
+        f"`{text}` is not an initializer",
+        span,
+        helps=["write one of zeros, ones, constant(0.5), normal(0.02), uniform(0.1), fan_in(1.0)"],
+    )
 
 
-def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> ParameterNaming:
-    """Infer the naming of the parameters `names` of one spec, without its used specs."""
-    plain_count = len(names & tensors)
-    if plain_count == len(names):
-        return ParameterNaming()
-
-    def resolve_names(naming: ParameterNaming) -> frozenset[str]:
-        return frozenset(naming.resolve_name(declared, tensors) for declared in names)
-
-    candidates = [
-        naming
-        for naming in _list_candidates(names, tensors)
-        # next to a task head, the base model may have no prefix, so a prefix must match more names
-        if not naming.added_prefix
-        or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain_count
-    ]
-    match_counts = {naming: len(resolve_names(naming) & tensors) for naming in candidates}
-    best_count = max(match_counts.values(), default=0)
-    # ignore a naming that matches a few names by coincidence
-    if best_count <= plain_count or 2 * best_count < len(names):
-        return ParameterNaming()
-    best_namings = [naming for naming, count in match_counts.items() if count == best_count]
-    best_namings.sort(key=lambda n: (n.removed_prefix, n.added_prefix))
-    # If several namings resolve to the same tensors, any of them is correct.
-    if len(set(map(resolve_names, best_namings))) > 1:
-        raise_error(
-            "E0515",
-            f"`{escape_text(path)}` contains the weights under several prefixes",
-            notes=[f"{best_count} of {len(names)} names match {n}" for n in best_namings[:6]],
-            helps=[
-                "select one: add the prefix to the spec's names with `under`, and `ignore` the "
-                "others"
-            ],
-        )
-    return best_namings[0]
+def _parse_number(text: str) -> float:
+    """Parse a number, or return NaN if the text is not a number."""
+    try:
+        return float(text)
+    except ValueError:  # the regular expression also matches invalid numbers such as `1e` and `+-`
+        return math.nan
 
 
-def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
-    """Return namings with a prefix that match at least one tensor, sorted by decreasing number of
-    matches.
-    """
-    counts: Counter[ParameterNaming] = Counter()
-    for longer, shorter in ((names, tensors), (tensors, names)):
-        for name in longer:
-            # try prefixes that end at one of the first four dots
-            for dot in islice(re.finditer(r"\.", name), 4):
-                prefix = name[: dot.end()]
-                naming = ParameterNaming(removed_prefix=prefix)
-                if longer is tensors:
-                    naming = ParameterNaming(added_prefix=prefix)
-                counts[naming] += name[dot.end() :] in shorter
-    # sort by name, so that the result does not depend on the iteration order of sets
-    ordered = sorted(+counts, key=lambda n: (-counts[n], n.removed_prefix, n.added_prefix))
-    return ordered[:16]
+PLAIN_KINDS = ("zeros", "ones")
+
+
+NUMBER_KINDS = ("constant", "normal", "uniform", "fan_in", "fan_in_each")
+
+
+_INITIALIZER_PATTERN = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\s*", re.ASCII)
