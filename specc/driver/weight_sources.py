@@ -17,7 +17,7 @@ from specc.driver.weights_section_and_load_transforms import (
     iterate_graph_parameters,
     list_parameters_with_sizes,
 )
-from specc.frontend.elaboration_state import extend_recursion_limit
+from specc.frontend.elaboration_limits_and_errors import extend_recursion_limit
 from specc.huggingface.adapter_config import open_adapter
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.quantization_config import GGUF_QUANTIZATION, CheckpointQuantization

@@ -15,12 +15,12 @@ from specc.frontend.declared_types import (
 from specc.frontend.elaboration_context import (
     EMPTY_NAMES,
     ElaborationContext,
-    ErrorCollectorContext,
     LexicalScope,
     SpecNamespace,
     UnevaluatedCall,
+    record_value,
 )
-from specc.frontend.elaboration_state import record_value
+from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext
 from specc.frontend.expressions import select_conditional_branch
 from specc.frontend.foreign_names import match_options
 from specc.frontend.name_lookup import evaluate_with_expected_type
@@ -103,7 +103,7 @@ def call_block(
     bind_arguments(block, _collect_arguments(target, call), env)
     with (
         push_block_call(block, expr, call.caller),
-        context.track_user_call(expr.span, is_standard=module.is_standard),
+        context.errors.track_user_call(expr.span, is_standard=module.is_standard),
         context.weights.sharing.push_call(expr, call.explicit_weight_scope),
         label_call_in_errors(context, expr.span if is_other_file else None, expr.function.path),
     ):

@@ -8,12 +8,8 @@ from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
-from specc.frontend.elaboration_context import (
-    ElaborationContext,
-    ErrorCollectorContext,
-    LexicalScope,
-    UnevaluatedCall,
-)
+from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, UnevaluatedCall
+from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext
 from specc.frontend.expressions import select_conditional_branch
 from specc.frontend.foreign_names import match_options, raise_unknown_option
 from specc.frontend.mask_and_bias_definitions import bind_definition

@@ -8,13 +8,8 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Origin, Span, SpeccE
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonObject
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
-from specc.frontend.elaboration_context import (
-    ElaborationContext,
-    ErrorCollectorContext,
-    LexicalScope,
-    SpecNamespace,
-)
-from specc.frontend.elaboration_state import StepBudget
+from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, SpecNamespace
+from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext, StepBudget
 from specc.frontend.hf_config import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS, read_hf_config_field
 from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
 from specc.frontend.node_builder import NodeBuilder

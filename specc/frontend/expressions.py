@@ -8,8 +8,8 @@ from typing import Any
 
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend.builtins.indexing import index_tensor
-from specc.frontend.elaboration_context import LexicalScope
-from specc.frontend.elaboration_state import OPERATION_COST, record_value
+from specc.frontend.elaboration_context import LexicalScope, record_value
+from specc.frontend.elaboration_limits_and_errors import OPERATION_COST
 from specc.frontend.mask_and_bias_definitions import (
     index_with_index_variables,
     uses_index_variables,

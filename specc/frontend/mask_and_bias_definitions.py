@@ -10,7 +10,7 @@ from typing import TypeAlias
 from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
 from specc.frontend.elaboration_context import EMPTY_NAMES, ElaborationContext, LexicalScope
-from specc.frontend.elaboration_state import EXPANSION_COST
+from specc.frontend.elaboration_limits_and_errors import EXPANSION_COST
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
@@ -215,7 +215,7 @@ def enter_definition(context: ElaborationContext, function: DefinitionFunction) 
     try:
         # attention layers that use one bound bias share its weights without a `share` rule
         with (
-            context.track_user_call(function.span, is_standard=function.module.is_standard),
+            context.errors.track_user_call(function.span, is_standard=function.module.is_standard),
             context.weights.sharing.enter_definition(function),
         ):
             yield

@@ -7,7 +7,7 @@ from math import prod
 
 from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.frontend.elaboration_context import MAX_GRAPH_NODES, ElaborationContext
-from specc.frontend.elaboration_state import MAX_CONSTANT_ELEMENTS
+from specc.frontend.elaboration_limits_and_errors import MAX_CONSTANT_ELEMENTS
 from specc.frontend.shape_and_type_errors import ShapeMismatch, explain_shape_mismatch
 from specc.frontend.spec_values import Tensor
 from specc.ir import ops
@@ -113,7 +113,7 @@ class NodeBuilder:
         node_scope = context.scope if self.scope is None else self.scope
         try:
             results = context.builder.add_node(
-                op, *values, scope=node_scope, span=context.add_call_site_to_span(span)
+                op, *values, scope=node_scope, span=context.errors.add_call_site_to_span(span)
             )
         except ShapeError as error:
             operation = ShapeMismatch(

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import ErrorCollector, Label, Source, Span, raise_error
 from specc.diagnostics.suggest import format_name_list, suggest_similar_name
-from specc.frontend.elaboration_context import ErrorCollectorContext, SpecNamespace
+from specc.frontend.elaboration_context import SpecNamespace
+from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext
 from specc.io.safe_read import escape_text
 from specc.syntax import ast
 from specc.syntax.input_declarations import iterate_declared_inputs, resolve_declared_inputs

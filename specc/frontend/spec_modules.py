@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.elaboration_context import ErrorCollectorContext, SpecLoader, SpecNamespace
+from specc.frontend.elaboration_context import SpecLoader, SpecNamespace
+from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext
 from specc.frontend.spec_inheritance_and_config_overrides import (
     ConfigAssignment,
     apply_input_overrides,

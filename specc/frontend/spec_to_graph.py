@@ -22,17 +22,17 @@ from specc.frontend.dimension_equations import (
 )
 from specc.frontend.elaboration_context import (
     ElaborationContext,
-    ErrorCollectorContext,
     EvaluationFunctions,
     LexicalScope,
-    SpecNamespace,
-    raise_dynamic_graph_structure_error,
-)
-from specc.frontend.elaboration_state import (
     ResourceCounters,
+    SpecNamespace,
     SymbolicDims,
-    extend_recursion_limit,
+    raise_dynamic_graph_structure_error,
     record_elaboration,
+)
+from specc.frontend.elaboration_limits_and_errors import (
+    ErrorCollectorContext,
+    extend_recursion_limit,
 )
 from specc.frontend.expressions import evaluate_expression
 from specc.frontend.generate_and_stream_sections import (
@@ -130,7 +130,7 @@ def _elaborate_graph(program: Program, reader: ConfigReadOptions, graph: str) ->
     block = _find_graph(program, graph)
     graph_env = replace(env, config_file=reader.config_file)
     main_graph = _build_graph(block, graph_env)
-    context.raise_reported_errors()
+    context.errors.raise_reported_errors()
     defaults = _build_defaults_graph(program, block, graph_env, reader)
     generation, warnings = evaluate_generate_section(program, block, env, main_graph)
     model = ModelDefinition(
@@ -167,7 +167,7 @@ def evaluate_and_check_config(
     ):
         env = LexicalScope(context=context, module=module, config=config)
         try:
-            with context.collect_errors():
+            with context.errors.collect_errors():
                 check_requirement(item, env, assignment_spans)
         # assume that a requirement holds if it depends on symbols
         except UnresolvedValueError:
@@ -229,13 +229,13 @@ def _build_graph(block: ast.Block, file_env: LexicalScope) -> Graph:
     """Build the IR graph of `block`. Raise SpeccError with all errors in inputs and statements."""
     context, module = file_env.context, file_env.module
     env = _add_inputs(block, file_env)
-    context.raise_reported_errors()
+    context.errors.raise_reported_errors()
     results = Results(())
-    with context.collect_errors():
+    with context.errors.collect_errors():
         context.evaluator.check_step_estimate(block, module, env.config, None)
         context.call_stack.append(f"{block.name}@{block.name_span}")
         results = check_block_results(block, run_statements(block.body, env), env)
-    context.raise_reported_errors()
+    context.errors.raise_reported_errors()
     outputs = {n or "output": v.value for n, v in zip(results.names, results.values, strict=True)}
     length_equations = {e.name: env.dims[e.name] for e in block.where}
     min_lengths = {n: m for n, m in module.dims.items() if m}
@@ -251,7 +251,7 @@ def _add_inputs(block: ast.Block, file_env: LexicalScope) -> LexicalScope:
     context, env = file_env.context, replace(file_env, names={}, dims={})
     env.dims.update(evaluate_equations(block, env))
     for param in block.params:
-        with context.collect_errors():
+        with context.errors.collect_errors():
             if not is_tensor_type(param.type):
                 title = f"the graph input `{param.name}` must be a tensor"
                 dtype = param.type.name if param.type.name in ("int", "bool") else "float"
@@ -281,13 +281,13 @@ def _build_defaults_graph(
     env = _add_inputs(block, replace(file_env, context=context))
     outputs = {}
     for param in with_default:
-        with context.collect_errors():
+        with context.errors.collect_errors():
             assert param.default is not None  # `with_default` contains only inputs with a default
             value = env.evaluate_value(param.default)
             value_context = ValueDescription(f"the default of `{param.name}`", param.default.span)
             tensor = check_tensor_type(param.type, value, env, value_context)
             outputs[param.name] = tensor.value
-    context.raise_reported_errors()
+    context.errors.raise_reported_errors()
     graph = context.builder.build_graph(DEFAULTS_GRAPH_NAME, outputs)
     _reject_circular_default(graph, with_default)
     inputs = _find_defaults_inputs(graph)

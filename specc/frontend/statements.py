@@ -10,8 +10,7 @@ from specc.frontend.declared_types import (
     convert_to_declared_type,
     is_tensor_type,
 )
-from specc.frontend.elaboration_context import MAX_LAYERS, LexicalScope
-from specc.frontend.elaboration_state import record_value
+from specc.frontend.elaboration_context import MAX_LAYERS, LexicalScope, record_value
 from specc.frontend.expressions import evaluate_condition, require_integer
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.scan_loops import elaborate_scan
@@ -51,7 +50,7 @@ def run_statements(body: Sequence[ast.Statement], env: LexicalScope) -> Returned
 
 
 def _run_let(statement: ast.Assignment, env: LexicalScope) -> None:
-    with env.context.collect_errors():
+    with env.context.errors.collect_errors():
         value = env.evaluate(statement.value)
         _bind_targets(statement, value, env)
         return
@@ -163,7 +162,7 @@ def _run_when(statement: ast.WhenStatement, env: LexicalScope) -> Returned | Non
 def _run_return(statement: ast.ReturnStatement, env: LexicalScope) -> Returned:
     values: list[EvalResult] = []
     for value in statement.values:
-        with env.context.collect_errors():
+        with env.context.errors.collect_errors():
             values.append(env.evaluate(value))
     # end the block here, because the errors of the missing values have already been reported
     if len(values) < len(statement.values):
@@ -245,7 +244,7 @@ def collect_variable_names(expr: ast.Expr) -> list[ast.Name]:
 
 
 def _run_scan(statement: ast.ScanLoop, env: LexicalScope) -> None:
-    with env.context.collect_errors():
+    with env.context.errors.collect_errors():
         elaborate_scan(statement, env, run_statements)
         return
     for name in (*statement.carry, *statement.collect):

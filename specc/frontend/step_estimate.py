@@ -15,7 +15,12 @@ from specc.frontend.elaboration_context import (
     SpecLoader,
     SpecNamespace,
 )
-from specc.frontend.elaboration_state import EXPANSION_COST, MAX_STEPS, OPERATION_COST, StepBudget
+from specc.frontend.elaboration_limits_and_errors import (
+    EXPANSION_COST,
+    MAX_STEPS,
+    OPERATION_COST,
+    StepBudget,
+)
 from specc.frontend.parameter_kinds import FUNCTION_KIND, TENSOR_KIND
 from specc.frontend.spec_values import SpecValue
 from specc.ir.dim import Dim

@@ -12,7 +12,7 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
 from specc.frontend.config_values import ConfigReadOptions, get_first_trial_value, is_derived_field
 from specc.frontend.elaboration_context import raise_dynamic_graph_structure_error
-from specc.frontend.elaboration_state import StepBudget
+from specc.frontend.elaboration_limits_and_errors import StepBudget
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.spec_values import (

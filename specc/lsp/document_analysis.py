@@ -22,8 +22,7 @@ from specc.diagnostics.diagnostic import (
 )
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec, open_spec
-from specc.frontend.elaboration_context import SpecNamespace
-from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord
+from specc.frontend.elaboration_context import RECORDED_VALUES, ElaborationRecord, SpecNamespace
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs, get_specs_directory
 from specc.syntax import ast
 from specc.syntax.ast import iterate_children, walk_tree

@@ -4,7 +4,7 @@ import pytest
 from support.resource_limits import run_with_limits
 from support.spec_bombs import CHECK_PROGRAM, list_all_bombs, sample_mixed_bombs
 
-from specc.frontend.elaboration_state import MAX_STEPS
+from specc.frontend.elaboration_limits_and_errors import MAX_STEPS
 
 LIMITS = {"", "E0109", "E0110", "E0216", "E0223", "E0224", "E0309", "E0310", "E0521"}
 

@@ -169,11 +169,11 @@ def list_all_bombs() -> dict[str, str]:
 CHECK_PROGRAM = """
 import resource, time
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.frontend import elaboration_context, elaboration_state
+from specc.frontend import elaboration_context, elaboration_limits_and_errors
 from specc.diagnostics.diagnostic import SpeccError
 import tempfile, pathlib
 if given["steps"]:
-    elaboration_state.MAX_STEPS = given["steps"]
+    elaboration_limits_and_errors.MAX_STEPS = given["steps"]
     elaboration_context.MAX_GRAPH_NODES = 2 * given["steps"]
 result = {}
 with tempfile.TemporaryDirectory() as folder:

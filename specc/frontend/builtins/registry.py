@@ -210,7 +210,7 @@ class CallSite:
             name=name,
             type=Type("f32", tuple(dims)),
             initializer=initial,
-            span=self.context.add_call_site_to_span(self.span),
+            span=self.context.errors.add_call_site_to_span(self.span),
             declared_by=self.call.function.path,
         )
         existing_weight = self.context.builder.parameter_facts.get(name)

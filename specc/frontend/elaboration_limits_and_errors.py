@@ -1,28 +1,16 @@
-"""The parts of an elaboration's state, and limits on steps and recursion (E0223, E0110)."""
+"""The limits on steps and recursion (E0223, E0110), and the errors that an elaboration reports."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from sys import _getframe, getrecursionlimit, setrecursionlimit
 from threading import Lock
 
-from specc.diagnostics.diagnostic import Diagnostic, Span, raise_error
-from specc.frontend.spec_values import (
-    ERROR_VALUE,
-    EvalResult,
-    Record,
-    SpecValue,
-    Tensor,
-    describe_value,
-    get_first_result,
-)
-from specc.frontend.weight_paths_and_sharing import ExpertWeights, WeightSharingTracker
-from specc.ir.dim import Dim
-from specc.ir.graph import Value
-from specc.syntax import ast
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
+from specc.frontend.spec_values import AlreadyReportedError, Record, SpecValue
 
+MAX_ERRORS = 20
 BUDGET_EXCEEDED = "E0223"
 MAX_STEPS = 600_000
 """The maximum number of elaboration steps of a spec (E0223). The limit applies to all symbolic
@@ -144,8 +132,7 @@ class ErrorLog:
 
     `dropped_count` is the number of errors beyond the limit. `user_call` is the span of the user's
     call that led to the std code under evaluation, and `normalizer` is the name of the normalizer
-    whose weights are being computed. `ElaborationContext.add_call_site_to_span` adds `user_call`
-    and `normalizer` to spans.
+    whose weights are being computed. `add_call_site_to_span` adds both to spans.
     """
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -153,106 +140,89 @@ class ErrorLog:
     user_call: Span | None = None
     normalizer: str = ""
 
+    @contextmanager
+    def track_user_call(self, span: Span | None, *, is_standard: bool) -> Iterator[None]:
+        """Record a call at `span` in a `with` block. Errors in a block of std (`is_standard`) are
+        shown at the user's call that led to the block.
+        """
+        outer_call = self.user_call
+        self.user_call = (outer_call or span) if is_standard else None
+        try:
+            yield
+        except SpeccError as failed:
+            raise SpeccError(*map(self.relocate_error_to_user_call, failed.diagnostics)) from None
+        finally:
+            self.user_call = outer_call
 
-@dataclass(kw_only=True, slots=True)
-class SymbolicDims:
-    """The symbolic dimensions of an elaboration.
+    def add_call_site_to_span(self, span: Span | None) -> Span | None:
+        """Add the user's call to a span in std, and the current normalizer to any span."""
+        if span is None:
+            return span
+        if self.normalizer and not span.normalizer:
+            span = replace(span, normalizer=self.normalizer)
+        if self.user_call is None or span.source is self.user_call.source:
+            return span
+        return span if span.caller else replace(span, caller=self.user_call)
 
-    With `is_symbolic`, config values are symbols, too. `dynamic_names` are the symbols that are
-    known only at run time. `computed_names` maps integers computed from config symbols, such as
-    `int(0.25 * d)`, to the names of their symbols. `max_length` is the value of `--context-length`
-    on which RoPE frequencies depend, or 0.
-    """
+    def relocate_error_to_user_call(self, error: Diagnostic) -> Diagnostic:
+        """Relocate an error in std to the user's call that led to this error."""
+        span = self.add_call_site_to_span(error.primary.span) if error.primary else None
+        if error.primary is None or span is None or span == error.primary.span:
+            return error
+        return replace(error, primary=Label(span, error.primary.text))
 
-    is_symbolic: bool = False
-    dynamic_names: frozenset[str] = frozenset()
-    computed_names: dict[Value, str] = field(default_factory=dict)
-    max_length: int = 0
+    def report_errors(self, *errors: Diagnostic) -> None:
+        """Record errors, up to a limit. Errors that recur in loop iterations are recorded once."""
+        for error in map(self.relocate_error_to_user_call, errors):
+            if self._is_reported(error):
+                continue
+            if len(self.diagnostics) >= MAX_ERRORS:
+                self.dropped_count += 1
+            else:
+                self.diagnostics.append(error)
 
+    def _is_reported(self, error: Diagnostic) -> bool:
+        """Return True if an error with the same code and location has already been reported. Only
+        the numbers in the two messages may differ. An exceeded step limit is reported only once.
+        """
+        if error.primary is None:
+            return False
+        spans = [d.primary.span for d in self.diagnostics if d.code == error.code and d.primary]
+        return error.primary.span in spans or (bool(spans) and error.code == BUDGET_EXCEEDED)
 
-@dataclass(kw_only=True, slots=True)
-class ResourceCounters:
-    """The resources that an elaboration uses, for the limits E0216, E0223 and E0308.
+    def raise_reported_errors(self) -> None:
+        """Raise all reported errors, and state how many more errors are not shown."""
+        if self.diagnostics:
+            overflow_note = Diagnostic("E0100", f"{self.dropped_count} more errors are not shown")
+            raise SpeccError(*self.diagnostics, *([overflow_note] if self.dropped_count else []))
 
-    `weight_sizes` contains the element counts of the weights of known size, and
-    `weight_element_count` is their sum. `list_items` is the number of items of all lists, and
-    `steps` counts elaboration steps.
-    """
-
-    weight_sizes: dict[str, int] = field(default_factory=dict)
-    weight_element_count: int = 0
-    list_items: int = 0
-    steps: StepBudget = field(default_factory=StepBudget)
-
-
-@dataclass(kw_only=True, slots=True)
-class WeightPathState:
-    """The state that weight paths and weight sharing need.
-
-    `placeholders` contains the parsed placeholders of weight paths, keyed by the span of the string
-    and the text of the placeholder. `sharing` records which call uses which weight. `expert_stacks`
-    contains the experts whose block is being elaborated, the innermost last.
-    """
-
-    placeholders: dict[tuple[Span | None, str], ast.Expr] = field(default_factory=dict)
-    sharing: WeightSharingTracker = field(default_factory=WeightSharingTracker)
-    expert_stacks: list[ExpertWeights] = field(default_factory=list)
-
-
-@dataclass(kw_only=True, slots=True)
-class ValueFacts:
-    """The facts about values of the graph under construction.
-
-    `constant_values` contains values that depend neither on inputs nor on weights. `position_ids`
-    contains the position ids of masks, keyed by role and by the numbers of queries and keys.
-    `sorted_lengths` contains the sizes of sorted axes, whose position ids may be sort indices.
-    """
-
-    constant_values: set[Value] = field(default_factory=set)
-    position_ids: dict[tuple[str, Dim | None, Dim], Tensor] = field(default_factory=dict)
-    sorted_lengths: set[Dim] = field(default_factory=set)
-
-
-MAX_VALUES_PER_SPAN = 4
-"""The maximum number of recorded values per name. A block may be called with many shapes."""
+    def collect_errors(self) -> "ErrorCollectorContext":
+        """Return a context manager that reports errors in its block instead of raising them."""
+        return ErrorCollectorContext(self)
 
 
 @dataclass
-class ElaborationRecord:
-    """The values of names and calls by span. `is_complete` is True if there are no errors."""
+class ErrorCollectorContext:
+    """A context manager that collects errors. Errors are also reported to `log`, if any."""
 
-    is_symbolic: bool
-    values_by_span: dict[Span, list[str]] = field(default_factory=dict)
-    is_complete: bool = False
+    log: ErrorLog | None = None
+    errors: list[Diagnostic] = field(default_factory=list)
+    is_poisoned: bool = False
 
-    def add_value(self, span: Span, value: EvalResult) -> None:
-        """Record a value of the name or call at `span`, up to `MAX_VALUES_PER_SPAN` values."""
-        first_value = get_first_result(value)
-        # a dimension is recorded as its symbolic expression
-        text = str(first_value) if isinstance(first_value, Dim) else describe_value(value)
-        texts = self.values_by_span.setdefault(span, [])
-        if text not in texts and len(texts) < MAX_VALUES_PER_SPAN:
-            texts.append(text)
+    def __enter__(self) -> None:
+        """Enter a `with` block whose errors are collected."""
 
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        diagnostics = error.diagnostics if isinstance(error, SpeccError) else ()
+        if self.log is not None:
+            self.log.report_errors(*diagnostics)
+        self.errors += diagnostics
+        self.is_poisoned |= isinstance(error, AlreadyReportedError)
+        return isinstance(error, SpeccError | AlreadyReportedError)
 
-RECORDED_VALUES: ContextVar[list[ElaborationRecord] | None] = ContextVar("records", default=None)
-"""The records of all elaborations in the current check, or None if recording is disabled."""
-
-
-@contextmanager
-def record_elaboration(*, is_symbolic: bool) -> Iterator[None]:
-    """Record the values of an elaboration in a `with` block, if recording is enabled."""
-    records = RECORDED_VALUES.get()
-    if records is None:
-        yield
-        return
-    records.append(ElaborationRecord(is_symbolic))
-    yield
-    records[-1].is_complete = True
-
-
-def record_value(span: Span | None, value: EvalResult) -> None:
-    """Record `value` for the name or call at `span`, if recording is enabled."""
-    records = RECORDED_VALUES.get()
-    if records and span is not None and value is not ERROR_VALUE:
-        records[-1].add_value(span, value)
+    def raise_collected(self) -> None:
+        """Raise all collected errors, or AlreadyReportedError if all have already been reported."""
+        if self.errors:
+            raise SpeccError(*self.errors)
+        if self.is_poisoned:
+            raise AlreadyReportedError
