@@ -28,6 +28,7 @@ from math import inf
 from typing import TypeAlias
 
 from specc.analysis.time_dataflow_facts import TimeDataflow
+from specc.incremental.demand_propagation import collect_step_nodes
 from specc.incremental.graph_boundary import (
     add_shape_only_input,
     collect_value_symbols,
@@ -35,7 +36,6 @@ from specc.incremental.graph_boundary import (
     remove_unused_inputs,
     split_folded_batch_axis,
 )
-from specc.incremental.position_demand import collect_step_nodes
 from specc.incremental.step_plan import StepPlan
 from specc.ir import ops
 from specc.ir.dim import Dim, min_dims

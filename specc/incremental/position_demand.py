@@ -29,129 +29,203 @@ positions and is needed only at the last position:
     %6 axis 1: the newest position
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, inf
+from typing import TypeAlias
 
 from specc.analysis.time_axis import (
     PREFIX_READ,
     TimeAxis,
     TimeAxisLayout,
     count_positions_before_first_chunk,
-    is_prefix_slice,
+    is_first_position_slice,
 )
 from specc.analysis.time_dataflow import resolve_time_dependence
 from specc.analysis.time_dataflow_facts import TimeDataflow
-from specc.incremental.position_demand_types import (
-    NEWEST_ONLY,
-    AxisName,
-    AxisNames,
-    NonTimeAxisLoop,
-    PositionDemand,
-    PositionDemandContext,
-    PositionNeeds,
-    assign_axis_names,
-    get_stateful_axis,
-    round_demand_to_chunks,
-)
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
-from specc.ir.graph import (
-    Graph,
-    Node,
-    NodeOperands,
-    NodeResults,
-    Value,
-    collect_required_nodes,
-    select_entries,
-)
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, select_entries
 from specc.ir.loop_dependence import find_dependences
+from specc.ir.op import Op
+from specc.ir.signature import assign_operand_axes, assign_result_axes
+
+NEWEST_ONLY = -1.0
+"""The demand for the last position only."""
 
 
-def compute_position_demand(
-    context: PositionDemandContext, outputs: Mapping[Value, float]
-) -> dict[Value, dict[int, float]]:
-    """Return how many earlier positions of every live value are needed along each of its time axes,
-    given how many each output needs along its first time axis. A second time axis of an output (the
-    keys of an attention map) is needed at all positions.
-    """
-    # Nodes are visited in reverse order, so that the demand of all users of a node's results is
-    # known.
-    needs: dict[Value, dict[int, float]] = {}
-    for value, positions in outputs.items():
-        for n, axis in enumerate(context.find_time_axes(value)):
-            _merge_need(needs, value, axis, inf if n else positions)
-    live_nodes = collect_step_nodes(outputs, context.flow)
-    _propagate_demand(context, context.graph, live_nodes, needs)
-    return needs
+STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
+"""Ops that depend on all earlier positions through a state, or that read the first position."""
 
 
-def _propagate_demand(
-    context: PositionDemandContext,
-    graph: Graph,
-    live_nodes: Collection[Node],
-    needs: dict[Value, dict[int, float]],
-) -> None:
-    """Merge the demands of a graph's or loop body's nodes on their operands into `needs`."""
-    for node, results in reversed(graph.nodes):
-        if node not in live_nodes or is_fixed_prefix_slice(node, context.flow):
-            continue
-        if node in context.flow.loop_body_dataflows:
-            _propagate_into_body(context, node, results, needs)
-        node_demand = compute_node_demand(context, node, results, needs)
-        for operand, axes in zip(node.args, node_demand.operand_axes, strict=True):
-            for axis, name in axes.items():
-                if operand is not None:
-                    _merge_need(needs, operand, axis, node_demand.positions[name])
+SEQUENCE_AXIS = 1
+"""The time axis of recurrent layers, [batch, time, features]."""
 
 
-def _propagate_into_body(
-    context: PositionDemandContext,
-    node: Node,
-    results: NodeResults,
-    needs: dict[Value, dict[int, float]],
-) -> None:
-    """Merge the demands of a loop body on its values and captures into `needs`."""
-    loop = NonTimeAxisLoop.from_node(context, node)
-    live_nodes = collect_step_nodes(loop.body_outputs, context.flow)
-    previous: list[Mapping[int, float]] = []
-    while True:
-        output_positions = loop.get_output_positions(results, needs)
-        for value, axes in zip(loop.body_outputs, output_positions, strict=True):
-            for axis, need in axes.items():
-                _merge_need(needs, value, axis, need)
-        # Each iteration must compute the positions of a loop-carried value that the next iteration
-        # needs, so iterate to a fixpoint.
-        if output_positions == previous:
-            return
-        previous = output_positions
-        _propagate_demand(context, loop.body, live_nodes, needs)
+AxisName: TypeAlias = Hashable
 
 
-def collect_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]:
-    """Return every node that `values` need in a decode step, except nodes that compute only
-    operands of an `extent` or constant prefix positions.
+AxisNames: TypeAlias = dict[int, AxisName]
+"""The name of each axis of a value. Axes with equal names have equal sizes."""
+
+
+PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
+
+
+@dataclass(frozen=True)
+class PositionDemand:
+    """The numbers of earlier positions that a node must compute or read, by axis name, and the
+    names of the time axes of its operands and results.
     """
 
-    def get_read_operands(node: Node) -> Iterable[Value]:
-        reads_nothing = isinstance(node.op, ops.Extent) or is_fixed_prefix_slice(node, flow)
-        return () if reads_nothing else node.operands
-
-    return collect_required_nodes(values, get_read_operands)
+    positions: Mapping[AxisName, float]
+    operand_axes: tuple[AxisNames, ...]
+    result_axes: tuple[AxisNames, ...]
 
 
-def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
-    """Return True if a node selects only prefix positions, which are constant during generation."""
-    if not is_prefix_slice(node, flow.time_axis):
-        return False
-    return len(flow.get_state(node.get_operand()).axes) == 1
+@dataclass(frozen=True)
+class PositionDemandContext:
+    """The context of a demand analysis: the graph, its time dataflow, the values that are cached
+    between steps, and the values that cost nothing to recompute.
+
+    Unless `evicts_positions` is True, sliding-window attention caches all positions, which some
+    runtimes expect.
+    """
+
+    graph: Graph
+    flow: TimeDataflow
+    cached_values: Collection[Value] = ()
+    recomputable_values: Collection[Value] = ()
+    evicts_positions: bool = True
+
+    def find_time_axes(self, value: Value | None) -> tuple[int, ...]:
+        """Return the time axes of a value, or () for None."""
+        return tuple(sorted(self.flow.get_state(value).axes)) if value else ()
+
+    def get_axis_layout(self, value: Value, axis: int) -> TimeAxisLayout:
+        """Return the layout of a time axis of a value."""
+        layout = self.flow.time_axis.get_layout(value.shape[axis])
+        assert layout is not None, "a time axis has a dynamic length"
+        return layout
+
+    def get_prefix_length(self, value: Value, axis: int) -> Dim:
+        """Return the number of prefix positions of a time axis of a value."""
+        return self.get_axis_layout(value, axis).prefix_length
+
+    def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
+        """Return True if a decode step computes a node from a state of the previous step, such as a
+        cumulative sum or a loop along the time axis. Other nodes read all positions that they need.
+        """
+        if any(r in self.recomputable_values for r in results):
+            return False
+        if is_first_position_slice(node, self.flow.time_axis):
+            return self._depends_on_time(node)
+        if not isinstance(node.op, STATEFUL_OPS):
+            return False
+        if isinstance(node.op, ops.CumSum) and len(self.find_time_axes(node.first_operand)) > 1:
+            return False  # all keys are available in each step
+        return any(
+            get_stateful_axis(node, a) is not None for a in range(min(2, len(node.args)))
+        ) and self._depends_on_time(node)
+
+    def _depends_on_time(self, node: Node) -> bool:
+        x, axis = get_stateful_operand(node)
+        return axis in self.find_time_axes(x)
 
 
-def compute_node_demand(
+def round_demand_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
+    """Round a demand up to complete chunks, so that strided windows stay aligned."""
+    if layout.rate == 1 or demand <= 0 or demand == inf:
+        return demand
+    if layout.prefix_length.number is None:
+        return inf  # complete chunks may include positions before the first token
+    missing_positions = demand - layout.prefix_length.number
+    if missing_positions <= layout.rate:
+        return demand
+    return layout.prefix_length.number + ceil(missing_positions / layout.rate) * layout.rate
+
+
+def get_stateful_operand(node: Node) -> tuple[Value, int]:
+    """Return the operand that a stateful op processes sequentially, and its axis."""
+    match node.op:
+        case ops.Slice(axis) | ops.Index(axis) | ops.CumSum(axis):
+            return node.get_operand(), axis
+        case ops.Scan(axis=axis):
+            return node.op.get_first_scanned_operand(node), axis
+    return ops.RecurrentLayer.sequence(node), SEQUENCE_AXIS
+
+
+def get_stateful_axis(node: Node, operand: int) -> int | None:
+    """Return the axis along which a stateful op processes an operand sequentially, or None."""
+    match node.op:
+        case ops.Scan(axis=axis, scanned_count=scanned_count, first_body_operand=first_operand):
+            if operand < first_operand:
+                return SEQUENCE_AXIS  # `keep` is [batch, positions] for any scan axis
+            return axis if operand < first_operand + scanned_count else None
+        case ops.CumSum(axis):
+            return axis if operand == 0 else None
+        case ops.Slice(axis) | ops.Index(axis):
+            return axis
+        case ops.RecurrentLayer(sequence=sequence, keep=keep):
+            return SEQUENCE_AXIS if operand in (sequence.index, keep.index) else None
+    return None
+
+
+def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
+    """Return a name for every operand and result axis. Axes with equal names have equal sizes."""
+    if isinstance(node.op, ops.Scan):
+        return _assign_scan_names(node, node.op, results)
+    rule = node.op.get_signature()
+    types = [a.type if a else None for a in node.args]
+    widths: dict[str, int] = {}
+    operands: list[AxisNames] = []
+    for n, (term, arg) in enumerate(rule.pair_operands(types)):
+        marks = (
+            assign_operand_axes(term, arg.rank, node.op.get_first_variadic_group_rank(), n)
+            if arg
+            else ()
+        )
+        for mark, dims in marks:
+            widths[mark.name] = max(widths.get(mark.name, 0), len(dims))
+        operands.append(_name_axes(node.op, [(mark.name, dims) for mark, dims in marks]))
+    result_demands = [
+        _name_axes(node.op, assign_result_axes(term, value.rank, widths).items())
+        for term, value in zip(rule.results, results, strict=True)
+    ]
+    return operands, result_demands
+
+
+def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
+    """Derive axis names from the signature of an op. Equal names are numbered from the right."""
+    is_stateful = isinstance(op, STATEFUL_OPS)
+    return {
+        axis: "rows" if is_stateful and name == "t" else (name, dims.stop - axis)
+        for name, dims in axis_ranges
+        for axis in dims
+    }
+
+
+def _assign_scan_names(
+    node: Node, op: ops.Scan, results: NodeResults
+) -> tuple[list[AxisNames], list[AxisNames]]:
+    """Return axis names: `rows` for the scan axis of a loop, symbolic sizes for other axes."""
+
+    def name_axes(value: Value, scan_axis: int | None) -> AxisNames:
+        names: AxisNames = dict(enumerate(value.shape))
+        return names if scan_axis is None else names | {scan_axis: "rows"}
+
+    operands = [name_axes(a, get_stateful_axis(node, n)) for n, a in enumerate(node.operands)]
+    return operands, [
+        name_axes(value, op.axis if r >= op.carry_count else None)
+        for r, value in enumerate(results)
+    ]
+
+
+def compute_op_demand(
     context: PositionDemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> PositionDemand:
     """Return how many earlier positions a node must compute and read to satisfy `needs`."""
-    if node in context.flow.loop_body_dataflows:
-        return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
         # a read of only the axis size needs no positions
@@ -271,10 +345,3 @@ def _count_window_inputs(
     return (
         max(demand, 0.0) + ceil(dependence.max_offset / dependence.stride)
     ) * dependence.stride + positions_ahead
-
-
-def _merge_need(
-    needs: dict[Value, dict[int, float]], value: Value, axis: int, positions: float
-) -> None:
-    axes = needs.setdefault(value, {})
-    axes[axis] = max(axes.get(axis, NEWEST_ONLY), positions)

@@ -42,12 +42,12 @@ from math import inf, prod
 from typing import Generic, TypeVar
 
 from specc.analysis.time_dataflow_facts import TimeDataflow
-from specc.incremental.position_demand import (
+from specc.incremental.demand_propagation import (
     collect_step_nodes,
     compute_position_demand,
     is_fixed_prefix_slice,
 )
-from specc.incremental.position_demand_types import (
+from specc.incremental.position_demand import (
     NEWEST_ONLY,
     STATEFUL_OPS,
     PositionDemandContext,

@@ -42,10 +42,15 @@ adds the state; its last position is the next state:
 """  # noqa: E501 (a graph is printed with one node per line)
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from specc.analysis.causality import find_time_symbol
+from specc.incremental.demand_propagation import (
+    NonTimeAxisLoop,
+    compute_node_demand,
+    is_fixed_prefix_slice,
+)
 from specc.incremental.encoder_graph import (
     InitialStateValue,
     build_encoder_graph,
@@ -57,44 +62,30 @@ from specc.incremental.graph_boundary import (
     find_folded_batch_axis,
     remove_unused_inputs,
 )
-from specc.incremental.non_time_axis_loops import build_loop_step
-from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
-from specc.incremental.position_demand_types import (
-    NEWEST_ONLY,
-    NonTimeAxisLoop,
-    PositionDemand,
-    get_stateful_operand,
-)
+from specc.incremental.loop_step_graph import build_loop_step
+from specc.incremental.position_demand import NEWEST_ONLY, PositionDemand, get_stateful_operand
 from specc.incremental.state_selection import select_encoder_values
 from specc.incremental.step_plan import (
     OutputPositions,
     PartialStepGraph,
     StepPlan,
     make_unused_name,
-    resize_op,
     resize_type,
 )
-from specc.incremental.step_states import StateNames, StepStates, select_first_position
+from specc.incremental.step_states import (
+    StateNames,
+    StepStates,
+    add_position_ids,
+    map_state_operands,
+    select_first_position,
+)
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, select_entries
 from specc.ir.model_definition import DecodeState, DerivedGraphs
+from specc.ir.op import Op
 
 SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 """Ops that add or remove positions at the start of a time axis."""
-
-
-def add_position_ids(
-    states: StepStates, node: Node, result: Value, demand: PositionDemand
-) -> NodeResults:
-    """Build the needed position ids, which start at 0 if the step has all earlier positions."""
-    draft, plan = states.draft, states.draft.plan
-    (name,) = demand.result_axes[0].values()
-    need, layout = demand.positions[name], plan.get_axis_layout(result, 0)
-    ids = draft.add_node(node, ops.Range(plan.count_positions(need, layout)))
-    if plan.max_cached_chunks == inf and need == inf:
-        return ids
-    first_id = states.build_first_position_id(need, layout)
-    return draft.add_node(node, ops.Arith("add"), *ids, first_id)
 
 
 def build_concat_or_slice(
@@ -252,7 +243,7 @@ class StepGraphBuilder:
             (sums,) = draft.add_node(node, node.op, *draft.slice_operands(node, demand))
             axis = get_stateful_operand(node)[1]
             return self.states.build_running_sum(node, axis, results[0], sums)
-        state_operands = _map_state_operands(self.plan, node, results)
+        state_operands = map_state_operands(self.plan, node, results)
         operands = draft.slice_operands(node, demand, excluded=state_operands)
         # If the node has no operands for initial states, they become additional operands.
         operands += [None] * (max(state_operands, default=-1) + 1 - len(operands))
@@ -288,7 +279,7 @@ def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
         is_built = node in plan.live_nodes and plan.depends_on_time(results[0])
         has_reads = not (isinstance(node.op, ops.Extent) or _is_prefix_dropped(plan, node, results))
         if is_built and has_reads:
-            skipped = _map_state_operands(plan, node, results)
+            skipped = map_state_operands(plan, node, results)
             operands = (a for n, a in enumerate(node.args) if n not in skipped)
             yield from (a for a in operands if a and not plan.depends_on_time(a))
 
@@ -299,19 +290,6 @@ def _is_prefix_dropped(plan: StepPlan, node: Node, results: NodeResults) -> bool
         return False
     demand = compute_node_demand(plan, node, results, plan.needs)
     return demand.positions[demand.result_axes[0][node.op.axis]] <= 0
-
-
-def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:
-    """Map each initial-state operand of a stateful op to the result with the next state."""
-    if not plan.resumes_from_state(node, results):
-        return {}
-    if isinstance(node.op, ops.Scan):
-        first = node.op.first_body_operand + node.op.scanned_count
-        return {first + n: n for n in range(node.op.carry_count)}
-    if isinstance(node.op, ops.RecurrentLayer):
-        # The first result contains all positions; the other results are the final states.
-        return {state.index: n for n, state in enumerate(node.op.initial_states, start=1)}
-    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,3 +376,21 @@ def _make_first_result(step: DecodeGraph, names: Collection[str]) -> dict[str, I
     value = step.plan.graph.outputs[step.first_token_logits]
     axis = next(iter(step.plan.find_time_axes(value)), None)
     return {name: InitialStateValue(value, axis, is_last_position=axis is not None)}
+
+
+def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: PositionDemand) -> Op:
+    """Return a copy of a node's op whose size attributes match the positions that are needed."""
+    match op := node.op:
+        case ops.Expand(axis) if axis in demand.result_axes[0]:
+            # The op broadcasts to the size of a time axis.
+            layout = plan.get_axis_layout(results[0], axis)
+            need = demand.positions[demand.result_axes[0][axis]]
+            return ops.Expand(axis, plan.count_positions(need, layout))
+        case ops.StridedSlice(axis) if axis in demand.result_axes[0]:
+            # The strided slice selects every n-th position, and the number of positions is a
+            # multiple of n.
+            (x,) = node.operands
+            need = demand.positions[demand.operand_axes[0][axis]]
+            stop = plan.count_positions(need, plan.get_axis_layout(x, axis))
+            return replace(op, stop=stop)
+    return op

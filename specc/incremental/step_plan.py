@@ -28,8 +28,8 @@ from typing import Literal
 
 from specc.analysis.time_axis import TimeAxisLayout, is_first_position_slice
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.incremental.position_demand import collect_step_nodes, compute_position_demand
-from specc.incremental.position_demand_types import (
+from specc.incremental.demand_propagation import collect_step_nodes, compute_position_demand
+from specc.incremental.position_demand import (
     NEWEST_ONLY,
     PositionDemand,
     PositionDemandContext,
@@ -366,21 +366,3 @@ class PartialStepGraph:
 def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
     """Return `type` with the axis sizes `lengths`, by axis."""
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))
-
-
-def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: PositionDemand) -> Op:
-    """Return a copy of a node's op whose size attributes match the positions that are needed."""
-    match op := node.op:
-        case ops.Expand(axis) if axis in demand.result_axes[0]:
-            # The op broadcasts to the size of a time axis.
-            layout = plan.get_axis_layout(results[0], axis)
-            need = demand.positions[demand.result_axes[0][axis]]
-            return ops.Expand(axis, plan.count_positions(need, layout))
-        case ops.StridedSlice(axis) if axis in demand.result_axes[0]:
-            # The strided slice selects every n-th position, and the number of positions is a
-            # multiple of n.
-            (x,) = node.operands
-            need = demand.positions[demand.operand_axes[0][axis]]
-            stop = plan.count_positions(need, plan.get_axis_layout(x, axis))
-            return replace(op, stop=stop)
-    return op

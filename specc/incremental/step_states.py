@@ -18,8 +18,8 @@ from specc.analysis.time_axis import TimeAxisLayout
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis, split_folded_batch_axis
-from specc.incremental.position_demand_types import get_stateful_operand
-from specc.incremental.step_plan import PartialStepGraph, resize_type
+from specc.incremental.position_demand import PositionDemand, get_stateful_operand
+from specc.incremental.step_plan import PartialStepGraph, StepPlan, resize_type
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, NodeResults, Value
@@ -304,3 +304,30 @@ def select_first_position(
     if isinstance(node.op, ops.Index):
         return draft.add_node(node, ops.Squeeze(axis), first)
     return (first,)
+
+
+def add_position_ids(
+    states: StepStates, node: Node, result: Value, demand: PositionDemand
+) -> NodeResults:
+    """Build the needed position ids, which start at 0 if the step has all earlier positions."""
+    draft, plan = states.draft, states.draft.plan
+    (name,) = demand.result_axes[0].values()
+    need, layout = demand.positions[name], plan.get_axis_layout(result, 0)
+    ids = draft.add_node(node, ops.Range(plan.count_positions(need, layout)))
+    if plan.max_cached_chunks == inf and need == inf:
+        return ids
+    first_id = states.build_first_position_id(need, layout)
+    return draft.add_node(node, ops.Arith("add"), *ids, first_id)
+
+
+def map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:
+    """Map each initial-state operand of a stateful op to the result with the next state."""
+    if not plan.resumes_from_state(node, results):
+        return {}
+    if isinstance(node.op, ops.Scan):
+        first = node.op.first_body_operand + node.op.scanned_count
+        return {first + n: n for n in range(node.op.carry_count)}
+    if isinstance(node.op, ops.RecurrentLayer):
+        # The first result contains all positions; the other results are the final states.
+        return {state.index: n for n, state in enumerate(node.op.initial_states, start=1)}
+    return {}

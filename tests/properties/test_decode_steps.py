@@ -20,7 +20,7 @@ from support.random_loop_graphs import make_loop_graph
 
 import specc_numpy
 from specc.analysis.causality import check_causality
-from specc.incremental import non_time_axis_loops, position_demand, step_graph, step_plan
+from specc.incremental import loop_step_graph, position_demand, step_graph, step_plan
 from specc.incremental.state_selection import select_cached_values
 from specc.incremental.step_plan import PartialStepGraph, StepPlan
 from specc.incremental.step_states import StepStates
@@ -165,7 +165,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         _read_from_start,
     ),
     "the wrong end is dropped": (PartialStepGraph, "select_last_positions", _drop_newest_positions),
-    "no loop goes on from its state": (step_graph, "_map_state_operands", _keep_no_states),
+    "no loop goes on from its state": (step_graph, "map_state_operands", _keep_no_states),
     "nothing is kept": (step_plan, "select_cached_values", lambda *_: []),
     "everything counts as free": (
         step_plan,
@@ -190,19 +190,15 @@ def _ignore_loop_bodies(*given: Any) -> list[Value]:
 
 
 MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
-    "states of turns that are not run are zeros": (
-        non_time_axis_loops,
-        "replace",
-        _keep_early_exit,
-    ),
+    "states of turns that are not run are zeros": (loop_step_graph, "replace", _keep_early_exit),
     "nothing is kept inside": (step_plan, "select_cached_values", _ignore_loop_bodies),
-    "states begin as zeros": (non_time_axis_loops, "stack_initial_values", lambda *_: {}),
+    "states begin as zeros": (loop_step_graph, "stack_initial_values", lambda *_: {}),
     "a turn begins as the carry behind it": (
-        non_time_axis_loops._ClosedBody,
+        loop_step_graph._ClosedBody,
         "from_loop",
-        lambda loop: non_time_axis_loops._ClosedBody(dict.fromkeys(loop.inputs, loop.inputs[-1])),
+        lambda loop: loop_step_graph._ClosedBody(dict.fromkeys(loop.inputs, loop.inputs[-1])),
     ),
-    "states begin anew": (non_time_axis_loops, "stack_loop_state", lambda state, *_: state),
+    "states begin anew": (loop_step_graph, "stack_loop_state", lambda state, *_: state),
 }
 
 

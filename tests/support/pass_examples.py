@@ -19,8 +19,8 @@ from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts
 from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.incremental.position_demand import compute_position_demand
-from specc.incremental.position_demand_types import NEWEST_ONLY, PositionDemandContext
+from specc.incremental.demand_propagation import compute_position_demand
+from specc.incremental.position_demand import NEWEST_ONLY, PositionDemandContext
 from specc.incremental.state_selection import find_recomputable_values
 from specc.incremental.step_plan import StepPlan
 from specc.ir.dim import Dim

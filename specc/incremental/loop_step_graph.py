@@ -17,9 +17,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from specc.incremental.demand_propagation import NonTimeAxisLoop
 from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis
-from specc.incremental.position_demand_types import NonTimeAxisLoop, PositionDemand
+from specc.incremental.position_demand import PositionDemand
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_required_nodes
