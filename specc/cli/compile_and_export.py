@@ -24,14 +24,10 @@ from specc.cli.options import (
 )
 from specc.cli.terminal import print_json_result, print_result_line, show_write_progress
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.compile_model import compile_model
-from specc.driver.compile_options import (
-    COMPILE_GROUPS,
-    COMPILE_OPTIONS,
-    CompileReport,
-    build_compile_options,
-)
+from specc.driver.compile_model_and_graph_selection import compile_model
+from specc.driver.compile_options import COMPILE_GROUPS, COMPILE_OPTIONS, build_compile_options
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
+from specc.driver.output_files_and_compile_report import CompileReport
 from specc.io.atomic_write import OutputDirectory
 from specc.io.output_paths import raise_would_overwrite
 from specc.io.safe_read import escape_text

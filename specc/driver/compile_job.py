@@ -8,6 +8,8 @@ from typing import Any, get_args
 
 from specc import backend
 from specc.backend import CompilerBackend
+from specc.decode.generation_settings import GenerationSettings, merge_settings
+from specc.diagnostics.diagnostic import raise_error
 from specc.driver import preprocessing_section
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantization_and_half_precision import (
@@ -26,7 +28,7 @@ from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import add_pipeline_task
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
-from specc.ir.model_definition import DerivedGraphs, ModelDefinition, ModelSource
+from specc.ir.model_definition import DerivedGraphs, GenerateSection, ModelDefinition, ModelSource
 from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.target import Target
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -276,3 +278,32 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
         int4_method=STORED_RECIPE if scales is not None else "",
         range_checks=make_half_precision_checks(graph, plan, job.half_dtype),
     )
+
+
+def get_generate_section(model: ModelDefinition) -> GenerateSection:
+    """Return the `generate` section of a model. Raise E0701 if the spec has no `generate` section,
+    and E0977 for a streaming model.
+    """
+    if model.generation is None and model.streaming is not None:
+        raise_error(
+            "E0977",
+            f"`{model.name}` is a streaming model and does not generate sequences",
+            notes=[f"`{model.streaming.sequence_input}` is an input stream, not generated"],
+            helps=["compile it with `--graphs score,step`"],
+        )
+    if model.generation is None:
+        raise_error(
+            "E0701",
+            f"`{model.name}` has no `generate` section",
+            notes=["only `--graphs score` can be compiled"],
+            helps=[
+                "add `generate NAME of INPUT from RESULT { … }` to the spec",
+                "if another graph of the spec has one, select it: --graph NAME",
+            ],
+        )
+    return model.generation
+
+
+def merge_generation_settings(job: CompileJob) -> GenerationSettings:
+    """Return the spec's generation settings, overridden by the settings in the options."""
+    return merge_settings(get_generate_section(job.model).settings, **job.options.generation_config)

@@ -1,14 +1,12 @@
-"""The options of a compilation, the graphs of a package, and the compile report."""
+"""The options of a compilation, and the graphs of a package."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal
 
 from specc.backend import WeightStorage
-from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
-from specc.diagnostics.render import format_repr, format_thousands, render_html_table
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     INTEGER_OPTION,
@@ -36,7 +34,6 @@ from specc.driver.weight_sources import WeightSources
 from specc.io.output_paths import FORCE_HELP
 from specc.io.safe_read import escape_text
 from specc.ir.graph import select_entries
-from specc.ir.model_definition import ModelDefinition
 from specc.transforms.quantization_plan import DEFAULT_GROUP_SIZE, QUANTIZATION_KINDS
 
 PACKAGE_GRAPHS = ("score", "encode", "step", "generate")
@@ -105,38 +102,6 @@ def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
                 f"{', '.join(PACKAGE_GRAPHS)} or `all`",
             )
     return tuple(graph for graph in PACKAGE_GRAPHS if graph in names)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompileReport:
-    """The result of `compile`: the written files with their sizes, remarks and warnings.
-    `attention_forms` describes how each attention layer is lowered, and why.
-    """
-
-    path: Path
-    files: tuple[tuple[Path, int], ...]
-    model: ModelDefinition
-    remarks: tuple[str, ...] = ()
-    warnings: tuple[Diagnostic, ...] = ()
-    attention_forms: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        count = len(self.files)
-        files = "1 file" if count == 1 else f"{count} files"
-        byte_count = format_thousands(sum(size for _, size in self.files))
-        return format_repr(f"compiled {self.model.name}: {self.path}, {files}, {byte_count} bytes")
-
-    def _repr_html_(self) -> str:
-        """Return an HTML table of the written files, for notebooks."""
-        return render_html_table(
-            f"specc compiled {self.model.name}",
-            [
-                ("graph", self.model.graph.format_signature()),
-                *((str(path), f"{format_thousands(size)} bytes") for path, size in self.files),
-                *(("remark", remark) for remark in self.remarks),
-                *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
-            ],
-        )
 
 
 def _parse_graphs(text: str) -> tuple[str, ...]:

@@ -1,132 +1,48 @@
-"""Derive the encoder and step graphs of a generative model and their metadata, and prepare the
-graphs and decoding settings of a standalone generator.
+"""Derive the encoder and step graphs of generative and streaming models, build the graphs of a
+package, and prepare the graphs and decoding settings of a standalone generator.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from specc.analysis.causality import find_time_symbol
-from specc.analysis.length_limits import LengthLimit, find_length_limits
-from specc.analysis.padding_check import can_padding_reach_outputs
-from specc.analysis.time_axis import find_padding_strides
-from specc.artifact.generation_metadata import (
-    GenerationMetadata,
-    convert_length_bounds_to_json,
-    find_length_bounds,
-)
-from specc.artifact.manifest import RECORDED_SETTINGS, UNSUPPORTED_SETTINGS, RandomInitMetadata
-from specc.decode.generation_settings import GenerationSettings, merge_settings
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.artifact.generation_metadata import ChunkConfig, GenerationMetadata
+from specc.artifact.manifest import UNSUPPORTED_SETTINGS
+from specc.backend import ExtraFile, PackageGraph
+from specc.decode.generation_settings import GenerationSettings
 from specc.decode.setting_validation import VocabularySizes
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.compile_job import CompileJob, LoweringJob
+from specc.driver.compile_job import (
+    CompileJob,
+    LoweringJob,
+    get_generate_section,
+    merge_generation_settings,
+)
+from specc.driver.genai_config_and_export_profiles import RETURNED_LOGITS, apply_export_profile
+from specc.driver.manifest_and_generation_metadata import (
+    build_generation_metadata,
+    build_step_metadata,
+    describe_graph,
+    make_generator_metadata_builder,
+)
+from specc.driver.quantize_option_errors import raise_no_int8_kv_cache
 from specc.incremental.step_plan import OutputPositions
+from specc.ir.dim import Dim
 from specc.ir.graph import Graph, select_entries
-from specc.ir.input_shapes_and_defaults import extract_tokenwise_default, resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
 from specc.ir.model_definition import (
-    PAST_LENGTH_INPUT,
-    DecodeState,
     DecodingConfig,
     DerivedGraphs,
     GenerateSection,
-    ModelDefinition,
+    KVBufferGraph,
     StandaloneGeneratorSource,
+    StreamSection,
     count_codebooks,
     has_token_logits,
 )
-from specc.preprocessing.input_checks import LengthBound
-from specc.preprocessing.text_batches_and_windows import find_mask_input
+from specc.ir.types import SAME_POSITION
 from specc.transforms import pass_pipeline
-from specc.weights.checkpoint_weight_streaming import CheckpointBinding
-
-LEFT_PADDED_SIDES = ("any", "left")
-
-
-def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
-    """Return True if sequences of different lengths in the same decode batch do not affect each
-    other's results.
-    """
-    graph, sequence_input = model.graph, derived.sequence_input
-    generation = model.generation
-    assert generation is not None, "derived graphs come from a generative model"
-    if graph.inputs[sequence_input].rank != 2:
-        return False  # inputs with several codebooks do not support continuous batching
-    mask = find_mask_input(graph, sequence_input)
-    sequence_length = graph.inputs[sequence_input].shape[1]
-    token_inputs = {n for n, v in graph.inputs.items() if sequence_length in v.shape}
-    if token_inputs - {sequence_input, mask}:
-        return False  # other token inputs have no known values at left-padded positions
-    if not mask:
-        return _has_fixed_size_states(derived)
-    if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
-        model, mask, sequence_input
-    ):
-        return False
-    # left padding would shift the windows of strided ops
-    if mask in find_padding_strides(graph) or not all(map(_can_pad_left, derived.states)):
-        return False
-    return not can_padding_reach_outputs(graph, mask, (generation.logits_output,))
-
-
-def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
-    """Return True if every state has a fixed size and a batch axis, and no input of the step
-    depends on the number of past positions.
-    """
-    has_fixed_size = all(s.time_axis is None and s.batch_axis is not None for s in derived.states)
-    reads_past = derived.full_length_inputs or PAST_LENGTH_INPUT in derived.step.inputs
-    return has_fixed_size and not reads_past
-
-
-def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) -> bool:
-    """Return True if no token affects the mask value of another generated token."""
-    defaults = model.defaults
-    if defaults is None or mask not in defaults.outputs:
-        return True
-    return extract_tokenwise_default(defaults, mask, sequence_input) is not None
-
-
-def _can_pad_left(state: DecodeState) -> bool:
-    """Return True if left padding can be added to a state and removed from it."""
-    if state.batch_axis is None:
-        return state.name == PAST_LENGTH_INPUT  # all sequences have the same padded length
-    # a sliding window over a state with prefix positions cannot be left-padded
-    return (
-        state.time_axis is None or not state.initial_output or state.max_positions == float("inf")
-    )
-
-
-def get_generate_section(model: ModelDefinition) -> GenerateSection:
-    """Return the `generate` section of a model. Raise E0701 if the spec has no `generate` section,
-    and E0977 for a streaming model.
-    """
-    if model.generation is None and model.streaming is not None:
-        raise_error(
-            "E0977",
-            f"`{model.name}` is a streaming model and does not generate sequences",
-            notes=[f"`{model.streaming.sequence_input}` is an input stream, not generated"],
-            helps=["compile it with `--graphs score,step`"],
-        )
-    if model.generation is None:
-        raise_error(
-            "E0701",
-            f"`{model.name}` has no `generate` section",
-            notes=["only `--graphs score` can be compiled"],
-            helps=[
-                "add `generate NAME of INPUT from RESULT { … }` to the spec",
-                "if another graph of the spec has one, select it: --graph NAME",
-            ],
-        )
-    return model.generation
-
-
-def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
-    """Return the symbolic dimension of the generated or streamed input's time axis, or None if the
-    axis has a fixed size. Raise E0701 if the spec has neither a `generate` nor a `stream` section.
-    """
-    model = job.model
-    stream = model.streaming if model.generation is None else None
-    return find_time_symbol(
-        graph, stream.sequence_input if stream else get_generate_section(model).sequence_input
-    )
 
 
 def derive_graphs(
@@ -160,68 +76,6 @@ def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
     """Return True if specc's runtime can decode, i.e. if token ids are sampled from logits."""
     return has_token_logits(
         graph.inputs[generation.sequence_input].type, graph.outputs[generation.logits_output].type
-    )
-
-
-def build_generation_metadata(
-    job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
-) -> GenerationMetadata:
-    """Build the metadata for generation. `in_place` lists the states that are updated in place."""
-    return replace(
-        build_step_metadata(job, derived, get_generate_section(job.model)),
-        first_token_logits=derived.initial_logits_output,
-        in_place_states=in_place,
-        allows_mixed_lengths=can_batch_mixed_lengths(job.model, derived),
-    )
-
-
-def build_step_metadata(
-    job: LoweringJob, derived: DerivedGraphs, generation: GenerateSection
-) -> GenerationMetadata:
-    """Build the step graph metadata that generation and streaming share."""
-    graph = job.simplified_graph
-    limit = find_position_limit(job, graph)
-    return GenerationMetadata(
-        generation=generation,
-        signature=build_input_signature(job, graph),
-        defaults=job.model.defaults,
-        preprocessing=job.preprocessing,
-        states=derived.states,
-        loop_invariant_inputs=derived.loop_invariant_inputs,
-        full_inputs=derived.full_length_inputs,
-        max_context=limit.max_length if limit else None,
-        length_limiting_table=limit.table_name if limit else "",
-        # sampling uses the seed of the randomly initialized weights
-        random_init=get_random_init_metadata(job),
-        length_bounds=find_non_time_length_bounds(job, graph),
-    )
-
-
-def get_random_init_metadata(job: CompileJob) -> RandomInitMetadata | None:
-    """Return the seed of randomly initialized weights (all weights, or a new task head), or None if
-    no weight is randomly initialized.
-    """
-    if not isinstance(job.parameter_source, CheckpointBinding):
-        seed = job.options.init
-        return None if seed is None else RandomInitMetadata(seed)
-    head = job.parameter_source.head_weights
-    return RandomInitMetadata(head.seed, len(head.parameters)) if head is not None else None
-
-
-def build_input_signature(job: CompileJob, graph: Graph) -> Graph:
-    """Return a graph that contains only the spec's inputs. The generated input may be empty."""
-    spec = job.model.graph
-    time_symbol = _find_job_time_symbol(job, graph)
-    min_lengths = {n: length for n, length in spec.min_lengths.items() if n != time_symbol}
-    return Graph(
-        name="inputs",
-        inputs=spec.inputs,
-        input_facts=spec.input_facts,
-        parameters={},
-        parameter_facts={},
-        nodes=(),
-        outputs={},
-        min_lengths=min_lengths,
     )
 
 
@@ -263,40 +117,6 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
             helps=["`--graphs generate` expects ids [batch, seq] and logits [batch, seq, vocab]"],
         )
     return size
-
-
-def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """Return the sequence length limit that the smallest position embedding sets, or None."""
-    return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
-
-
-def find_non_time_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of all symbolic dimensions except that of the time axis."""
-    time_symbol = _find_job_time_symbol(job, graph)
-    bounds = find_length_bounds(job.model.graph)
-    return {name: bound for name, bound in bounds.items() if name != time_symbol}
-
-
-def get_decode_settings(job: CompileJob, source: StandaloneGeneratorSource) -> dict[str, object]:
-    """Return the metadata of a standalone generator: its generation settings, maximum length and
-    vocabulary size, and whether an empty prompt is allowed (`begins`).
-    """
-    generation, graph = get_generate_section(job.model), source.graph
-    limit = find_position_limit(job, graph)
-    # convert tuples to lists, because JSON has no tuples
-    settings = {
-        RECORDED_SETTINGS[name]: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(merge_generation_settings(job)).items()
-        if name in RECORDED_SETTINGS
-    }
-    return {
-        **settings,
-        "context": limit.max_length if limit else None,
-        "vocabulary": graph.outputs[generation.logits_output].shape[-1].number,
-        "bounds": convert_length_bounds_to_json(find_non_time_length_bounds(job, graph)),
-        "strides": {**find_padding_strides(graph)},
-        "begins": bool(source.derived.initial_logits_output),
-    }
 
 
 def build_standalone_generator(
@@ -349,11 +169,6 @@ def _check_token_settings(
     VocabularySizes(bound.number if bound else None, size).check_token_id_settings(settings)
 
 
-def merge_generation_settings(job: CompileJob) -> GenerationSettings:
-    """Return the spec's generation settings, overridden by the settings in the options."""
-    return merge_settings(get_generate_section(job.model).settings, **job.options.generation_config)
-
-
 def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:
     """Inline the default expressions of all inputs except masks, and return the graph."""
     source, defaults = job.graph, job.model.defaults
@@ -374,3 +189,192 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
         pass_pipeline.inline_default_inputs(source, resolve_missing_inputs(defaults, names)),
         fuses_loops=job.quantize.weight_request is None,
     )
+
+
+def _derive_streaming_graphs(
+    job: LoweringJob, streaming: StreamSection
+) -> tuple[DerivedGraphs, GenerationMetadata]:
+    """Derive the step graph that computes streamed outputs chunk by chunk, and its metadata.
+
+    Raise E0711 to E0718 if an output at a time step depends on later time steps.
+    """
+    graph, defaults = job.simplified_graph, job.model.defaults
+    sequence_input = streaming.sequence_input
+    state = pass_pipeline.run_passes(
+        pass_pipeline.PassState(
+            graph=graph, defaults=defaults, streaming=streaming, logits_positions="new"
+        ),
+        pass_pipeline.DERIVE_PASSES,
+    )
+    derived = state.derived
+    assert derived is not None, "`encode` is the last pass"
+    metadata = build_step_metadata(
+        job, derived, GenerateSection(job.model.name, sequence_input, streaming.streamed_outputs[0])
+    )
+    chunks = ChunkConfig(
+        state.chunk_length,
+        _find_output_lengths(graph, sequence_input, derived.step),
+        _find_pointwise_defaults(defaults, sequence_input),
+    )
+    return derived, replace(metadata, stream_chunks=chunks)
+
+
+def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
+    """Return the inputs whose default at a time step depends only on other inputs at that step, so
+    that the default of a chunk is a slice of the full default.
+    """
+    if defaults is None or sequence_input not in defaults.inputs:
+        return ()
+    symbol = find_time_symbol(defaults, sequence_input)
+    if symbol is None:
+        return ()
+    states = trace_time_dataflow(defaults, symbol)
+    return tuple(
+        name
+        for name, value in defaults.outputs.items()
+        if [*states.get_state(value).axes.values()] == [SAME_POSITION]
+    )
+
+
+def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
+    """Return the step's outputs whose size depends on the input length, with their sizes."""
+    symbol = find_time_symbol(graph, sequence_input)
+    return {
+        name: dims[0]
+        for name in step.outputs
+        if name in graph.outputs
+        and (dims := [d for d in graph.outputs[name].shape if symbol in d.symbols()])
+    }
+
+
+@dataclass(frozen=True)
+class PackageContents:
+    """The contents of a package: graphs by role, extra files, and metadata for `specc.json`."""
+
+    graphs: Mapping[str, PackageGraph]
+    extra_files: tuple[ExtraFile, ...] = ()
+    generation_metadata: Mapping[str, object] = field(default_factory=dict)
+
+
+def build_package_contents(job: LoweringJob) -> PackageContents:
+    """Build the requested graphs of a package with their files and metadata.
+
+    Raise E0701 if the spec is not generative, E0711 to E0718 if the model is not causal, and E0977
+    if generation options are given for a streaming model.
+    """
+    graph_names = job.options.graphs
+    graphs: dict[str, PackageGraph] = {}
+    if "score" in graph_names:
+        metadata = describe_graph(job, job.manifest_graph, is_full_forward=True)
+        graphs["score"] = PackageGraph(
+            job.convert_dtype(job.simplified_graph), "score.onnx", metadata
+        )
+    # a package with only the full forward pass does not require causality
+    if graph_names == ("score",):
+        return PackageContents(graphs)
+    if job.model.generation is None and job.model.streaming is not None:
+        return _add_streaming_graphs(job, job.model.streaming, graphs)
+    return _add_generation_graphs(job, graphs)
+
+
+def build_generator_source(
+    job: LoweringJob, derived: DerivedGraphs | None = None
+) -> StandaloneGeneratorSource:
+    """Build a standalone generator in the compute dtype of the target. `derived` are the encoder
+    and step of the simplified graph, or None if they are not derived yet.
+    """
+    source = build_standalone_generator(job, job.simplified_graph, derived)
+    return replace(
+        source,
+        graph=job.convert_dtype(source.graph),
+        derived=job.convert_derived_dtype(source.derived),
+    )
+
+
+def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) -> PackageContents:
+    """Add the graphs of a generative model to the full-forward graph in `graphs`."""
+    graph_names, is_native_profile = job.options.graphs, job.options.io_names == "specc"
+    generation = get_generate_section(job.model)
+    derived = derive_graphs(
+        job.simplified_graph,
+        generation,
+        RETURNED_LOGITS[job.options.io_names],
+        bounded=is_native_profile,
+        defaults=job.model.defaults,
+        allows_empty_prompt=is_native_profile,
+    )
+    extra_files: tuple[ExtraFile, ...] = ()
+    buffers: tuple[str, ...] = ()
+    if {"encode", "step"} & set(graph_names):
+        converted = job.convert_derived_dtype(derived)
+        exported = apply_export_profile(job.options.io_names, job.model, converted)
+        graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
+        extra_files = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
+        # only specc's runtime supports preallocated KV buffers, so KV caches for other runtimes
+        # grow by concatenation
+        if is_native_profile:
+            step = exported.graphs["step"]
+            graphs["step"], buffers = _build_buffered_step(job, step, converted)
+    runtime_metadata = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
+    if "generate" in graph_names:
+        # other profiles need the logits of other positions, so `generate` cannot share their
+        # derived graphs
+        source = build_generator_source(job, derived if is_native_profile else None)
+        metadata = make_generator_metadata_builder(job, source)
+        graphs["generate"] = PackageGraph(source, "generate.onnx", metadata)
+    return PackageContents(graphs, extra_files, runtime_metadata)
+
+
+def _build_runtime_metadata(
+    job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
+) -> Mapping[str, object]:
+    """Return the metadata for specc's generation runtime, or {} if tokens cannot be sampled."""
+    if not can_sample_tokens(job.model.graph, get_generate_section(job.model)):
+        return {}
+    converted = job.convert_derived_dtype(derived)
+    return build_generation_metadata(job, converted, buffers).to_json()
+
+
+def _add_streaming_graphs(
+    job: LoweringJob, streaming: StreamSection, graphs: Mapping[str, PackageGraph]
+) -> PackageContents:
+    """Add the graphs of a streaming model. Raise E0977 for options of generation only."""
+    profile = job.options.io_names if job.options.io_names != "specc" else ""
+    if profile or "generate" in job.options.graphs:
+        option = f"--io-names {profile}" if profile else "--graphs generate"
+        raise_error(
+            "E0977",
+            f"`{option}` is for generative models, and `{job.model.name}` is a streaming model",
+            notes=[f"`{streaming.sequence_input}` is an input stream, not generated"],
+            helps=["compile it with `--graphs score,step`"],
+        )
+    derived, metadata = _derive_streaming_graphs(job, streaming)
+    stems = {"encode": derived.encode, "step": derived.step}
+    derived_graphs = {
+        stem: _build_derived_graph(job, stem, graph) for stem, graph in stems.items() if graph
+    }
+    return PackageContents({**graphs, **derived_graphs}, generation_metadata=metadata.to_json())
+
+
+def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGraph:
+    return PackageGraph(graph, f"{stem}.onnx", describe_graph(job, graph, is_full_forward=False))
+
+
+def _build_buffered_step(
+    job: LoweringJob, step: Graph, derived: DerivedGraphs
+) -> tuple[PackageGraph, tuple[str, ...]]:
+    """Return the step graph, with KV buffers if supported, and the names of buffer inputs."""
+    caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
+    # there are no buffers if the target cannot update them in place or if its kernel supports no
+    # attention layer of the graph
+    if not caches:
+        # calibration measured the scales with KV buffers, which it uses by default
+        if job.kv_cache_scales:
+            reason = "no attention updates a KV buffer in place with these options"
+            raise_no_int8_kv_cache(reason, job.quantize.kv_cache.span)
+        return _build_derived_graph(job, "step", step), ()
+    if job.kv_cache_scales:
+        step = pass_pipeline.apply_int8_kv_cache(step, caches)
+    source = KVBufferGraph(step, caches)
+    metadata = describe_graph(job, step, is_full_forward=False)
+    return PackageGraph(source, "step.onnx", metadata), source.buffer_names

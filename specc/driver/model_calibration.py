@@ -30,7 +30,7 @@ from specc.calibration.calibration_stages_and_gram_matrices import (
 )
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.compile_job import LoweringJob, copy_job_with_options, prepare_lowering
-from specc.driver.output_writer import write_package
+from specc.driver.output_files_and_compile_report import write_package
 from specc.driver.quantize_option_errors import raise_no_int8_kv_cache
 from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, QuantizeOptions
 from specc.io.atomic_write import check_free_disk_space, create_temporary_directory

@@ -26,7 +26,7 @@ from support.spec_mutants import (
 
 from specc.analysis.analysis_report import analyze_graph
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.driver.compile_model import compile_model
+from specc.driver.compile_model_and_graph_selection import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.preprocessing_section import FILE_ERROR_CODES
 from specc.driver.spec_loader import LoadedSpec, check_spec, open_spec

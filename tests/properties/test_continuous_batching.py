@@ -2,8 +2,8 @@
 sequence alone, to 1e-9 of a full forward pass in float64, for every built-in generative spec and
 for random specs.
 
-`specc.driver.generation_graphs` decides which specs support it. Sequences of these specs must not
-depend on each other, and planted mistakes must be detected.
+`specc.driver.manifest_and_generation_metadata` decides which specs support it. Sequences of these
+specs must not depend on each other, and planted mistakes must be detected.
 """
 
 from functools import cache

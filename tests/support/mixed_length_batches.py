@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import specc_numpy
 from specc.artifact.generation_metadata import GenerationMetadata
-from specc.driver.generation_graphs import can_batch_mixed_lengths
+from specc.driver.manifest_and_generation_metadata import can_batch_mixed_lengths
 from specc.ir.graph import Graph
 from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
 from specc.ir.model_definition import DerivedGraphs, ModelDefinition

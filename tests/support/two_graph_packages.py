@@ -10,7 +10,7 @@ from specc.artifact.manifest import METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataBuilder, PackageGraph, PackageMetadata, WrittenModel
 from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
-from specc.driver.compile_model import compile_model
+from specc.driver.compile_model_and_graph_selection import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, open_spec
 from specc.driver.weights_section_and_load_transforms import (

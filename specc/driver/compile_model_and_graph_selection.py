@@ -3,17 +3,22 @@
 from dataclasses import replace
 
 from specc.diagnostics.diagnostic import SpeccError, raise_error
-from specc.driver.compile_job import CompileJob, open_compile_job, prepare_lowering
-from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, CompileReport
-from specc.driver.genai_config_and_export_profiles import check_export_profile
-from specc.driver.generation_graphs import (
-    check_exportable_settings,
+from specc.driver.compile_job import (
+    CompileJob,
     get_generate_section,
-    get_vocabulary_size,
     merge_generation_settings,
+    open_compile_job,
+    prepare_lowering,
 )
+from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions
+from specc.driver.genai_config_and_export_profiles import check_export_profile
+from specc.driver.generation_graphs import check_exportable_settings, get_vocabulary_size
 from specc.driver.model_calibration import calibrate_weights
-from specc.driver.output_writer import write_model_file, write_package
+from specc.driver.output_files_and_compile_report import (
+    CompileReport,
+    write_model_file,
+    write_package,
+)
 from specc.driver.spec_loader import LoadedSpec
 
 

@@ -1,0 +1,189 @@
+"""Write the model file or the package of a compilation, and report on the written files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specc.backend import ExtraFile, PackageMetadata, WrittenModel
+from specc.diagnostics.diagnostic import Diagnostic
+from specc.diagnostics.render import format_repr, format_thousands, render_html_table
+from specc.driver import preprocessing_section
+from specc.driver.compile_job import LoweringJob, list_job_input_files
+from specc.driver.generation_graphs import build_generator_source, build_package_contents
+from specc.driver.manifest_and_generation_metadata import (
+    describe_graph,
+    make_generator_metadata_builder,
+)
+from specc.driver.quantization_and_half_precision import describe_quantization
+from specc.driver.weight_sources import count_parameters, count_weight_bytes
+from specc.huggingface.repository_files import (
+    describe_missing_companion_files,
+    find_tokenizer_and_config_paths,
+    read_companion_files,
+)
+from specc.io.atomic_write import sanitize_file_stem
+from specc.io.memory_check import describe_memory_shortage
+from specc.io.output_paths import MODEL_OUTPUT, normalize_output_path, resolve_output_path
+from specc.ir.model_definition import ModelDefinition, ModelSource
+from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
+from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileReport:
+    """The result of `compile`: the written files with their sizes, remarks and warnings.
+    `attention_forms` describes how each attention layer is lowered, and why.
+    """
+
+    path: Path
+    files: tuple[tuple[Path, int], ...]
+    model: ModelDefinition
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
+    attention_forms: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        count = len(self.files)
+        files = "1 file" if count == 1 else f"{count} files"
+        byte_count = format_thousands(sum(size for _, size in self.files))
+        return format_repr(f"compiled {self.model.name}: {self.path}, {files}, {byte_count} bytes")
+
+    def _repr_html_(self) -> str:
+        """Return an HTML table of the written files, for notebooks."""
+        return render_html_table(
+            f"specc compiled {self.model.name}",
+            [
+                ("graph", self.model.graph.format_signature()),
+                *((str(path), f"{format_thousands(size)} bytes") for path, size in self.files),
+                *(("remark", remark) for remark in self.remarks),
+                *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
+            ],
+        )
+
+
+def write_model_file(job: LoweringJob) -> CompileReport:
+    """Write one ONNX file with the full-forward graph or a standalone generator."""
+    options = job.options
+    path = resolve_output_path(
+        options.output, MODEL_OUTPUT, inputs=list_job_input_files(job), force=options.force
+    )
+    # write preprocessing files next to the model, with names that begin with the model's file name
+    job = replace(
+        job, preprocessing=job.preprocessing.assign_file_names(sanitize_file_stem(path.stem))
+    )
+    if options.is_standalone_generator:
+        generator = build_generator_source(job)
+        source: ModelSource = generator
+        metadata = make_generator_metadata_builder(job, generator)
+    else:
+        source = job.convert_dtype(job.simplified_graph)
+        metadata = describe_graph(job, job.manifest_graph, is_full_forward=True, sources=True)
+    written_model = job.compiler.write_model(
+        job.quantize_model_graphs(source),
+        path,
+        job.stored_parameters,
+        target=job.target,
+        opset=job.opset,
+        weights_as=options.weights_as or "auto",
+        dtype=options.dtype,
+        metadata=metadata,
+        load=not options.no_load,
+        side_files=[
+            (TOKENIZER_SUFFIX, file.content) for file in job.preprocessing.files if file.name
+        ],
+    )
+    return build_report(job, written_model)
+
+
+def write_package(job: LoweringJob) -> CompileReport:
+    """Write the package directory without overwriting input files."""
+    options = job.options
+    file_names = {file.sha256: "tokenizer.json" for file in job.preprocessing.files}
+    job = replace(job, preprocessing=job.preprocessing.rename_files(file_names))
+    contents = build_package_contents(job)
+    tokenizer_files = [
+        ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files
+    ]
+    # programs that load models of other profiles expect the usual names of tokenizer files
+    used_names = [extra.name for extra in (*tokenizer_files, *contents.extra_files)]
+    companions = tuple(read_companion_files(options.io_names, job.directories, used_names))
+    written_model = job.compiler.write_package(
+        {
+            role: replace(package_graph, graph=job.quantize_model_graphs(package_graph.graph))
+            for role, package_graph in contents.graphs.items()
+        },
+        normalize_output_path(options.output),
+        job.stored_parameters,
+        target=job.target,
+        metadata=PackageMetadata(job.model.name, contents.generation_metadata, job.spec_sources),
+        opset=job.opset,
+        weights_as=options.weights_as or "auto",
+        dtype=options.dtype,
+        extra_files=[*tokenizer_files, *contents.extra_files, *companions],
+        load=not options.no_load,
+        input_paths=[
+            *list_job_input_files(job),
+            *(find_tokenizer_and_config_paths(job.directories) if companions else ()),
+        ],
+        force=options.force,
+        hash_on_every_load=options.hash == "full",
+    )
+    return build_report(
+        job, written_model, *describe_missing_companion_files(options.io_names, job.directories)
+    )
+
+
+def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -> CompileReport:
+    """Build the report on the written files. `remarks` precede the remarks on weights."""
+    warnings = (
+        job.parameter_source.warnings if isinstance(job.parameter_source, CheckpointBinding) else ()
+    )
+    remarks = (
+        *job.spec.remarks,
+        *preprocessing_section.describe_preprocessing_files(job.model, job.directories),
+        *job.remarks,
+        *job.quantize.remarks,
+        *([job.int4_method] if job.int4_method else []),
+        *describe_quantization(
+            job.quantization_decision, job.norm_folds, job.quantize, job.target, job.options.graphs
+        ),
+        *_iterate_unapplied_settings(job),
+        *remarks,
+        *_describe_weight_storage(job, written_model),
+        *describe_memory_shortage(
+            *count_weight_bytes(job.stored_parameters), count_parameters(job.parameter_source)
+        ),
+    )
+    return CompileReport(
+        path=written_model.path,
+        files=written_model.files,
+        model=job.model,
+        remarks=remarks,
+        warnings=(*job.spec.warnings, *warnings, *job.model.warnings),
+        attention_forms=tuple(job.attention_forms),
+    )
+
+
+def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
+    """Yield remarks on generation settings that need text, so that a graph cannot apply them."""
+    generation = job.model.generation
+    if "generate" not in job.options.graphs or generation is None:
+        return
+    if generation.settings.get("stop_strings"):
+        yield "`generate` does not apply the stop strings, because its output is tokens, not text"
+
+
+def _describe_weight_storage(job: LoweringJob, written_model: WrittenModel) -> Iterator[str]:
+    """Yield a remark on the location of the weights, unless the user chose the weight storage."""
+    if linked_count := len(written_model.plan.linked_tensors):
+        yield (
+            f"{linked_count} weights are external data in their original file: keep that file next "
+            "to the model"
+        )
+        return
+    reasons = sorted(set(written_model.plan.copy_reasons.values()))
+    # yield no remark if the user chose the weight storage or if the weights are randomly
+    # initialized
+    has_weight_file = job.options.weights or job.spec.checkpoint
+    if has_weight_file and reasons and not job.options.weights_as:
+        yield f"weights were copied: {reasons[0]}"
