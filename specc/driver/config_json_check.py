@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.config_json import WHOLE_OBJECT, JsonMember, JsonObject, JsonScalar
+from specc.frontend.config_json_parser import WHOLE_OBJECT, JsonMember, JsonObject, JsonScalar
 from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_read_options, read_rope_config
 from specc.frontend.rope_frequencies import get_max_rope_length
 from specc.frontend.spec_modules import Program
@@ -82,8 +82,9 @@ def warn_about_unread_keys(
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
     entries = [*_list_entries_for_config(program), ast.IgnoredKeys((*sources, *outer_keys))]
-    yield from warn_about_unread_config_keys(entries, data)
     known_keys = set(iterate_handled_config_keys(entries))
+    if unread_keys := dict(_iterate_unread_keys(known_keys, data, "")):
+        yield _make_unread_warning(unread_keys, known_keys)
     for part in program.used_specs:
         section = get_config_section(part, data)
         if section is not None and section is not data:
@@ -100,7 +101,15 @@ def _list_entries_for_config(program: Program) -> list[ast.ConfigEntry]:
 
 def warn_about_context_limits(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
     """Yield W0436 for each part of the config whose RoPE settings limit the context length."""
-    yield from warn_about_rope_context_limits(list_config_entries(program), data)
+    fields = [e for e in list_config_entries(program) if isinstance(e, ast.Field)]
+    for entry in fields:
+        for source in entry.sources:
+            match source:
+                case ast.Call(function=ast.Name(path="rope_config")):
+                    rope = read_rope_config(source, entry, data, None)
+                    if original := get_max_rope_length(rope):
+                        table = parse_rope_read_options(source).find_rope_settings(data)
+                        yield _make_context_warning(rope.kind, original, table, entry)
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
             yield from warn_about_context_limits(part.program, section)
@@ -165,15 +174,6 @@ TRAINING_KEY_SUFFIXES = (
 """The suffixes of keys that affect only training, such as dropout."""
 
 
-def warn_about_unread_config_keys(
-    entries: list[ast.ConfigEntry], data: JsonObject
-) -> list[Diagnostic]:
-    """Return a list that contains W0418 if a spec does not read all keys of a config.json."""
-    known_keys = set(iterate_handled_config_keys(entries))
-    unread_keys = dict(_iterate_unread_keys(known_keys, data, ""))
-    return [_make_unread_warning(unread_keys, known_keys)] if unread_keys else []
-
-
 def _iterate_unread_keys(
     known_keys: set[str], data: JsonObject, prefix: str
 ) -> Iterator[tuple[str, JsonMember]]:
@@ -196,22 +196,6 @@ def _has_prefix(known_key: str, path: str) -> bool:
     """Return True if `known_key` begins with `path`. A `*` in `known_key` matches any key."""
     pairs = zip_longest(path.split("."), known_key.split("."), fillvalue="*")
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
-
-
-def warn_about_rope_context_limits(
-    entries: list[ast.ConfigEntry], data: JsonObject
-) -> Iterator[Diagnostic]:
-    """Yield W0436 for each field whose RoPE frequencies depend on the context length."""
-    for entry in entries:
-        if not isinstance(entry, ast.Field):
-            continue
-        for source in entry.sources:
-            match source:
-                case ast.Call(function=ast.Name(path="rope_config")):
-                    rope = read_rope_config(source, entry, data, None)
-                    if original := get_max_rope_length(rope):
-                        table = parse_rope_read_options(source).find_rope_settings(data)
-                        yield _make_context_warning(rope.kind, original, table, entry)
 
 
 def _make_context_warning(

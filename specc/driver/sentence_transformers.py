@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Source, raise_error
-from specc.frontend.config_json import JsonMember, JsonObject
-from specc.frontend.generate_and_stream_sections import list_graphs
+from specc.frontend.config_json_parser import JsonMember, JsonObject
+from specc.frontend.generate_stream_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import Program
 from specc.huggingface.model_family import find_spec_for_checkpoint
 from specc.huggingface.processor_files import (

@@ -26,13 +26,13 @@ from specc.driver.sentence_transformers import (
     nest_encoder_config,
 )
 from specc.driver.weights_section_and_load_transforms import check_weight_rules, mark_tied_weights
-from specc.frontend.config_json import JsonObject
+from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_inheritance_and_config_overrides import parse_config_settings
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.frontend.symbolic_check import SymbolicElaboration, check_spec_symbolically
-from specc.frontend.unused_names import check_share_rules, find_unused_names
+from specc.frontend.unused_names_and_share_rules import check_share_rules, find_unused_names
 from specc.frontend.used_specs import has_hf_config_fields, select_used_spec_alternatives
 from specc.huggingface import model_family
 from specc.huggingface.repository_files import download_model

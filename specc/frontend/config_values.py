@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Origin, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.frontend.config_json import JsonObject
+from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
 from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, SpecNamespace
 from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext, StepBudget

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.frontend.config_json import JsonObject
+from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.elaboration_limits_and_errors import ErrorLog, StepBudget, count_value_items
 from specc.frontend.spec_values import (
     ERROR_VALUE,

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.config_json import (
+from specc.frontend.config_json_parser import (
     JsonList,
     JsonMember,
     JsonNode,

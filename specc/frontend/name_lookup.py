@@ -10,7 +10,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.builtins.registry import BUILTINS
-from specc.frontend.config_json import JsonObject
+from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.declared_types import is_function_type
 from specc.frontend.elaboration_context import LexicalScope, SpecNamespace, join_weight_path
 from specc.frontend.foreign_names import (

@@ -15,11 +15,6 @@ from specc.frontend.declared_types import (
     is_tensor_type,
     resolve_input_type,
 )
-from specc.frontend.dimension_equations import (
-    check_dims_are_determined,
-    evaluate_equations,
-    substitute_requirement_equalities,
-)
 from specc.frontend.elaboration_context import (
     ElaborationContext,
     EvaluationFunctions,
@@ -35,12 +30,18 @@ from specc.frontend.elaboration_limits_and_errors import (
     extend_recursion_limit,
 )
 from specc.frontend.expressions import evaluate_expression
-from specc.frontend.generate_and_stream_sections import (
+from specc.frontend.generate_stream_and_reading_sections import (
     evaluate_generate_section,
     evaluate_reading_section,
     evaluate_stream_section,
     list_graphs,
     value_to_json,
+)
+from specc.frontend.requirements_and_dimension_equations import (
+    check_dims_are_determined,
+    check_requirement,
+    evaluate_equations,
+    substitute_requirement_equalities,
 )
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_values import (
@@ -53,7 +54,7 @@ from specc.frontend.spec_values import (
     Tensor,
     UnresolvedValueError,
 )
-from specc.frontend.statements import check_requirement, run_statements
+from specc.frontend.statements import run_statements
 from specc.frontend.step_estimate import StepEstimator
 from specc.frontend.used_specs import (
     assign_used_spec_values,

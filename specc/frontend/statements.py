@@ -1,9 +1,9 @@
 """Run statements: assignments, unrolled `repeat` loops, `scan`, `when`, `require` and `return`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
+from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.declared_types import (
     ValueDescription,
     check_tensor_type,
@@ -12,7 +12,7 @@ from specc.frontend.declared_types import (
 )
 from specc.frontend.elaboration_context import MAX_LAYERS, LexicalScope, record_value
 from specc.frontend.expressions import evaluate_condition, require_integer
-from specc.frontend.name_lookup import resolve_name
+from specc.frontend.requirements_and_dimension_equations import check_requirement
 from specc.frontend.scan_loops import elaborate_scan
 from specc.frontend.spec_values import (
     ERROR_VALUE,
@@ -27,7 +27,6 @@ from specc.frontend.spec_values import (
 from specc.frontend.weight_paths_and_sharing import resolve_weight_path
 from specc.ir.dim import Dim
 from specc.syntax import ast
-from specc.syntax.ast import walk_tree
 
 Returned: TypeAlias = tuple[ast.ReturnStatement, tuple[EvalResult, ...]]
 """The `return` statement that ended a body, and its values."""
@@ -168,79 +167,6 @@ def _run_return(statement: ast.ReturnStatement, env: LexicalScope) -> Returned:
     if len(values) < len(statement.values):
         raise AlreadyReportedError
     return statement, tuple(values)
-
-
-def check_requirement(
-    statement: ast.RequireStatement, env: LexicalScope, assignment_spans: Mapping[str, Span | None]
-) -> None:
-    """Raise E0404 with the message of the spec if a requirement is violated. `assignment_spans` are
-    the spans at which config values were set.
-    """
-    is_satisfied = env.evaluate_value(statement.condition)
-    condition = statement.condition
-    if not isinstance(is_satisfied, bool):
-        title = f"`require`: expected a condition, got {describe_value(is_satisfied)}"
-        raise_error("E0203", title, condition.span)
-    if is_satisfied:
-        return
-    names = sorted(collect_variable_names(condition), key=lambda name: name.path)
-    values = {n.path: resolve_name(n, env, is_quiet=True) for n in names}
-    value_texts = _format_values(values)
-    primary, related_labels = _make_requirement_labels(condition, values, assignment_spans)
-    title = statement.because or "a requirement of this spec is not met"
-    notes = (value_texts,) if value_texts else ()
-    raise SpeccError(Diagnostic("E0404", title, primary, tuple(related_labels), notes))
-
-
-def _format_values(values: Mapping[str, EvalResult]) -> str:
-    return ", ".join(f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str))
-
-
-def _make_requirement_labels(
-    condition: ast.Expr,
-    values: Mapping[str, EvalResult],
-    assignment_spans: Mapping[str, Span | None],
-) -> tuple[Label | None, list[Label]]:
-    """Return the primary label and the related labels of a requirement.
-
-    The condition is the primary label, unless the condition is in another file, such as a built-in
-    spec, and the user has set a value.
-    """
-    labels = [*_label_values(values, assignment_spans)]
-    if condition.span is None:  # a syntax tree has no spans if it was created by a program
-        return None, labels
-    condition_label = Label(condition.span, "this is false")
-    other_file_label = next(
-        (label for label in labels if label.span.source is not condition.span.source), None
-    )
-    if other_file_label is None:
-        return condition_label, labels
-    return other_file_label, [
-        condition_label,
-        *(label for label in labels if label is not other_file_label),
-    ]
-
-
-def _label_values(
-    values: Mapping[str, EvalResult], assignment_spans: Mapping[str, Span | None]
-) -> Iterator[Label]:
-    """Yield a label with each config value at the span where the value was set."""
-    for name, value in values.items():
-        origin = value.origin.span if isinstance(value, Dim) and value.origin else None
-        if span := assignment_spans.get(name) or origin:
-            yield Label(span, f"{name} is {format_config_value(value)}")
-
-
-def format_config_value(value: EvalResult) -> str:
-    """Format a config value for messages."""
-    return str(value) if isinstance(value, Dim | float | str) else describe_value(value)
-
-
-def collect_variable_names(expr: ast.Expr) -> list[ast.Name]:
-    """Return every value name in an expression, except the names of called functions."""
-    # compare by identity, because `f(f)` contains `f` only once as a value
-    called = {id(n.function) for n in walk_tree(expr) if isinstance(n, ast.Call)}
-    return [n for n in walk_tree(expr) if isinstance(n, ast.Name) and id(n) not in called]
 
 
 def _run_scan(statement: ast.ScanLoop, env: LexicalScope) -> None:

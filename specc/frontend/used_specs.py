@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
-from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
+from specc.frontend.config_json_parser import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, join_weight_path
 from specc.frontend.spec_inheritance_and_config_overrides import ConfigAssignment

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Span
-from specc.frontend.config_json import JsonObject
+from specc.frontend.config_json_parser import JsonObject
 from specc.huggingface.image_processor_defaults import CHANNEL_KEYS, ImageSettingsReader
 from specc.huggingface.processor_files import (
     PREPROCESSOR,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specc.decode.setting_validation import VocabularySizes
-from specc.frontend.generate_and_stream_sections import get_vocabulary_sizes
+from specc.frontend.generate_stream_and_reading_sections import get_vocabulary_sizes
 from specc.huggingface.processor_files import (
     SENTENCE_CONFIGS,
     TOKENIZER,

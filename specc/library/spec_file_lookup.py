@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.config_json import JsonObject, decode_config_source, parse_config_json
+from specc.frontend.config_json_parser import JsonObject, decode_config_source, parse_config_json
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read

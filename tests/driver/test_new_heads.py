@@ -95,7 +95,7 @@ def test_missing_head_of_a_package(tmp_path: Path) -> None:
 
 def _get_first_graph(found: Any) -> str:
     """Return the name of the first graph, which generates."""
-    from specc.frontend.generate_and_stream_sections import list_graphs
+    from specc.frontend.generate_stream_and_reading_sections import list_graphs
 
     return list_graphs(found.program)[0].name
 

@@ -9,7 +9,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.frontend.config_json import decode_config_source, parse_config_json
+from specc.frontend.config_json_parser import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.rope_frequencies import compute_rope_frequencies
 from specc.frontend.spec_modules import build_module, build_program

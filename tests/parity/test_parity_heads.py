@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from transformers.models.auto import modeling_auto
 
-from specc.frontend.generate_and_stream_sections import list_graphs
+from specc.frontend.generate_stream_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import Program, build_program
 from specc.huggingface.model_family import (
     find_graph_for_architecture,

@@ -15,7 +15,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weights_section_and_load_transforms import read_weight_rules
 from specc.frontend.elaboration_context import LexicalScope
-from specc.frontend.generate_and_stream_sections import list_graphs
+from specc.frontend.generate_stream_and_reading_sections import list_graphs
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.syntax import ast

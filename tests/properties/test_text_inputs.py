@@ -3,7 +3,7 @@
 import pytest
 from support.mechanism_sample import sample_mechanisms
 
-from specc.frontend.generate_and_stream_sections import list_graphs
+from specc.frontend.generate_stream_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import build_program
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 from specc.syntax import ast

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.frontend.unused_names import EXPORT_FIELDS, collect_names, find_unused_names_in_files
+from specc.frontend.unused_names_and_share_rules import (
+    EXPORT_FIELDS,
+    collect_names,
+    find_unused_names_in_files,
+)
 from specc.library.spec_file_lookup import find_builtin_specs, read_spec_file
 from specc.syntax import ast
 from specc.syntax.ast import iterate_children, walk_tree

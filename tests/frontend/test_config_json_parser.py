@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import specc
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
-from specc.frontend.config_json import (
+from specc.frontend.config_json_parser import (
     JsonList,
     JsonObject,
     JsonScalar,
