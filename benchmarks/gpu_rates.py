@@ -21,7 +21,7 @@ import transformers
 
 import specc
 from specc.cli.main import main
-from specc.runtime.loaded_model import specialize_static_shapes
+from specc.runtime.static_shapes import specialize_static_shapes
 from specc_onnx.execution_providers import PROVIDER_DEVICES
 
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

@@ -21,8 +21,8 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.api import Model
 from specc.cli.main import main
-from specc.runtime.loaded_model import specialize_static_shapes
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.static_shapes import specialize_static_shapes
 from specc_onnx.execution_providers import ORT_PROVIDER_NAMES, silence_provider_startup
 
 DIFFERENCE = re.compile(r"worst difference (\S+) ")

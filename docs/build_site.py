@@ -26,7 +26,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main as run_command
-from specc.runtime.attention_capture import capture_attention, render_attention
+from specc.runtime.attention_plot import capture_attention, render_attention
 from specc.runtime.attention_weights import locate_attention_nodes
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.quantization_error import choose_verification_sizes

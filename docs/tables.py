@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from docs.generators import json_schema, textmate_grammar
-from specc.diagnostics.diagnostic import get_error_category
+from specc.diagnostics.machine_formats_and_exit_codes import get_error_category
 from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.ir import ops
@@ -246,7 +246,7 @@ API = {
         "specc/model_loading.py": ("load",),
         "specc/model.py": ("Model",),
         "specc/runtime/inference_model.py": ("InferenceModel.close", "InferenceModel.weights"),
-        "specc/runtime/generation_stream.py": ("GenerationStream", "GenerationResult"),
+        "specc/runtime/generation_stream_and_results.py": ("GenerationStream", "GenerationResult"),
         "specc/diagnostics/diagnostic.py": ("SpeccError", "Diagnostic"),
     },
     "specc_torch": {

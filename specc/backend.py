@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     # imported only for annotations, so that opening a model imports neither the IR nor the weights
     import numpy as np
 
-    from specc.artifact.package_index_and_integrity import WeightFileMetadata
+    from specc.artifact.package_index_and_format_versions import WeightFileMetadata
     from specc.ir.array import Array
     from specc.ir.graph import Graph, Value
     from specc.ir.model_definition import DecodeState, KVCache, ModelSource

@@ -5,8 +5,9 @@ This module imports no compiler modules, because imports account for much of a m
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, Unpack, overload
 
 from specc.decode.generation_settings import GenerationArguments
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
@@ -23,10 +24,11 @@ from specc.runtime.attention_weights import AttentionWeights
 from specc.runtime.batched_generation import generate_each
 from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
 from specc.runtime.generation_request import prepare_chat
-from specc.runtime.generation_stream import GenerationResult, GenerationStream
+from specc.runtime.generation_stream_and_results import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.inference_model import InferenceModel, get_streaming_model
-from specc.runtime.loaded_model import LoadedModel, run_batches, specialize_static_shapes
+from specc.runtime.single_model_file import LoadedModel
+from specc.runtime.static_shapes import specialize_static_shapes
 from specc.runtime.streaming_inference import InputStream
 
 if TYPE_CHECKING:
@@ -219,6 +221,47 @@ class Model(InferenceModel):
         """
         inputs = prepare_chat(self.input_signature, messages, images=images)
         return self.generate(**inputs, **settings)
+
+
+def run_batches(
+    model: LoadedModel, arguments: tuple[object, ...], inputs: Mapping[str, object]
+) -> Iterator[dict[str, Array]]:
+    """Run the model on each batch, and yield the outputs lazily. Raise E0910 unless `arguments` is
+    an iterable of mappings. Error messages name the batch.
+    """
+    batches: Any = arguments[0]
+    is_single_argument = len(arguments) == 1 and not inputs
+    # an array is iterable, but not an iterable of batches
+    is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
+    if not is_single_argument or isinstance(batches, Mapping | str) or not is_iterable:
+        _raise_not_batches()
+    return _run_batches(model, batches)
+
+
+def _run_batches(
+    model: LoadedModel, batches: Iterable[Mapping[str, object]]
+) -> Iterator[dict[str, Array]]:
+    for number, batch in enumerate(batches, start=1):
+        if not isinstance(batch, Mapping):
+            _raise_not_batches()
+        try:
+            results = model.run(**batch)
+        except SpeccError as failed:
+            first, *others = failed.diagnostics
+            where = f"in batch {number}"
+            raise SpeccError(replace(first, notes=(*first.notes, where)), *others) from None
+        yield results
+
+
+def _raise_not_batches() -> NoReturn:
+    raise_error(
+        "E0910",
+        "positional arguments must be batches (mappings of input names to arrays)",
+        helps=[
+            "model.run(x=array)",
+            'for several batches: model.run({"x": array} for array in arrays)',
+        ],
+    )
 
 
 def _require_generator(model: Model) -> Generator:

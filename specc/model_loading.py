@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from specc.artifact.package_index_and_integrity import INDEX_FILE
+from specc.artifact.package_index_and_format_versions import INDEX_FILE
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.option_kinds import (
@@ -19,7 +19,7 @@ from specc.driver.option_kinds import (
     check_argument_kinds,
 )
 from specc.io.safe_read import escape_text
-from specc.runtime.package_files import open_package_files
+from specc.runtime.package_integrity import open_package_files
 
 if TYPE_CHECKING:
     from specc.model import Model

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import NoReturn
 
-from specc.artifact.format_versions import (
+from specc.artifact.package_index_and_format_versions import (
     FORMAT_VERSION,
     VERSION_1_MANIFEST_KEYS,
     parse_versioned_record,

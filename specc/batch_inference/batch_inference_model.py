@@ -20,7 +20,7 @@ from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
 from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.continuous_batching import ContinuousBatch, explain_static_batching
-from specc.runtime.generation_stream import GenerationStream
+from specc.runtime.generation_stream_and_results import GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.inference_model import (
     InferenceModel,

@@ -34,7 +34,7 @@ from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.io.json_io import parse_strict_json
 from specc.io.output_paths import raise_os_error
 from specc.io.safe_read import escape_text
-from specc.runtime.generation_stream import GenerationResult
+from specc.runtime.generation_stream_and_results import GenerationResult
 
 MAX_ATTEMPTS = 2
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, NoReturn, TypeAlias
 
 import numpy as np
 
-from specc.artifact.package_index_and_integrity import INDEX_FILE, is_package_directory
+from specc.artifact.package_index_and_format_versions import INDEX_FILE, is_package_directory
 from specc.batch_inference.columns_and_parquet import (
     ColumnType,
     ColumnValues,

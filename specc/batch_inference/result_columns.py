@@ -28,7 +28,7 @@ from specc.preprocessing.preprocessing_records import (
 from specc.preprocessing.result_formatting import format_output
 from specc.preprocessing.text_codec import decode_text
 from specc.runtime.attention_weights import AttentionNode, locate_attention_nodes
-from specc.runtime.generation_stream import GenerationResult, split_by_codebook
+from specc.runtime.generation_stream_and_results import GenerationResult, split_by_codebook
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
 """The column with the error message of a failed row, or "" for other rows."""

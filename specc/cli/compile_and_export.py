@@ -36,7 +36,7 @@ from specc.ir.types import Type
 from specc.library.spec_file_lookup import format_shadowing_note
 from specc.model_loading import check_model_is_compiled
 from specc.runtime.inference_model import open_compiled_model
-from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.single_model_file import LoadedModel
 
 EXPLAIN_OPTION = {
     "explain": Option(

@@ -24,14 +24,8 @@ from specc.cli.terminal import (
     read_spec_from_stdin,
     write_output,
 )
-from specc.diagnostics.diagnostic import (
-    Diagnostic,
-    Source,
-    SpeccError,
-    compute_exit_status,
-    raise_error,
-)
-from specc.diagnostics.machine_formats import diagnostic_to_json
+from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError, raise_error
+from specc.diagnostics.machine_formats_and_exit_codes import compute_exit_status, diagnostic_to_json
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.driver.spec_loader import LoadedSpec, iterate_sibling_graphs, open_spec
 from specc.frontend.standalone_spec import (

@@ -9,7 +9,8 @@ from typing import NoReturn
 
 from specc.cli.options import add_option_groups
 from specc.cli.terminal import print_json_result
-from specc.diagnostics.diagnostic import get_error_category, raise_error
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.machine_formats_and_exit_codes import get_error_category
 from specc.diagnostics.render import extract_docstring_summary
 from specc.diagnostics.suggest import find_similar_name, suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 from specc.cli import terminal
 from specc.cli.options import UsageError, describe_unknown_option, get_or_add_option_group
 from specc.cli.terminal import print_diagnostics
-from specc.diagnostics.diagnostic import Diagnostic, ErrorCategory, SpeccError, compute_exit_status
+from specc.diagnostics.diagnostic import Diagnostic, SpeccError
+from specc.diagnostics.machine_formats_and_exit_codes import ErrorCategory, compute_exit_status
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.platform_and_signals import (
     ProcessTerminatedError,

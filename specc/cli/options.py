@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from specc.artifact.package_index_and_integrity import is_package_directory
+from specc.artifact.package_index_and_format_versions import is_package_directory
 from specc.cli.terminal import STDIN_NAME, print_note, read_spec_from_stdin
 from specc.decode.setting_names_and_limits import STRATEGIES
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
@@ -214,8 +214,8 @@ def raise_immutable_config(path: str) -> NoReturn:
 def read_compiled_manifest(path: str, graph: str) -> "Manifest":
     """Return the manifest of a compiled model, or of one graph of a package."""
     # import here, because commands on specs do not need the runtime
-    from specc.runtime.loaded_model import read_manifest
     from specc.runtime.model_package import open_package
+    from specc.runtime.single_model_file import read_manifest
 
     if path.endswith(".onnx"):
         return read_manifest(path)

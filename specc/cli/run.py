@@ -49,9 +49,9 @@ from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.result_formatting import format_results
 from specc.preprocessing.tasks import PROBABILITY_FUNCTIONS, Task
-from specc.runtime.attention_capture import capture_attention, capture_generation_attention
+from specc.runtime.attention_plot import capture_attention, capture_generation_attention
 from specc.runtime.generation_request import prepare_chat
-from specc.runtime.generation_stream import GenerationStream, convert_results_to_arrays
+from specc.runtime.generation_stream_and_results import GenerationStream, convert_results_to_arrays
 from specc.runtime.inference_model import (
     InferenceModel,
     get_model_task,

@@ -14,6 +14,7 @@ from specc.cli.run_task_inputs import read_task_inputs
 from specc.cli.terminal import print_json_result, print_note, print_result_line, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
+from specc.drawing.attention_maps import AttentionSelection, parse_number_list
 from specc.drawing.png import require_pillow
 from specc.io.file_type_detection import PRODUCER_NAME
 from specc.io.output_paths import (
@@ -28,13 +29,8 @@ from specc.ir.array import Array
 from specc.preprocessing.predictions import compute_cosine_similarities
 from specc.preprocessing.result_formatting import format_percent
 from specc.preprocessing.tasks import Task
-from specc.runtime.attention_capture import (
-    AttentionCapture,
-    AttentionSelection,
-    parse_number_list,
-    render_attention,
-)
-from specc.runtime.generation_stream import GenerationResult
+from specc.runtime.attention_plot import AttentionCapture, render_attention
+from specc.runtime.generation_stream_and_results import GenerationResult
 from specc.runtime.inference_model import InferenceModel, list_model_files
 from specc.runtime.task_runner import Predictions, run_task
 

@@ -1,7 +1,8 @@
-"""Print an architecture as a tree with shapes, parameters and cost, or draw it (HTML, SVG)."""
+"""Print or draw an architecture with shapes, parameters and cost; print a package's overview."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -13,7 +14,9 @@ from specc.analysis.model_cost import (
     format_type_with_sizes,
     substitute_lengths,
 )
+from specc.artifact.generation_metadata import GenerationMetadata, parse_generation_metadata
 from specc.artifact.manifest import RECORDED_SETTINGS
+from specc.artifact.package_index_and_format_versions import PackageIndex
 from specc.cli.options import (
     FORCE_OPTION,
     add_option_groups,
@@ -25,7 +28,7 @@ from specc.cli.options import (
 )
 from specc.cli.terminal import print_json_result, print_result_line, write_output
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.render import align_columns
+from specc.diagnostics.render import align_columns, format_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
 from specc.driver.spec_loader import elaborate_spec
@@ -35,7 +38,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph, collect_shape_symbols
 from specc.ir.ir_printer_and_lexer import format_ir
-from specc.ir.types import Type
+from specc.ir.model_definition import DecodeState
 from specc.transforms import pass_pipeline
 from specc.visualize.architecture_page import (
     ArchitectureView,
@@ -43,7 +46,12 @@ from specc.visualize.architecture_page import (
     render_architecture_svg,
 )
 from specc.visualize.block_tree import WHOLE_MODEL, format_dims, list_model_graphs
-from specc.visualize.scope_summary import ScopeSummary, iterate_summary_nodes, summarize_graph
+from specc.visualize.scope_summary import (
+    ScopeSummary,
+    graph_to_json,
+    iterate_summary_nodes,
+    summarize_graph,
+)
 
 
 def is_diagram_requested(args: Namespace) -> bool:
@@ -82,52 +90,10 @@ def _list_input_files(args: Namespace) -> Sequence[Path]:
 if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest
     from specc.ir.model_definition import ModelDefinition
-
-
-def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:
-    """Convert a graph with `count` parameters to a JSON object: inputs, results and scopes.
-
-    Static dimensions and counts are integers, and symbolic values are formulas such as `4*seq^2`.
-    """
-    return {
-        "graph": graph.name,
-        "inputs": [_format_typed(n, v.type, sizes) for n, v in graph.inputs.items()],
-        "results": [_format_typed(n, v.type, sizes) for n, v in graph.outputs.items()],
-        "parameters": count.number,
-        "tree": _convert_part(summarize_graph(graph, sizes), sizes),
-    }
-
-
-def _convert_part(scope: ScopeSummary, sizes: Mapping[str, int]) -> dict[str, object]:
-    """Convert a scope to a JSON object. The scope's totals include all `repeats` layers."""
-    multiply_adds = scope.sum_over_subtree("multiply_adds")
-    saved = scope.sum_over_subtree("saved_multiply_adds")
-    return {
-        "name": scope.name,
-        "op": scope.op if not scope.parts else "",
-        "repeats": scope.repeats,
-        "shape": [_format_dim(d, sizes) for d in scope.type.shape] if scope.type else None,
-        "weights": _format_dim(scope.sum_over_subtree("parameter_count"), sizes),
-        "multiply_adds": _format_dim(multiply_adds - saved, sizes),
-        "dense_multiply_adds": _format_dim(multiply_adds, sizes),
-        "children": [_convert_part(part, sizes) for part in scope.parts.values()],
-    }
-
-
-def _format_typed(name: str, type: Type, sizes: Mapping[str, int]) -> dict[str, object]:
-    shape = [_format_dim(dim, sizes) for dim in type.shape]
-    return {"name": name, "dtype": type.dtype, "shape": shape}
-
-
-def _format_dim(dim: Dim, sizes: Mapping[str, int]) -> int | str:
-    """Convert a dimension to an integer, or to a formula in the syntax of the spec language."""
-    dim = dim.substitute(sizes)
-    return str(dim) if dim.number is None else dim.number
-
+    from specc.runtime.model_package import ModelPackage
 
 BEAM_SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
 """Settings that apply only to beam search."""
-
 
 OPTIONS: Mapping[str, Option] = {
     "dims": Option(
@@ -164,7 +130,7 @@ def execute_show(args: Namespace) -> int:
         return _draw_architecture(args)
     prints_ir = args.ir or args.print_after
     if _is_whole_package(args) and not prints_ir:
-        from specc.runtime.model_package import format_package_overview, open_package
+        from specc.runtime.model_package import open_package
 
         return _print_text("\n".join(format_package_overview(open_package(args.spec))))
     manifest = _read_manifest(args)
@@ -338,6 +304,59 @@ def _describe_generator(manifest: "Manifest") -> list[str]:
     lines = [f"{manifest.name}: standalone generator ({', '.join(texts)})"]
     lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]
     return [*lines, "to see its graphs, compile a package: --graphs step"]
+
+
+def format_package_overview(package: "ModelPackage") -> list[str]:
+    """Format an overview of a package: one line per graph and per extra file."""
+    rows = _list_files(package.index)
+    sizes = [f"{format_thousands(size)} bytes" for _, _, size in rows]
+    width = max(map(len, sizes))
+    files = align_columns(
+        (escape_text(role), escape_text(name), size.rjust(width))
+        for (role, name, _), size in zip(rows, sizes, strict=True)
+    )
+    graphs = package.index.graphs
+    count = f"{len(graphs)} graph{'' if len(graphs) == 1 else 's'}"
+    title = f"package of `{escape_text(package.index.model)}`, {count}"
+    return [title, *(f"  {line}" for line in files), *_describe_step_states(package)]
+
+
+def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
+    """Return the role, name and size in bytes of every file, graphs first and weights last."""
+    named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
+    rows = [(role, name, index.files[name].bytes) for role, name in named]
+    others = index.files.keys() - {name for _, name in named}
+    rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
+    # add the weights that remain in the checkpoint
+    rows += [("weights", name, facts.bytes) for name, facts in index.linked_files.items()]
+    return rows
+
+
+def _describe_step_states(package: "ModelPackage") -> list[str]:
+    """Describe the outputs of `encode` and the states that steps pass on, or return []."""
+    metadata = package.index.metadata
+    if "step" not in package.roles or not metadata or not package.has_manifest("step"):
+        return []
+    step_graph = package.read_manifest("step").graph
+    generation = parse_generation_metadata(metadata, step_graph, str(package.path))
+    rows = [
+        ("from `encode`", n, str(step_graph.inputs[n].type), "")
+        for n in generation.loop_invariant_inputs
+    ]
+    for state in generation.states:
+        name = state.name.removeprefix("past.")
+        rows.append(("kept", name, str(state.type), _describe_state_growth(state, generation)))
+    lines = align_columns([*map(escape_text, row)] for row in rows)
+    return ["between steps", *(f"  {line}" for line in lines)]
+
+
+def _describe_state_growth(state: DecodeState, metadata: GenerationMetadata) -> str:
+    """Describe how a state grows in each step, or return "" if its shape is fixed."""
+    if state.time_axis is None:
+        return ""
+    if state.max_positions < inf:
+        return f"at most {int(state.max_positions)} positions"
+    return "a buffer, in place" if state.name in metadata.in_place_states else "grows"
 
 
 def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:

@@ -18,7 +18,7 @@ from specc.diagnostics.diagnostic import (
     merge_duplicate_diagnostics,
     raise_error,
 )
-from specc.diagnostics.machine_formats import format_json_lines, format_sarif
+from specc.diagnostics.machine_formats_and_exit_codes import format_json_lines, format_sarif
 from specc.diagnostics.render import render_diagnostics, render_short_diagnostic
 from specc.io.atomic_write import WRITE_PROGRESS, write_file_atomically
 from specc.io.json_io import replace_non_finite

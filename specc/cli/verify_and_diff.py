@@ -18,8 +18,12 @@ from specc.cli.options import (
     read_compiled_manifest,
 )
 from specc.cli.terminal import iterate_with_counter, print_json_result
-from specc.diagnostics.diagnostic import ErrorCategory, SpeccError, compute_exit_status, raise_error
-from specc.diagnostics.machine_formats import diagnostic_to_json
+from specc.diagnostics.diagnostic import SpeccError, raise_error
+from specc.diagnostics.machine_formats_and_exit_codes import (
+    ErrorCategory,
+    compute_exit_status,
+    diagnostic_to_json,
+)
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     SEED_OPTION,

@@ -1,7 +1,9 @@
-"""Attention maps: attention weights with labeled axes, and an interactive HTML page of all maps."""
+"""Attention maps: attention weights with labeled axes, the selection of layers and heads, and an
+interactive HTML page of the maps.
+"""
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from html import escape
 from typing import Literal, TypeAlias
@@ -9,6 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_elements import (
@@ -19,8 +22,10 @@ from specc.drawing.drawing_elements import (
     make_printable_label,
     scale_image,
 )
-from specc.drawing.svg_html_pages import read_page_resource, render_page
+from specc.drawing.svg_and_html_pages import read_page_resource, render_page
 from specc.io.json_io import Json
+from specc.io.safe_read import escape_text
+from specc.weights.parameter_name_patterns import NamePattern
 
 Role: TypeAlias = Literal["generated", "input", "audio", "image", "unnamed"]
 """The meaning of a position: generated or input token, audio frame, patch, or unknown."""
@@ -107,6 +112,113 @@ class AttentionMaps:
     input_text: str
     maps: tuple[AttentionMap, ...]
     image: Bytes | None = None
+
+
+MAX_INDEX = 9999
+"""Maximum layer or head index that `parse_number_list` accepts."""
+
+
+@immutable_dataclass(kw_only=True)
+class AttentionSelection:
+    """A selection of attention maps by scope pattern, layers and heads. Empty fields select all."""
+
+    scope: str = ""
+    layers: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return True if any field restricts the selection."""
+        return bool(self.scope or self.layers or self.heads)
+
+
+def parse_number_list(text: str, option: str) -> tuple[int, ...]:
+    """Parse a list of indices and ranges such as `0,2-5` into sorted unique indices. Raise E0954 if
+    the text is invalid. `option` is the option name in the message.
+    """
+    indices: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        ends = [first, last if dash else first]
+        if not all(map(_is_index, ends)) or int(ends[0]) > int(ends[1]):
+            raise_error(
+                "E0954",
+                f"`{option} {escape_text(text)[:60]}` is not a list of numbers",
+                helps=[f"write `{option} 0`, `{option} 0,3` or `{option} 2-5`"],
+            )
+        indices.update(range(int(ends[0]), int(ends[1]) + 1))
+    return tuple(sorted(indices))
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text[:9]) <= MAX_INDEX
+
+
+def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
+    """Return the scopes that match `pattern` ("" matches all). Raise E0931 if no scope matches."""
+    matches = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
+    if not matches:
+        helps = [f"scopes with attention: {escape_text(', '.join(scopes[:12]))}"]
+        title = f"no attention matches `{escape_text(pattern)}`"
+        raise_error("E0931", title, helps=helps)
+    return matches
+
+
+def select_maps(
+    maps: Sequence[AttentionMap], selection: AttentionSelection
+) -> tuple[AttentionMap, ...]:
+    """Return the selected maps and heads. Raise E0931 or E0954 if no map matches."""
+    scopes = select_scopes([m.scope for m in maps], selection.scope)
+    selected = [m for m in maps if m.scope in scopes]
+    if selection.layers:
+        _check_indices_exist(
+            "layer", selection.layers, selected, {m.layer for m in selected} - {None}
+        )
+        selected = [m for m in selected if m.layer in selection.layers]
+    if selection.heads:
+        _check_indices_exist(
+            "head", selection.heads, selected, {n for m in selected for n in m.heads}
+        )
+        selected = [_select_heads(m, selection.heads) for m in selected]
+    return tuple(m for m in selected if m.heads)
+
+
+def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
+    """Return an attention map with only the heads whose indices are in `heads`."""
+    positions = [n for n, head in enumerate(attention.heads) if head in heads]
+    return attention.select_heads(
+        attention.weights[positions],
+        attention.is_masked[positions],
+        tuple(attention.heads[n] for n in positions),
+    )
+
+
+def _check_indices_exist(
+    noun: str, selected: Sequence[int], maps: Sequence[AttentionMap], known_indices: Set[int | None]
+) -> None:
+    """Raise E0954 if a selected index does not exist in any attention map."""
+    indices = {n for n in known_indices if n is not None}
+    unknown = [n for n in selected if n not in indices]
+    if not unknown:
+        return
+    names = escape_text(", ".join(m.scope for m in maps[:6]))
+    more = f" and {len(maps) - 6} more" if len(maps) > 6 else ""
+    hint = f"no attention layer has a {noun} index: remove the option"
+    if indices:
+        hint = f"the {noun}s are {_format_number_list(indices)}"
+    raise_error(
+        "E0954",
+        f"{noun} {unknown[0]} of `--{noun}s` does not exist",
+        notes=[f"searched in {names}{more}"],
+        helps=[hint],
+    )
+
+
+def _format_number_list(indices: set[int]) -> str:
+    """Format indices as a range (`0 to 5`) if they are consecutive, otherwise as a list."""
+    ordered = sorted(indices)
+    if ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2:
+        return f"{ordered[0]} to {ordered[-1]}"
+    return ", ".join(map(str, ordered[:24]))
 
 
 def max_pool_attention(values: Doubles, max_side: int) -> tuple[Doubles, int]:

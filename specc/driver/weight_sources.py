@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from math import prod
 
-from specc.artifact.package_index_and_integrity import WeightFileMetadata
+from specc.artifact.package_index_and_format_versions import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import preprocessing_section
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs

@@ -117,6 +117,24 @@ def resolve_links(path: Path) -> Path:
         raise UnreadableFileError(describe_os_error(error)) from None
 
 
+def is_path_inside_directory(path: str) -> bool:
+    """Return True if a path with `/` separators is portable and does not leave its directory."""
+    parts = path.split("/")
+    # On Windows, drives and alternate data streams contain a colon, and paths contain backslashes.
+    return bool(path) and not any(
+        p in ("", ".", "..") or "\0" in p or "\\" in p or ":" in p for p in parts
+    )
+
+
+def get_regular_file_size(path: Path) -> int | None:
+    """Return the size in bytes of a regular file that is not a link, or None for other paths."""
+    try:
+        status = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
 def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
     """Return the error message of an operating system error, in lower case."""
     match error:

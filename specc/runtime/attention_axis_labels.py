@@ -20,7 +20,7 @@ from specc.preprocessing.preprocessing_records import (
     Waveform,
 )
 from specc.preprocessing.text_codec import decode_text, get_token_label
-from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.single_model_file import LoadedModel
 
 CLASS_TOKENS = ("[CLS]", "[DIST]")
 """Labels of the tokens before the image patches, as named in the ViT and DeiT papers."""

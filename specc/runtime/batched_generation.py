@@ -14,7 +14,7 @@ from specc.runtime.continuous_batching import (
     EndedSequence,
     explain_static_batching,
 )
-from specc.runtime.generation_stream import GenerationResult, GenerationStream
+from specc.runtime.generation_stream_and_results import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 
 MAX_BATCH_SIZE = 4096

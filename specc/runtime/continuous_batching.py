@@ -28,7 +28,11 @@ from specc.runtime.batch_slots import (
 )
 from specc.runtime.decoder_sessions import KVCacheSession
 from specc.runtime.generation_request import GenerativeModel, compute_max_new_tokens
-from specc.runtime.generation_stream import GenerationResult, GenerationStream, decode_tokens
+from specc.runtime.generation_stream_and_results import (
+    GenerationResult,
+    GenerationStream,
+    decode_tokens,
+)
 
 DEFAULT_BATCH_SIZE = 32
 """Default maximum number of sequences in a batch."""

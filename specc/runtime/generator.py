@@ -37,10 +37,10 @@ from specc.runtime.generation_request import (
     compute_max_new_tokens,
     prepare_prompts,
 )
-from specc.runtime.generation_stream import GenerationStream
-from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.generation_stream_and_results import GenerationStream
 from specc.runtime.model_inputs import ModelInputs, find_unused_inputs
 from specc.runtime.model_package import ModelPackage
+from specc.runtime.single_model_file import LoadedModel
 from specc.runtime.standalone_generator import check_compiled_settings
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from specc.artifact.generation_metadata import is_streaming_package
 from specc.artifact.manifest import Manifest, RandomInitMetadata
-from specc.artifact.package_index_and_integrity import INDEX_FILE, read_package_index
+from specc.artifact.package_index_and_format_versions import INDEX_FILE, read_package_index
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, render_html_table
@@ -17,12 +17,12 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import Closeable, escape_text
 from specc.ir.array import Array
 from specc.preprocessing.tasks import Task
-from specc.runtime.generation_stream import GenerationStream
+from specc.runtime.generation_stream_and_results import GenerationStream
 from specc.runtime.generator import Generator, make_generator, open_generator
-from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.model_package import ModelPackage, open_package
-from specc.runtime.package_files import PackageFiles
+from specc.runtime.package_integrity import PackageFiles
+from specc.runtime.single_model_file import LoadedModel, load_model
 from specc.runtime.streaming_inference import StreamingModel, open_streaming_model
 
 

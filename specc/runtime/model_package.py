@@ -1,25 +1,22 @@
 """Open a package directory and describe the package's contents."""
 
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 
-from specc.artifact.generation_metadata import GenerationMetadata, parse_generation_metadata
+from specc.artifact.generation_metadata import parse_generation_metadata
 from specc.artifact.manifest import METADATA_KEY, Manifest
-from specc.artifact.package_index_and_integrity import PackageIndex
 from specc.backend import Session
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.render import align_columns, format_repr, format_thousands
+from specc.diagnostics.render import format_repr
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
-from specc.ir.model_definition import DecodeState
-from specc.runtime.loaded_model import (
+from specc.runtime.package_integrity import PackageFiles, open_package_files
+from specc.runtime.single_model_file import (
     KVBufferSession,
     LoadedModel,
     load_parsed_model,
     read_file_manifest,
 )
-from specc.runtime.package_files import PackageFiles, open_package_files
 
 DEFAULT_GRAPHS = ("score", "generate")
 """Roles of the graphs that can be a package's default graph, in order of preference."""
@@ -98,56 +95,3 @@ def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPac
     Raise the errors of `open_package_files`.
     """
     return ModelPackage(**vars(open_package_files(Path(path), verify_contents=verify_contents)))
-
-
-def format_package_overview(package: ModelPackage) -> list[str]:
-    """Format an overview of a package: one line per graph and per extra file."""
-    rows = _list_files(package.index)
-    sizes = [f"{format_thousands(size)} bytes" for _, _, size in rows]
-    width = max(map(len, sizes))
-    files = align_columns(
-        (escape_text(role), escape_text(name), size.rjust(width))
-        for (role, name, _), size in zip(rows, sizes, strict=True)
-    )
-    graphs = package.index.graphs
-    count = f"{len(graphs)} graph{'' if len(graphs) == 1 else 's'}"
-    title = f"package of `{escape_text(package.index.model)}`, {count}"
-    return [title, *(f"  {line}" for line in files), *_describe_step_states(package)]
-
-
-def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
-    """Return the role, name and size in bytes of every file, graphs first and weights last."""
-    named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
-    rows = [(role, name, index.files[name].bytes) for role, name in named]
-    others = index.files.keys() - {name for _, name in named}
-    rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
-    # add the weights that remain in the checkpoint
-    rows += [("weights", name, facts.bytes) for name, facts in index.linked_files.items()]
-    return rows
-
-
-def _describe_step_states(package: ModelPackage) -> list[str]:
-    """Describe the outputs of `encode` and the states that steps pass on, or return []."""
-    metadata = package.index.metadata
-    if "step" not in package.roles or not metadata or not package.has_manifest("step"):
-        return []
-    step_graph = package.read_manifest("step").graph
-    generation = parse_generation_metadata(metadata, step_graph, str(package.path))
-    rows = [
-        ("from `encode`", n, str(step_graph.inputs[n].type), "")
-        for n in generation.loop_invariant_inputs
-    ]
-    for state in generation.states:
-        name = state.name.removeprefix("past.")
-        rows.append(("kept", name, str(state.type), _describe_state_growth(state, generation)))
-    lines = align_columns([*map(escape_text, row)] for row in rows)
-    return ["between steps", *(f"  {line}" for line in lines)]
-
-
-def _describe_state_growth(state: DecodeState, metadata: GenerationMetadata) -> str:
-    """Describe how a state grows in each step, or return "" if its shape is fixed."""
-    if state.time_axis is None:
-        return ""
-    if state.max_positions < inf:
-        return f"at most {int(state.max_positions)} positions"
-    return "a buffer, in place" if state.name in metadata.in_place_states else "grows"

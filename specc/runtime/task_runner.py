@@ -29,7 +29,7 @@ from specc.preprocessing.text_batches_and_windows import (
     truncate_encoding,
 )
 from specc.preprocessing.text_codec import pad_token_sequences
-from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.single_model_file import LoadedModel
 
 POOLING_MASK = "pooling_mask"
 """Name of the pooling mask input, which encoders have if their pooling excludes the prompt."""

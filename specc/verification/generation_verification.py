@@ -20,13 +20,13 @@ from specc.ir.graph import Graph
 from specc.runtime.decoder_sessions import FullForwardSession
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.generator import Generator, make_generator
-from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import (
     BOOLEAN_DENSITIES,
     choose_axis_sizes,
     make_random_inputs,
     move_padding_to_side,
 )
+from specc.runtime.single_model_file import LoadedModel
 from specc.runtime.standalone_generator import run_standalone_generator
 from specc.verification.length_coverage import (
     is_within_cost_limit,

@@ -10,7 +10,10 @@ import numpy as np
 from specc import backend
 from specc.analysis.length_limits import find_min_lengths
 from specc.artifact.generation_metadata import parse_generation_metadata
-from specc.artifact.package_index_and_integrity import is_package_directory, read_package_index
+from specc.artifact.package_index_and_format_versions import (
+    is_package_directory,
+    read_package_index,
+)
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
@@ -18,7 +21,6 @@ from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.runtime.inference_model import InferenceModel
-from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.random_inputs import (
     SampleInputs,
@@ -26,6 +28,7 @@ from specc.runtime.random_inputs import (
     find_past_key_value_states,
     make_exported_step_sampler,
 )
+from specc.runtime.single_model_file import LoadedModel
 from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
 from specc.verification.result_comparison import (

@@ -11,8 +11,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.ir.valid_axis_sizes import find_valid_dim_sizes
-from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.single_model_file import LoadedModel
 
 ERROR_MEASURES = {
     "error": "the largest difference relative to the largest value",

@@ -8,7 +8,7 @@ import numpy as np
 from specc.backend import Computation, QuantizedMatMul
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
-from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.single_model_file import LoadedModel
 from specc.verification.result_comparison import RELATIVE_TOLERANCE
 from specc.verification.rounding_errors_and_overflow import UNIT_ROUNDOFF, find_half_precision_dtype
 

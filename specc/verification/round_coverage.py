@@ -18,7 +18,6 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.ir.ops.loop import iterate_all_nodes
 from specc.runtime.index_ranges import find_valid_id_ranges
-from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import (
     BOOLEAN_DENSITIES,
     DEFAULT_DENSITY,
@@ -26,6 +25,7 @@ from specc.runtime.random_inputs import (
     choose_axis_sizes,
     make_random_inputs,
 )
+from specc.runtime.single_model_file import LoadedModel
 from specc.verification.length_coverage import (
     POSITIONS_BEYOND_THRESHOLD,
     SHORT_AXIS_LENGTH,

@@ -14,7 +14,7 @@ from specc.diagnostics.diagnostic import Source
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_elements import make_printable_label
-from specc.drawing.svg_html_pages import (
+from specc.drawing.svg_and_html_pages import (
     read_page_resource,
     render_inline_svg,
     render_page,

@@ -198,3 +198,44 @@ def iterate_summary_nodes(node: ScopeSummary, depth: int = 0) -> Iterator[tuple[
     yield depth, merged
     for child in merged.parts.values():
         yield from iterate_summary_nodes(child, depth + 1)
+
+
+def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:
+    """Convert a graph with `count` parameters to a JSON object: inputs, results and scopes.
+
+    Static dimensions and counts are integers, and symbolic values are formulas such as `4*seq^2`.
+    """
+    return {
+        "graph": graph.name,
+        "inputs": [_format_typed(n, v.type, sizes) for n, v in graph.inputs.items()],
+        "results": [_format_typed(n, v.type, sizes) for n, v in graph.outputs.items()],
+        "parameters": count.number,
+        "tree": _convert_part(summarize_graph(graph, sizes), sizes),
+    }
+
+
+def _convert_part(scope: ScopeSummary, sizes: Mapping[str, int]) -> dict[str, object]:
+    """Convert a scope to a JSON object. The scope's totals include all `repeats` layers."""
+    multiply_adds = scope.sum_over_subtree("multiply_adds")
+    saved = scope.sum_over_subtree("saved_multiply_adds")
+    return {
+        "name": scope.name,
+        "op": scope.op if not scope.parts else "",
+        "repeats": scope.repeats,
+        "shape": [_format_dim(d, sizes) for d in scope.type.shape] if scope.type else None,
+        "weights": _format_dim(scope.sum_over_subtree("parameter_count"), sizes),
+        "multiply_adds": _format_dim(multiply_adds - saved, sizes),
+        "dense_multiply_adds": _format_dim(multiply_adds, sizes),
+        "children": [_convert_part(part, sizes) for part in scope.parts.values()],
+    }
+
+
+def _format_typed(name: str, type: Type, sizes: Mapping[str, int]) -> dict[str, object]:
+    shape = [_format_dim(dim, sizes) for dim in type.shape]
+    return {"name": name, "dtype": type.dtype, "shape": shape}
+
+
+def _format_dim(dim: Dim, sizes: Mapping[str, int]) -> int | str:
+    """Convert a dimension to an integer, or to a formula in the syntax of the spec language."""
+    dim = dim.substitute(sizes)
+    return str(dim) if dim.number is None else dim.number

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import specc
-from specc.artifact.package_index_and_integrity import INDEX_FILE
+from specc.artifact.package_index_and_format_versions import INDEX_FILE
 from specc.diagnostics.diagnostic import SpeccError
 
 TEXT = """specc 1

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from specc.analysis.analysis_report import analyze_graph
-from specc.diagnostics.diagnostic import SpeccError, compute_exit_status, get_error_category
+from specc.diagnostics.diagnostic import SpeccError
+from specc.diagnostics.machine_formats_and_exit_codes import compute_exit_status, get_error_category
 from specc.driver.spec_loader import LoadedSpec, check_spec
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program
@@ -42,7 +43,7 @@ ELSEWHERE = {
     "E0754": "tests/test_api.py",  # the command line has its own message
     # a compiled model whose weights overflow
     "E0980": "tests/runtime/test_half_precision.py",
-    "E0981": "tests/runtime/test_fixed_shapes.py",  # only Python can pass it
+    "E0981": "tests/runtime/test_static_shapes.py",  # only Python can pass it
     "E0982": "tests/cli/test_expand.py",  # only `expand` raises it
     # interrupted generation
     "E0891": "tests/runtime/test_generate_each.py",

@@ -3,7 +3,7 @@
 import json
 
 from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, Source, Span
-from specc.diagnostics.machine_formats import format_json_lines, format_sarif
+from specc.diagnostics.machine_formats_and_exit_codes import format_json_lines, format_sarif
 from specc.diagnostics.render import (
     render_diagnostics,
     render_full_diagnostic,

@@ -13,7 +13,7 @@ from specc.diagnostics.diagnostic import (
     Span,
     merge_duplicate_diagnostics,
 )
-from specc.diagnostics.machine_formats import format_json_lines, format_sarif
+from specc.diagnostics.machine_formats_and_exit_codes import format_json_lines, format_sarif
 from specc.diagnostics.render import render_full_diagnostic, render_short_diagnostic
 
 SOURCE = Source("a.specc", "one two\n")

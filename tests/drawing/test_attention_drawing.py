@@ -28,7 +28,7 @@ from specc.drawing.drawing_elements import (
     make_printable_label,
 )
 from specc.drawing.png import PIXELS_PER_POINT, find_missing_glyphs, render_png
-from specc.drawing.svg_html_pages import MAX_PATHS, render_svg
+from specc.drawing.svg_and_html_pages import MAX_PATHS, render_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 PATH = re.compile(r"M(\d+) (\d+)h(\d+)v1H\d+z")

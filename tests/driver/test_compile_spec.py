@@ -10,7 +10,7 @@ import pytest
 import specc
 from specc.artifact.manifest import METADATA_KEY, RandomInitMetadata
 from specc.cli.main import main
-from specc.runtime.loaded_model import read_manifest
+from specc.runtime.single_model_file import read_manifest
 from specc.weights.formats.safetensors import write_safetensors
 
 SPEC = """specc 1

@@ -13,7 +13,7 @@ import pytest
 from specc.api import compile
 from specc.artifact import manifest
 from specc.diagnostics.diagnostic import SpeccError
-from specc.runtime.loaded_model import load_model
+from specc.runtime.single_model_file import load_model
 
 SPEC = """specc 1
 model small

@@ -5,7 +5,7 @@ from support.parameter_sweeps import sample_sweep
 from support.spec_mutants import elaborate_mutant, make_mutant
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.diagnostics.machine_formats import format_json_lines
+from specc.diagnostics.machine_formats_and_exit_codes import format_json_lines
 from specc.diagnostics.render import render_diagnostics
 
 BATCH = 20

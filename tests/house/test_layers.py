@@ -51,7 +51,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.weights.formats", "specc.weights.int_quantization", "specc.weights.parameter_name_patterns",
         "specc.weights.random_stream",
     },
-    "specc.drawing": {"PIL", "numpy", "specc.diagnostics", "specc.io", "specc.ir.array"},
+    "specc.drawing": {
+        "PIL", "numpy", "specc.diagnostics", "specc.io", "specc.ir.array", "specc.weights.parameter_name_patterns",
+    },
     "specc.preprocessing": {
         "PIL", "jinja2", "numpy", "specc.diagnostics", "specc.drawing", "specc.io", "specc.ir",
         "specc.ir.array", "tokenizers",

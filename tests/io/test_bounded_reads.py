@@ -9,7 +9,7 @@ import pytest
 from support.resource_limits import run_with_limits
 
 import specc
-from specc.artifact.package_index_and_integrity import PackageIndex, parse_package_index
+from specc.artifact.package_index_and_format_versions import PackageIndex, parse_package_index
 from specc.diagnostics.diagnostic import SpeccError
 from specc.io.safe_read import UnreadableFileError, read_regular_file
 from specc.preprocessing.array_files import convert_nested_lists

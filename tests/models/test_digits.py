@@ -13,7 +13,7 @@ from support.verification_lines import list_model_lines
 import specc
 from specc.cli.main import main
 from specc.cli.run_inputs import parse_input_arguments
-from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.single_model_file import LoadedModel
 
 SAMPLES = Path(__file__).parents[2] / "docs" / "demos" / "digits"
 DIGITS = {"zero": 0, "two": 2, "three": 3, "four": 4, "seven": 7, "nine": 9}

@@ -11,7 +11,8 @@ from support.html_pages import check_page, read_page_data
 from support.small_configs import SMALL_CONFIGS
 
 import specc
-from specc.runtime.attention_capture import AttentionSelection, capture_attention, render_attention
+from specc.drawing.attention_maps import AttentionSelection
+from specc.runtime.attention_plot import capture_attention, render_attention
 from specc.runtime.attention_weights import locate_attention_nodes
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
 from support.tokenizer_files import LINES, train_tokenizer
 
 import specc
@@ -16,6 +14,9 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_records import ArrayConfig
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
 from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_EMBEDDED_BYTES, JsonTokenizer
+
+pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
+
 
 SPEC = """specc 1
 model words

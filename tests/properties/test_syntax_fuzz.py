@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.diagnostics.machine_formats import format_json_lines, format_sarif
+from specc.diagnostics.machine_formats_and_exit_codes import format_json_lines, format_sarif
 from specc.diagnostics.render import render_diagnostics
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import format_dsl

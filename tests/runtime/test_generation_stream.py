@@ -91,9 +91,11 @@ def test_an_interrupted_stream_raises_again(model: Model, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     writing = model.generate("ab", max_tokens=6)
-    monkeypatch.setattr("specc.runtime.generation_stream.iterate_decode_steps", interrupted)
     monkeypatch.setattr(
-        "specc.runtime.generation_stream.run_standalone_generator",
+        "specc.runtime.generation_stream_and_results.iterate_decode_steps", interrupted
+    )
+    monkeypatch.setattr(
+        "specc.runtime.generation_stream_and_results.run_standalone_generator",
         lambda *_: next(interrupted()) and list(interrupted()),
     )
     with pytest.raises(KeyboardInterrupt):

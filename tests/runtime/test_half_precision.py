@@ -18,7 +18,7 @@ from support.verification_lines import list_model_lines
 import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import SpeccError
-from specc.runtime.loaded_model import load_model
+from specc.runtime.single_model_file import load_model
 from specc.verification.rounding_errors_and_overflow import HALF_FORMATS
 from specc.weights.formats.safetensors import write_safetensors
 

@@ -13,7 +13,7 @@ import specc
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
 from specc.io import memory_check
-from specc.runtime.loaded_model import load_model
+from specc.runtime.single_model_file import load_model
 from specc.weights.formats.safetensors import write_safetensors
 
 SPEC = """\

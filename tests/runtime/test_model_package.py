@@ -12,16 +12,12 @@ import onnx
 import pytest
 from support.two_graph_packages import read_extra_file, write_pair_package
 
-from specc.artifact import package_index_and_integrity
-from specc.artifact.package_index_and_integrity import (
-    INDEX_FILE,
-    is_path_inside_directory,
-    is_plain_file_name,
-)
+from specc.artifact import package_index_and_format_versions
+from specc.artifact.package_index_and_format_versions import INDEX_FILE, is_plain_file_name
 from specc.backend import ExtraFile
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.io.safe_read import compute_file_sha256
+from specc.io.safe_read import compute_file_sha256, is_path_inside_directory
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.model_package import open_package
 
@@ -192,9 +188,9 @@ def test_an_invalid_index_is_refused(data: bytes, pair: Path) -> None:
 
 def test_the_maximum_index_size_is_exact(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = (pair / INDEX_FILE).stat().st_size
-    monkeypatch.setattr(package_index_and_integrity, "MAX_BYTES", size)
+    monkeypatch.setattr(package_index_and_format_versions, "MAX_BYTES", size)
     open_package(pair)
-    monkeypatch.setattr(package_index_and_integrity, "MAX_BYTES", size - 1)
+    monkeypatch.setattr(package_index_and_format_versions, "MAX_BYTES", size - 1)
     assert get_error(pair).code == "E0802"
 
 
@@ -231,11 +227,11 @@ def test_unlisted_weights_are_refused(pair: Path, tmp_path: Path) -> None:
 def test_a_package_replaced_during_load_is_loaded_again(
     pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    former = package_index_and_integrity.read_package_index(pair)
+    former = package_index_and_format_versions.read_package_index(pair)
     write_pair_package(pair, seed=1)
-    answers = [former, package_index_and_integrity.read_package_index(pair)]
+    answers = [former, package_index_and_format_versions.read_package_index(pair)]
     monkeypatch.setattr(
-        "specc.runtime.package_files.read_package_index",
+        "specc.runtime.package_integrity.read_package_index",
         lambda directory, **more: answers.pop(0) if len(answers) > 1 else answers[0],
     )
     assert open_package(pair).index == answers[0]

@@ -29,7 +29,7 @@ from specc.cli import check, new_and_lsp
 from specc.cli import main as cli
 from specc.io import atomic_write as output
 from specc.preprocessing import chat_template
-from specc.runtime import loaded_model as running
+from specc.runtime import single_model_file as running
 from specc_onnx.model_reader import BLANK_HASH, HASH_KEY, insert_model_hash
 
 DTYPES = {

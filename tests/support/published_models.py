@@ -22,7 +22,7 @@ from specc.huggingface.model_family import load_checkpoint_config
 from specc.huggingface.quantization_config import read_quantization_config
 from specc.io.file_type_detection import is_gguf_path
 from specc.ir.model_definition import ModelDefinition
-from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.single_model_file import LoadedModel
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import read_parameter
 from support.elaborated_specs import (

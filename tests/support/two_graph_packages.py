@@ -23,7 +23,7 @@ from specc.ir.graph import Graph
 from specc.ir.model_definition import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_package import ModelPackage
-from specc.runtime.package_files import read_package_file
+from specc.runtime.package_integrity import read_package_file
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights
 from specc.weights.weight_rules_and_initializers import resolve_ties
 from specc_onnx import get_target, write_package

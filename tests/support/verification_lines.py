@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from specc.runtime.inference_model import InferenceModel
-from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage
+from specc.runtime.single_model_file import LoadedModel
 from specc.verification.model_verification import (
     iterate_all_rounds,
     iterate_package_rounds,

@@ -17,8 +17,8 @@ import specc
 from specc import backend
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
-from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.random_inputs import make_random_inputs
+from specc.runtime.single_model_file import LoadedModel, load_model
 from specc.verification import generation_verification
 from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.model_verification import iterate_verification_rounds

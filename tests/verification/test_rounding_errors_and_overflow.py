@@ -16,8 +16,8 @@ import specc
 from specc import backend
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
-from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import make_random_inputs
+from specc.runtime.single_model_file import LoadedModel
 from specc.verification.model_verification import iterate_verification_rounds
 from specc.verification.rounding_errors_and_overflow import (
     compute_position_error_bounds,

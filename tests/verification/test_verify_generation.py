@@ -19,7 +19,7 @@ from specc.cli import main as cli
 from specc.diagnostics.diagnostic import SpeccError
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.runtime.inference_model import open_compiled_model
-from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.single_model_file import LoadedModel
 from specc.verification.model_verification import iterate_verification_rounds
 
 STRATEGIES = ("greedy", "sample", "beam")

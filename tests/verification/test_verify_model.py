@@ -15,9 +15,9 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
-from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.model_package import open_package
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs, move_padding_to_side
+from specc.runtime.single_model_file import LoadedModel, load_model
 from specc.verification.result_comparison import compare_result
 
 NAN, INF = np.nan, np.inf

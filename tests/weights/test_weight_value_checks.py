@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.artifact import package_index_and_integrity
+from specc.artifact import package_index_and_format_versions
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.weights.formats import safetensors
@@ -127,7 +127,7 @@ def test_checkpoint_hash(tmp_path: Path) -> None:
     write_safetensors(weights, {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()})
     out = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", out, weights=weights, weights_as="link")
-    recorded = package_index_and_integrity.parse_weight_files(
+    recorded = package_index_and_format_versions.parse_weight_files(
         specc.load(out).manifest.weights["beside"]
     )
     assert recorded is not None

@@ -11,7 +11,10 @@ from pathlib import Path
 from onnx import ModelProto
 
 from specc.artifact.manifest import DOC_METADATA_KEY
-from specc.artifact.package_index_and_integrity import WeightFileMetadata, read_weight_file_metadata
+from specc.artifact.package_index_and_format_versions import (
+    WeightFileMetadata,
+    read_weight_file_metadata,
+)
 from specc.backend import EmittedModel, MetadataBuilder, WeightStorage, WrittenModel
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
 from specc.io.file_type_detection import find_unused_sidecar_files

@@ -11,11 +11,10 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specc.artifact.package_index_and_integrity import (
+from specc.artifact.package_index_and_format_versions import (
     INDEX_FILE,
     PackageIndex,
     find_deletable_files,
-    get_regular_file_size,
     is_plain_file_name,
     read_previous_index,
 )
@@ -29,7 +28,7 @@ from specc.io.output_paths import (
     reject_input_overwrite,
     reject_unportable_name,
 )
-from specc.io.safe_read import compute_file_sha256
+from specc.io.safe_read import compute_file_sha256, get_regular_file_size
 from specc.ir.target import Target
 from specc.version import __version__
 from specc.weights.parameter_sources import ParameterSource

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onnx import TensorProto
 
-from specc.artifact.package_index_and_integrity import WeightFileMetadata
+from specc.artifact.package_index_and_format_versions import WeightFileMetadata
 from specc.backend import WeightStorage
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.graph import Graph

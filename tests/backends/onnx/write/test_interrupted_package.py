@@ -13,7 +13,7 @@ import pytest
 from support.parameter_sweeps import sample_sweep
 from support.two_graph_packages import write_pair_package
 
-from specc.artifact.package_index_and_integrity import INDEX_FILE
+from specc.artifact.package_index_and_format_versions import INDEX_FILE
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import SpeccError
 from specc.io import atomic_write as output

@@ -19,7 +19,7 @@ from support.two_graph_packages import (
 from support.verification_lines import list_package_lines
 
 import specc
-from specc.artifact.package_index_and_integrity import INDEX_FILE
+from specc.artifact.package_index_and_format_versions import INDEX_FILE
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.model_package import open_package

@@ -1,7 +1,10 @@
-"""Format diagnostics for other programs: JSON Lines and SARIF 2.1.0."""
+"""Format diagnostics for other programs: JSON Lines, SARIF 2.1.0, and the process exit code of each
+diagnostic code.
+"""
 
 import json
 from collections.abc import Iterable
+from enum import Enum
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.render import escape_control_characters
@@ -136,3 +139,65 @@ def file_name_to_uri(name: str) -> str:
     safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
     data = name.replace("\\", "/").encode("utf-8", "replace")
     return "".join(chr(b) if chr(b) in safe else f"%{b:02X}" for b in data)
+
+
+class ErrorCategory(Enum):
+    """The category of an error. The value of a member is the process exit code."""
+
+    WARNING = 0
+    INPUT = 1
+    """Errors in a spec, weights, a model or an input."""
+    USAGE = 2
+    """Invalid command-line arguments."""
+    ENVIRONMENT = 3
+    """Files that cannot be read or written, and missing packages."""
+    MISMATCH = 4
+    """`specc verify` found a difference between the model and the reference."""
+    INCONCLUSIVE = 5
+    """`specc verify` is inconclusive: the model is too sensitive to rounding errors or, with
+    `--strict`, not every subgraph was executed.
+    """
+    BUG = 70
+    """A bug in specc (EX_SOFTWARE in sysexits.h)."""
+
+
+CODES_BY_CATEGORY = {
+    ErrorCategory.USAGE: {
+        *("E0200", "E0407", "E0408", "E0525", "E0820", "E0821", "E0822"),
+        *("E0832", "E0879", "E0880", "E0885", "E0890", "E0891", "E0921"),
+        *("E0981", "E0954", "E0955", "E0957", "E0970", "E0977", "E0983"),
+    },
+    ErrorCategory.ENVIRONMENT: {
+        *("E0426", "E0801", "E0802", "E0804", "E0805", "E0806", "E0810", "E0812"),
+        *("E0813",),
+        *("E0815", "E0874", "E0883", "E0888", "E0902", "E0922", "E0940", "E0968"),
+    },
+    ErrorCategory.MISMATCH: {"E0855", "E0856", "E0930", "E0980"},
+    ErrorCategory.INCONCLUSIVE: {"E0932", "E0933"},
+    ErrorCategory.BUG: {"E0986"},
+}
+"""The diagnostic codes of each category. All other errors have the category INPUT."""
+
+
+def get_error_category(code: str) -> ErrorCategory:
+    """Return the category of a diagnostic code."""
+    for category, codes in CODES_BY_CATEGORY.items():
+        if code in codes:
+            return category
+    return ErrorCategory.WARNING if code.startswith("W") else ErrorCategory.INPUT
+
+
+def compute_exit_status(errors: Iterable[str]) -> int:
+    """Return the process exit code for the diagnostic codes `errors`. The exit code is 0 if
+    `errors` is empty, 2 or 3 if all errors are in the category USAGE or ENVIRONMENT, 4 or 5 if
+    `specc verify` failed, and 1 otherwise.
+    """
+    categories = set(map(get_error_category, errors))
+    if not categories:
+        return 0
+    if categories in ({ErrorCategory.USAGE}, {ErrorCategory.ENVIRONMENT}):
+        return categories.pop().value
+    verify_categories = categories & {ErrorCategory.MISMATCH, ErrorCategory.INCONCLUSIVE}
+    return min(
+        (category.value for category in verify_categories), default=ErrorCategory.INPUT.value
+    )

@@ -1,31 +1,120 @@
-"""Read and write `specc.json`, the index of a package: file sizes, hashes, graph metadata."""
+"""Read and write `specc.json`, the index of a package (file sizes, hashes, graph metadata), and
+rename the keys of version 1 of the JSON formats of indices and manifests.
+"""
 
 import hashlib
 import json
-import os
 import re
-import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
-from specc.artifact.format_versions import (
-    FORMAT_VERSION,
-    VERSION_1_INDEX_KEYS,
-    parse_versioned_record,
-)
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
-from specc.io.json_io import JsonFields, get_exact_integer, parse_strict_json, to_json_value
+from specc.io.json_io import (
+    InvalidJsonError,
+    JsonFields,
+    get_exact_integer,
+    parse_strict_json,
+    to_json_value,
+)
 from specc.io.safe_read import (
     UnreadableFileError,
     compute_file_sha256,
     escape_text,
+    get_regular_file_size,
+    is_path_inside_directory,
     read_regular_file,
 )
+
+FORMAT_VERSION = 2
+KeyRenames: TypeAlias = Mapping[str, "str | tuple[str, KeyRenames]"]
+"""New keys by old key. A pair also contains the renames in the value or in each list element."""
+
+_GENERATE_SECTION: KeyRenames = {"growing": "sequence_input", "source": "logits_output"}
+_STATE: KeyRenames = {
+    "next": "next_output",
+    "batch": "batch_axis",
+    "rows": "time_axis",
+    "most": "max_positions",
+    "initial": "initial_output",
+}
+_CHUNKS: KeyRenames = {"rows": "step_length", "made": "output_lengths", "alone": "per_step_inputs"}
+_GENERATION_METADATA: KeyRenames = {
+    "generation": ("generate_section", _GENERATE_SECTION),
+    "reading": "preprocessing",
+    "states": ("states", _STATE),
+    "handed": "loop_invariant_inputs",
+    "whole": "full_inputs",
+    "first": "first_token_logits",
+    "context": "max_context",
+    "table": "length_limiting_table",
+    "drawn": "random_weights",
+    "bounds": "length_bounds",
+    "in_place": "in_place_states",
+    "apart": "allows_mixed_lengths",
+    "chunks": ("chunks", _CHUNKS),
+}
+VERSION_1_INDEX_KEYS: KeyRenames = {
+    "kept": "preexisting",
+    "linked": "linked_files",
+    "every_load": "checks_hashes_on_open",
+    "about": ("metadata", {"generating": ("generation", _GENERATION_METADATA)}),
+    "seal": "index_sha256",
+}
+"""Renamed keys of the package index `specc.json`."""
+VERSION_1_MANIFEST_KEYS: KeyRenames = {
+    "generation": ("generate_section", _GENERATE_SECTION),
+    "streaming": ("stream_section", {"growing": "sequence_input", "sources": "streamed_outputs"}),
+    "reading": "preprocessing",
+    "stored": "initializers",
+    "decodes": "decoding",
+    "scoring": "scoring_graph",
+    "weights": ("weights", {"drawn": "random_init", "every_load": "checks_hashes_on_open"}),
+}
+"""Renamed keys of the manifest of a model."""
+
+
+def _rename_keys(data: object, renames: KeyRenames) -> object:
+    """Return a copy of JSON data with renamed keys. Keys without a new name are copied."""
+    if isinstance(data, list):
+        return [_rename_keys(element, renames) for element in data]
+    if not isinstance(data, dict):
+        return data
+    copy = {}
+    for key, value in data.items():
+        match renames.get(key, key):
+            case (new_key, nested_renames):
+                copy[new_key] = _rename_keys(value, nested_renames)
+            case new_key:
+                copy[new_key] = value
+    return copy
+
+
+def parse_versioned_record(
+    text: str | bytes, version_1_keys: KeyRenames, artifact: str, fail: Callable[[str], NoReturn]
+) -> JsonFields:
+    """Parse a JSON object of the current format version or of version 1. Call `fail` if the text is
+    not a valid JSON object of these versions.
+    """
+    data: object
+    try:
+        data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
+    except InvalidJsonError as error:
+        fail(str(error))
+    except ValueError:
+        fail("the text is not JSON")
+    version = data.get("format") if isinstance(data, dict) else None
+    if version == 1:
+        data = _rename_keys(data, version_1_keys)
+    elif version != FORMAT_VERSION:
+        expected = f"expected {FORMAT_VERSION}; compile the {artifact} again"
+        fail(f"unsupported format version {version!r:.40}, {expected}")
+    return JsonFields(data, report_error=lambda path, text: fail(f"`{'.'.join(path)}` {text}"))
+
 
 COMPARED_BYTES = 1 << 20
 """Number of bytes at the start of a weight file that are verified when a model is opened."""
@@ -76,78 +165,6 @@ def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
     return WeightFileMetadata(size, sha256, head)
-
-
-def _explain_irregular_file(directory: Path, location: str) -> str:
-    """Return the reason why the file `location` in a directory is not allowed: its path contains a
-    link, it has several hard links, or it cannot be read. Return "" for a regular file.
-    """
-    path = directory / location
-    expected_path = os.path.join(os.path.realpath(directory), *location.split("/"))
-    try:
-        if os.path.realpath(path) != expected_path:
-            return "a link leads to it"
-        # A write through another hard link would change the weights.
-        if (links := os.lstat(path).st_nlink) != 1:
-            return f"it is one of {links} hard links, which ONNX rejects"
-    except (OSError, RuntimeError, ValueError):  # the links form a cycle, or the name is invalid
-        return "it cannot be read"
-    return ""
-
-
-def describe_file_mismatch(
-    directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
-) -> str:
-    """Describe how the file `location` in a directory differs from its recorded metadata. Return ""
-    if the file matches. If `verifies_contents` is True, also compare the hash of the whole file.
-    """
-    path = directory / location
-    if not is_path_inside_directory(location):
-        return "it is outside the directory of the model"
-    if (size := get_regular_file_size(path)) is None:
-        return "it is missing, or it is not a regular file"
-    if reason := _explain_irregular_file(directory, location):
-        return reason
-    if size != metadata.bytes:
-        return f"it has {size} bytes, and had {metadata.bytes} when the model was compiled"
-    # Compare the first bytes of a checkpoint, which contain tensor names, shapes and offsets.
-    if metadata.head and compute_file_sha256(path, COMPARED_BYTES) != metadata.head:
-        return "the weights file has changed since the model was compiled"
-    if verifies_contents and compute_file_sha256(path) != metadata.sha256:
-        return "its content has changed since the model was compiled"
-    return ""
-
-
-def describe_out_of_bounds_tensor(ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
-    """Describe the first external tensor that is not in a recorded file or extends past the end of
-    its file. Return "" if there is no such tensor. `ends` contains the file and the end offset of
-    each tensor, and `sizes` maps recorded files to their sizes in bytes.
-    """
-    for location, end in ends:
-        if location not in sizes:
-            return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
-        # a corrupted file may contain negative offsets
-        if not 0 < end <= sizes[location]:
-            return f"it reads weights past the end of `{escape_text(location)[:200]}`"
-    return ""
-
-
-def is_path_inside_directory(path: str) -> bool:
-    """Return True if a path with `/` separators is portable and does not leave its directory."""
-    parts = path.split("/")
-    # On Windows, drives and alternate data streams contain a colon, and paths contain backslashes.
-    return bool(path) and not any(
-        p in ("", ".", "..") or "\0" in p or "\\" in p or ":" in p for p in parts
-    )
-
-
-def get_regular_file_size(path: Path) -> int | None:
-    """Return the size in bytes of a regular file that is not a link, or None for other paths."""
-    try:
-        status = os.lstat(path)
-    except (OSError, ValueError):
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 INDEX_FILE = "specc.json"

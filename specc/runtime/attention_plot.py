@@ -1,6 +1,6 @@
-"""Capture a run's attention maps with labels, select maps, and export them to HTML, SVG or PNG."""
+"""Plot the attention maps of a run: capture the maps, and render them as HTML, SVG or PNG."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +12,13 @@ from specc.drawing.attention_maps import (
     AttentionMap,
     AttentionMapAxis,
     AttentionMaps,
+    AttentionSelection,
     render_attention_html,
+    select_maps,
+    select_scopes,
 )
 from specc.drawing.png import find_missing_glyphs, render_png
-from specc.drawing.svg_html_pages import render_svg
+from specc.drawing.svg_and_html_pages import render_svg
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
 from specc.runtime.attention_axis_labels import AttentionAxisLabeler
@@ -24,116 +27,8 @@ from specc.runtime.attention_weights import (
     find_masked_positions,
     locate_attention_nodes,
 )
-from specc.runtime.generation_stream import GenerationResult, GenerationStream
-from specc.runtime.loaded_model import LoadedModel
-from specc.weights.parameter_name_patterns import NamePattern
-
-MAX_INDEX = 9999
-"""Maximum layer or head index that `parse_number_list` accepts."""
-
-
-@immutable_dataclass(kw_only=True)
-class AttentionSelection:
-    """A selection of attention maps by scope pattern, layers and heads. Empty fields select all."""
-
-    scope: str = ""
-    layers: tuple[int, ...] = ()
-    heads: tuple[int, ...] = ()
-
-    def __bool__(self) -> bool:
-        """Return True if any field restricts the selection."""
-        return bool(self.scope or self.layers or self.heads)
-
-
-def parse_number_list(text: str, option: str) -> tuple[int, ...]:
-    """Parse a list of indices and ranges such as `0,2-5` into sorted unique indices. Raise E0954 if
-    the text is invalid. `option` is the option name in the message.
-    """
-    indices: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = (word.strip() for word in part.partition("-"))
-        ends = [first, last if dash else first]
-        if not all(map(_is_index, ends)) or int(ends[0]) > int(ends[1]):
-            raise_error(
-                "E0954",
-                f"`{option} {escape_text(text)[:60]}` is not a list of numbers",
-                helps=[f"write `{option} 0`, `{option} 0,3` or `{option} 2-5`"],
-            )
-        indices.update(range(int(ends[0]), int(ends[1]) + 1))
-    return tuple(sorted(indices))
-
-
-def _is_index(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and int(text[:9]) <= MAX_INDEX
-
-
-def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
-    """Return the scopes that match `pattern` ("" matches all). Raise E0931 if no scope matches."""
-    matches = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
-    if not matches:
-        helps = [f"scopes with attention: {escape_text(', '.join(scopes[:12]))}"]
-        title = f"no attention matches `{escape_text(pattern)}`"
-        raise_error("E0931", title, helps=helps)
-    return matches
-
-
-def select_maps(
-    maps: Sequence[AttentionMap], selection: AttentionSelection
-) -> tuple[AttentionMap, ...]:
-    """Return the selected maps and heads. Raise E0931 or E0954 if no map matches."""
-    scopes = select_scopes([m.scope for m in maps], selection.scope)
-    selected = [m for m in maps if m.scope in scopes]
-    if selection.layers:
-        _check_indices_exist(
-            "layer", selection.layers, selected, {m.layer for m in selected} - {None}
-        )
-        selected = [m for m in selected if m.layer in selection.layers]
-    if selection.heads:
-        _check_indices_exist(
-            "head", selection.heads, selected, {n for m in selected for n in m.heads}
-        )
-        selected = [_select_heads(m, selection.heads) for m in selected]
-    return tuple(m for m in selected if m.heads)
-
-
-def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
-    """Return an attention map with only the heads whose indices are in `heads`."""
-    positions = [n for n, head in enumerate(attention.heads) if head in heads]
-    return attention.select_heads(
-        attention.weights[positions],
-        attention.is_masked[positions],
-        tuple(attention.heads[n] for n in positions),
-    )
-
-
-def _check_indices_exist(
-    noun: str, selected: Sequence[int], maps: Sequence[AttentionMap], known_indices: Set[int | None]
-) -> None:
-    """Raise E0954 if a selected index does not exist in any attention map."""
-    indices = {n for n in known_indices if n is not None}
-    unknown = [n for n in selected if n not in indices]
-    if not unknown:
-        return
-    names = escape_text(", ".join(m.scope for m in maps[:6]))
-    more = f" and {len(maps) - 6} more" if len(maps) > 6 else ""
-    hint = f"no attention layer has a {noun} index: remove the option"
-    if indices:
-        hint = f"the {noun}s are {_format_number_list(indices)}"
-    raise_error(
-        "E0954",
-        f"{noun} {unknown[0]} of `--{noun}s` does not exist",
-        notes=[f"searched in {names}{more}"],
-        helps=[hint],
-    )
-
-
-def _format_number_list(indices: set[int]) -> str:
-    """Format indices as a range (`0 to 5`) if they are consecutive, otherwise as a list."""
-    ordered = sorted(indices)
-    if ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2:
-        return f"{ordered[0]} to {ordered[-1]}"
-    return ", ".join(map(str, ordered[:24]))
-
+from specc.runtime.generation_stream_and_results import GenerationResult, GenerationStream
+from specc.runtime.single_model_file import LoadedModel
 
 ALIGNMENT_OUTPUT = "alignment"
 """Name of the output [batch, target, source] that is plotted instead of attention weights."""

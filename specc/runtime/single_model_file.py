@@ -1,30 +1,30 @@
-"""Load a compiled model, run it on batches or with static shapes, and dequantize its weights."""
+"""Load a single compiled model file: verify and run the model, and dequantize its weights."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from specc import backend
-from specc.artifact import package_index_and_integrity
 from specc.artifact.generation_metadata import GenerationMetadata
 from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest, raise_invalid_manifest
+from specc.artifact.package_index_and_format_versions import parse_weight_files
 from specc.backend import Computation, ModelFile, QuantizedMatMul, Session, TensorSpec
-from specc.diagnostics.diagnostic import SpeccError, raise_error
+from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
-from specc.ir.dim import DimError
 from specc.ir.graph import Graph, Value
 from specc.ir.model_definition import PAST_LENGTH_INPUT
 from specc.ir.ops.quantized import QuantizationFormat
 from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs, find_axis_of_length
+from specc.runtime.package_integrity import describe_file_mismatch, describe_out_of_bounds_tensor
 from specc.weights.int_quantization import dequantize_weight
 
 
@@ -242,10 +242,10 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     first mebibyte of a weight file, are verified only if `verify_contents` is True.
     """
     directory, name = file.path.parent, file.path.name
-    recorded = package_index_and_integrity.parse_weight_files(manifest.weights.get("beside", {}))
+    recorded = parse_weight_files(manifest.weights.get("beside", {}))
     if recorded is None:
         raise_invalid_manifest(escape_text(file.path), "`beside` is invalid")
-    if reason := package_index_and_integrity.describe_out_of_bounds_tensor(
+    if reason := describe_out_of_bounds_tensor(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _raise_changed(file.path, name, reason)
@@ -254,7 +254,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _raise_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if reason := package_index_and_integrity.describe_file_mismatch(
+        if reason := describe_file_mismatch(
             directory, location, facts, verifies_contents=verify_contents
         ):
             _raise_changed(file.path, location, reason)
@@ -307,93 +307,3 @@ def read_file_manifest(file: ModelFile, path: str) -> Manifest:
             helps=["only models compiled by specc can be run: compile its spec"],
         )
     return parse_manifest(file.metadata[METADATA_KEY], escape_text(path))
-
-
-def run_batches(
-    model: LoadedModel, arguments: tuple[object, ...], inputs: Mapping[str, object]
-) -> Iterator[dict[str, Array]]:
-    """Run the model on each batch, and yield the outputs lazily. Raise E0910 unless `arguments` is
-    an iterable of mappings. Error messages name the batch.
-    """
-    batches: Any = arguments[0]
-    is_single_argument = len(arguments) == 1 and not inputs
-    # an array is iterable, but not an iterable of batches
-    is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
-    if not is_single_argument or isinstance(batches, Mapping | str) or not is_iterable:
-        _raise_not_batches()
-    return _run_batches(model, batches)
-
-
-def _run_batches(
-    model: LoadedModel, batches: Iterable[Mapping[str, object]]
-) -> Iterator[dict[str, Array]]:
-    for number, batch in enumerate(batches, start=1):
-        if not isinstance(batch, Mapping):
-            _raise_not_batches()
-        try:
-            results = model.run(**batch)
-        except SpeccError as failed:
-            first, *others = failed.diagnostics
-            where = f"in batch {number}"
-            raise SpeccError(replace(first, notes=(*first.notes, where)), *others) from None
-        yield results
-
-
-def _raise_not_batches() -> NoReturn:
-    raise_error(
-        "E0910",
-        "positional arguments must be batches (mappings of input names to arrays)",
-        helps=[
-            "model.run(x=array)",
-            'for several batches: model.run({"x": array} for array in arrays)',
-        ],
-    )
-
-
-def specialize_static_shapes(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
-    """Specialize a model to static sizes of its symbolic dimensions, such as `{"batch": 1}`.
-
-    Raise E0981 unless each symbolic dimension has an integer size, and E0832 if the model is a
-    standalone generator, whose output sizes are dynamic.
-    """
-    if model.manifest.decoding is not None:
-        raise_error("E0832", "a standalone generator does not support static shapes")
-    graph = model.manifest.graph
-    _check_lengths(graph, lengths)
-    try:
-        equations = graph.length_equations.items()
-        env = {**lengths, **{name: dim.evaluate(lengths) for name, dim in equations}}
-        shapes = {
-            name: tuple(d.evaluate(env) for d in value.shape)
-            for name, value in (*graph.inputs.items(), *graph.outputs.items())
-        }
-    except DimError as error:
-        _raise_invalid_lengths(f"the lengths are invalid for this model: {error}", graph)
-    session = model.file.open_with_static_shapes(model.provider, lengths, shapes)
-    return replace(model, session=session)
-
-
-def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
-    """Raise E0981 if a symbolic dimension is unknown or if its size is invalid."""
-    symbols = _list_dynamic_lengths(graph)
-    for name, length in lengths.items():
-        if name not in symbols:
-            _raise_invalid_lengths(f"unknown length `{escape_text(name)}`", graph)
-        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            _raise_invalid_lengths(
-                f"`{name}` must be a positive integer, got {escape_text(repr(length))[:40]}", graph
-            )
-    if missing := [f"`{name}`" for name in symbols if name not in lengths]:
-        _raise_invalid_lengths(f"missing length of {', '.join(missing)}", graph)
-
-
-def _list_dynamic_lengths(graph: Graph) -> list[str]:
-    """Return the names of the inputs' symbolic dimensions, in order."""
-    dims = (d for v in graph.inputs.values() for d in v.shape)
-    symbols = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
-    return [symbol for symbol in symbols if symbol not in graph.length_equations]
-
-
-def _raise_invalid_lengths(title: str, graph: Graph) -> NoReturn:
-    example = ", ".join(f"{name}=8" for name in _list_dynamic_lengths(graph))
-    raise_error("E0981", title, helps=[f"set all of them: `model.with_static_shapes({example})`"])

@@ -5,7 +5,7 @@ import pytest
 from support.attention_maps import make_attention_map
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.runtime.attention_capture import AttentionSelection, parse_number_list, select_maps
+from specc.drawing.attention_maps import AttentionSelection, parse_number_list, select_maps
 
 MAPS = tuple(
     make_attention_map(np.ones((4, 2, 2)), scope=scope)

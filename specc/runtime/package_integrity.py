@@ -1,23 +1,22 @@
-"""Open the files of a package and check that they are consistent.
+"""Open the files of a package, and verify their sizes, hashes and links.
 
 This module imports neither the IR nor the preprocessing. Other threads can open sessions while the
 main thread imports the IR and the preprocessing.
 """
 
 import hashlib
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from specc import backend
-from specc.artifact.package_index_and_integrity import (
+from specc.artifact.package_index_and_format_versions import (
+    COMPARED_BYTES,
     INDEX_FILE,
     PackageIndex,
     WeightFileMetadata,
-    describe_file_mismatch,
-    describe_out_of_bounds_tensor,
-    get_regular_file_size,
     read_package_index,
 )
 from specc.backend import ModelFile
@@ -27,8 +26,64 @@ from specc.io.safe_read import (
     UnreadableFileError,
     compute_file_sha256,
     escape_text,
+    get_regular_file_size,
+    is_path_inside_directory,
     read_regular_file,
 )
+
+
+def _explain_irregular_file(directory: Path, location: str) -> str:
+    """Return the reason why the file `location` in a directory is not allowed: its path contains a
+    link, it has several hard links, or it cannot be read. Return "" for a regular file.
+    """
+    path = directory / location
+    expected_path = os.path.join(os.path.realpath(directory), *location.split("/"))
+    try:
+        if os.path.realpath(path) != expected_path:
+            return "a link leads to it"
+        # A write through another hard link would change the weights.
+        if (links := os.lstat(path).st_nlink) != 1:
+            return f"it is one of {links} hard links, which ONNX rejects"
+    except (OSError, RuntimeError, ValueError):  # the links form a cycle, or the name is invalid
+        return "it cannot be read"
+    return ""
+
+
+def describe_file_mismatch(
+    directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
+) -> str:
+    """Describe how the file `location` in a directory differs from its recorded metadata. Return ""
+    if the file matches. If `verifies_contents` is True, also compare the hash of the whole file.
+    """
+    path = directory / location
+    if not is_path_inside_directory(location):
+        return "it is outside the directory of the model"
+    if (size := get_regular_file_size(path)) is None:
+        return "it is missing, or it is not a regular file"
+    if reason := _explain_irregular_file(directory, location):
+        return reason
+    if size != metadata.bytes:
+        return f"it has {size} bytes, and had {metadata.bytes} when the model was compiled"
+    # Compare the first bytes of a checkpoint, which contain tensor names, shapes and offsets.
+    if metadata.head and compute_file_sha256(path, COMPARED_BYTES) != metadata.head:
+        return "the weights file has changed since the model was compiled"
+    if verifies_contents and compute_file_sha256(path) != metadata.sha256:
+        return "its content has changed since the model was compiled"
+    return ""
+
+
+def describe_out_of_bounds_tensor(ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
+    """Describe the first external tensor that is not in a recorded file or extends past the end of
+    its file. Return "" if there is no such tensor. `ends` contains the file and the end offset of
+    each tensor, and `sizes` maps recorded files to their sizes in bytes.
+    """
+    for location, end in ends:
+        if location not in sizes:
+            return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
+        # a corrupted file may contain negative offsets
+        if not 0 < end <= sizes[location]:
+            return f"it reads weights past the end of `{escape_text(location)[:200]}`"
+    return ""
 
 
 @dataclass(frozen=True)

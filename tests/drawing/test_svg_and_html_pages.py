@@ -17,7 +17,7 @@ from support.html_pages import PageParser, check_page, read_page_data
 
 from specc.drawing.attention_maps import MAX_CELLS, render_attention_html
 from specc.drawing.drawing_elements import make_printable_label
-from specc.drawing.svg_html_pages import encode_html_safe_json
+from specc.drawing.svg_and_html_pages import encode_html_safe_json
 
 
 def test_page_with_hostile_tokens_is_valid():
