@@ -2,21 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from specc_numpy import conv, indexing, interpolation, loop, nn, quantized, recurrent, tensor
+from specc_numpy import conv, indexing, interpolation, loop, nn, quantized, recurrent, tensor  # noqa: F401
 from specc_numpy.numpy_interpreter import evaluate, evaluate_graph
 
-__all__ = [
-    "conv",
-    "evaluate",
-    "evaluate_graph",
-    "indexing",
-    "interpolation",
-    "loop",
-    "nn",
-    "quantized",
-    "recurrent",
-    "tensor",
-]
+__all__ = ["evaluate", "evaluate_graph"]
 
 if TYPE_CHECKING:
     import specc_numpy

@@ -16,25 +16,9 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from specc_torch import conv, indexing, interpolation, loop, nn, quantized, recurrent, tensor
+from specc_torch import conv, indexing, interpolation, loop, nn, quantized, recurrent, tensor  # noqa: F401
 from specc_torch.spec_module import SpecModule
 from specc_torch.torch_interpreter import evaluate
 from specc_torch.training_module_and_dataset import Dataset, batch, check_output_path, module, save
 
-__all__ = [
-    "Dataset",
-    "SpecModule",
-    "batch",
-    "check_output_path",
-    "conv",
-    "evaluate",
-    "indexing",
-    "interpolation",
-    "loop",
-    "module",
-    "nn",
-    "quantized",
-    "recurrent",
-    "save",
-    "tensor",
-]
+__all__ = ["Dataset", "SpecModule", "batch", "check_output_path", "evaluate", "module", "save"]
