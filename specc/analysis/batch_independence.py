@@ -14,8 +14,8 @@ batch elements:
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specc.analysis.causality import find_node_span, format_op_name
-from specc.analysis.time_axis import collect_related_symbols
+from specc.analysis.causality_messages import find_node_span, format_op_name
+from specc.analysis.time_axis_prefix_and_chunks import collect_related_symbols
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops

@@ -30,25 +30,29 @@ not depend on the time axis.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import inf
 
-from specc.analysis.causality_message_helpers import format_zero_keys_help, rephrase_for_normalizer
-from specc.analysis.causality_messages import describe_causality_violation
+from specc.analysis.attention_causality_messages import format_zero_keys_help
+from specc.analysis.causality_messages import (
+    describe_causality_violation,
+    find_node_span,
+    format_op_name,
+    make_time_axis_labels,
+    make_violation_error,
+    make_violation_labels,
+)
 from specc.analysis.masked_constants import find_nonzero_interval
-from specc.analysis.time_axis import find_chunk_symbol
+from specc.analysis.time_axis_prefix_and_chunks import find_chunk_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.analysis.time_dataflow_facts import (
+from specc.analysis.time_dependence_and_unsupported_loops import (
     UNSUPPORTED_NODE_HELPS,
-    CausalityViolation,
     TimeDataflow,
     UnsupportedNode,
     iterate_unsupported_nodes,
 )
-from specc.diagnostics.diagnostic import Diagnostic, Label, Span
+from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
-from specc.ir.graph import Graph, Input, Node, Value, collect_required_nodes
+from specc.ir.graph import Graph, Node, Value, collect_required_nodes
 from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
-from specc.ir.op import Op
 
 
 def check_causality(
@@ -75,7 +79,7 @@ def check_causality(
             name = next(
                 n for n in outputs if violation.node in collect_required_nodes([graph.outputs[n]])
             )
-            errors.append(_make_diagnostic(graph, flow, violation, name, time_input))
+            errors.append(make_violation_error(graph, flow, violation, name, time_input))
     if not errors:
         errors += [
             _make_unsupported_node_error(flow, unsupported)
@@ -120,26 +124,6 @@ def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
         first = first_errors.get(key)
         first_errors[key] = replace(first, count=first.count + error.count) if first else error
     return list(first_errors.values())
-
-
-def find_node_span(graph: Graph, node: Node | None) -> Span | None:
-    """Return the source span of a node or of the nearest upstream node that has one, or None."""
-    worklist, visited = [node], set()
-    while worklist:
-        candidate = worklist.pop(0)
-        if candidate is None or candidate in visited:
-            continue
-        visited.add(candidate)
-        if spans := graph.get_origin(candidate).spans:
-            return spans[0]
-        worklist += [a.node for a in candidate.operands]
-    return None
-
-
-def format_op_name(op: Op) -> str:
-    """Return the name of an op in the spec language, for messages."""
-    fn = op.get_attributes().get("fn")
-    return fn if isinstance(fn, str) else op.spec_name
 
 
 def _check_parameters(
@@ -221,59 +205,6 @@ def _check_output(
             )
 
 
-def _make_diagnostic(
-    graph: Graph, flow: TimeDataflow, violation: CausalityViolation, output: str, time_input: str
-) -> Diagnostic:
-    message = describe_causality_violation(graph, violation, flow)
-    primary, secondary = make_violation_labels(graph, violation, flow)
-    message = rephrase_for_normalizer(message, primary)
-    title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
-    secondary += _make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
-    notes = message.notes
-    if (
-        violation.reason == "ahead"
-        and violation.offsets.low > -inf
-        and _is_compensated_later(flow, graph.outputs.get(output))
-    ):
-        notes = (*notes, LATER_DELAY_NOTE)
-    return Diagnostic(message.code, title, primary, secondary, notes, message.helps)
-
-
-def make_violation_labels(
-    graph: Graph, violation: CausalityViolation, flow: TimeDataflow
-) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return a label for the op that violates causality (None without a source location), and the
-    labels of the operand that the op reads. For a loop, label the violating op of the loop body.
-    """
-    containing_graph, cause = graph, violation
-    while cause.body_violation:
-        containing_graph, cause = cause.body_violation
-    span = find_node_span(containing_graph, cause.node) or find_node_span(graph, violation.node)
-    text = describe_causality_violation(containing_graph, cause, flow).text
-    primary = Label.from_span(span, f"`{format_op_name(cause.node.op)}`: {text}")
-    operand = cause.node.args[cause.operand] if cause.operand is not None else None
-    read_span = find_node_span(containing_graph, operand.node) if operand else None
-    labels = (
-        (Label(read_span, f"the positions that are read along `{flow.symbol}`"),)
-        if read_span and read_span != span
-        else ()
-    )
-    return primary, labels
-
-
-LATER_DELAY_NOTE = (
-    "a later `delay` compensates for this, but the position does not exist yet during generation"
-)
-
-
-def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
-    """Return True if the accumulated receptive field of `output` is causal, i.e. if a later op
-    compensates for the look-ahead of an earlier op.
-    """
-    axes = flow.get_state(output).axes.values() if output else ()
-    return bool(axes) and all(r.low >= 0 for r in axes)
-
-
 def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:
     """Return the symbolic dimension `symbol` of the time axis of an input: the axis after the batch
     axis, or the first axis of a vector. Return None unless the size of the time axis is `chunk_size
@@ -311,19 +242,12 @@ def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
     return [n for n, v in graph.inputs.items() if v in used_values]
 
 
-def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:
-    """Return a label at the declaration of the time axis."""
-    if facts is None or facts.span is None:
-        return ()
-    return (Label(facts.span, f"`{symbol}` is the time axis"),)
-
-
 def _iterate_default_errors(
     defaults: Graph, used_inputs: Iterable[str], symbol: str, time_input: str
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
     """Yield the first error of each default, with the node that causes the error."""
     flow = trace_time_dataflow(defaults, symbol)
-    axis_labels = _make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
+    axis_labels = make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
     for name in used_inputs:
         value = defaults.outputs[name]
         live_nodes, state = collect_required_nodes([value]), flow.get_state(value)

@@ -1,31 +1,26 @@
 """Build messages for causality errors, which state the positions that an op reads and the spec code
-to write instead.
-
-If comparisons of position ids prove that a mask includes later positions, the message states this
-fact; otherwise, the message states that causality could not be proved.
+to write instead, and the labels of their source locations.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
-from specc.analysis.causality_message_helpers import (
+from specc.analysis.attention_causality_messages import (
+    CAUSAL_MASK_SUFFIX,
+    MASK_TERM,
+    SCORES_TERM,
     CausalityMessage,
+    describe_mask_violation,
+    describe_product_violation,
     describe_reduction_violation,
-    describe_window_violation,
-    find_key_selection_mask,
-    find_non_causal_prefix_length,
-    find_unproven_mask,
-    format_zero_keys_help,
-    get_source_text,
-    has_different_chunk_rates,
+    format_position_count,
 )
-from specc.analysis.query_key_tensors import MAX_TRAVERSAL_STEPS
-from specc.analysis.time_dataflow_facts import CausalityViolation, TimeDataflow
+from specc.analysis.time_dependence_and_unsupported_loops import CausalityViolation, TimeDataflow
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.ir import ops
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Input, Node, Value
 from specc.ir.op import Op
-from specc.ir.types import Interval
 
 NORM_MESSAGE = CausalityMessage(
     "E0711",
@@ -48,17 +43,6 @@ RESHAPE_MESSAGE = CausalityMessage("E0711", "a time axis can be neither split no
 SELECTION_MESSAGE = CausalityMessage(
     "E0711", "this selects among all positions", helps=("weight them with `attend(...)`",)
 )
-RATE_MISMATCH_MESSAGE = CausalityMessage(
-    "E0712",
-    "keys and queries have different rates, so their positions cannot be compared",
-    ("after a strided op, one position represents several input positions",),
-    (
-        "attend between positions with equal strides: take every second position of the longer "
-        "sequence, `x[:, 1::2]`",
-    ),
-)
-CAUSAL_MASK_HELP = "add `& causal` to the mask"
-BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
 def describe_causality_violation(
@@ -164,12 +148,12 @@ def _describe_read(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityMessage:
     """Return the message for an op that reads later positions."""
-    later_text, is_all = _format_position_count(violation.offsets), violation.reason == "all"
+    later_text, is_all = format_position_count(violation.offsets), violation.reason == "all"
     match violation.node.op:
         case ops.Attend() | ops.MaskedWeights():
-            return _describe_mask(graph, violation, flow)
+            return describe_mask_violation(graph, violation, flow)
         case ops.WeightedSum() | ops.MatMul() | ops.Einsum():
-            return _describe_product(violation, flow)
+            return describe_product_violation(violation, flow)
         case ops.Reduce(fn) if is_all:
             return CausalityMessage(
                 "E0711",
@@ -253,98 +237,130 @@ def _describe_concat(
     )
 
 
-def _describe_mask(
+def rephrase_for_normalizer(message: CausalityMessage, label: Label | None) -> CausalityMessage:
+    """Convert the message for an op inside a normalizer into E0723, which names the normalizer."""
+    name = label.span.normalizer if label else ""
+    if not name:
+        return message
+    text = f"the normalizer `{name}` is not causal: {message.text}"
+    note = "the scores (`s` here) are -inf at masked positions"
+    # the op has no mask operand, so its scores determine which keys are masked out
+    helps = (
+        h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in message.helps
+    )
+    notes = (*message.notes, note)
+    return replace(message, code="E0723", text=text, notes=notes, helps=tuple(helps))
+
+
+CAUSAL_PADDING_HELP = ("write `padding=causal`",)
+
+
+UNCOUNTED_PADDING_HELP = ("write `padding=causal, counted=false`",)
+
+
+def describe_window_violation(
+    op: ops.Conv | ops.ConvTranspose | ops.MaxPool | ops.AveragePool,
+    later_text: str,
+    is_all: bool,
+    chunk_size: int,
+) -> tuple[str, tuple[str, ...]]:
+    """Return the error text and the fixes for a convolution or pooling window that reads later
+    positions, which `later_text` describes. If `is_all` is True, the result has another number of
+    positions than the time axis. `chunk_size` exceeds 1 only in streaming inference.
+    """
+    help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
+    op_name = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
+    if not is_all:
+        return f"this {op_name} reads {later_text}", help_text
+    if isinstance(op, ops.ConvTranspose):
+        return "a time axis cannot be lengthened", ()
+    if op.stride[0] > 1 and chunk_size > 1:
+        # the number of complete chunks would not match the strides
+        text = f"this {op_name} does not return one position per {op.stride[0]} input positions"
+        return text, help_text
+    if op.stride[0] > 1:
+        # a decode step would have to wait for `stride` positions
+        text = f"this {op_name} reads {op.stride[0]} new positions, but a step has one"
+        return text, ("keep every position along the generated axis: `stride=1`",)
+    return f"this {op_name} changes the number of positions", help_text
+
+
+def find_node_span(graph: Graph, node: Node | None) -> Span | None:
+    """Return the source span of a node or of the nearest upstream node that has one, or None."""
+    worklist, visited = [node], set()
+    while worklist:
+        candidate = worklist.pop(0)
+        if candidate is None or candidate in visited:
+            continue
+        visited.add(candidate)
+        if spans := graph.get_origin(candidate).spans:
+            return spans[0]
+        worklist += [a.node for a in candidate.operands]
+    return None
+
+
+def format_op_name(op: Op) -> str:
+    """Return the name of an op in the spec language, for messages."""
+    fn = op.get_attributes().get("fn")
+    return fn if isinstance(fn, str) else op.spec_name
+
+
+def make_violation_labels(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
-) -> CausalityMessage:
-    """Return the message for attention whose mask is missing or not provably causal."""
-    op = violation.node.op
-    if isinstance(op, ops.Attend) and op.mask(violation.node) is None:
-        return CausalityMessage(
-            "E0712",
-            "without a mask positions attend to later positions",
-            helps=("write `mask=causal`",),
-        )
-    mask = find_key_selection_mask(violation.node, flow.time_axis)
-    if has_different_chunk_rates(mask):
-        return RATE_MISMATCH_MESSAGE
-    prefix_length = find_non_causal_prefix_length(mask)
-    if prefix_length is not None:
-        return CausalityMessage(
-            "E0712",
-            "a prefix position attends to positions that do not exist yet",
-            (f"the prefix is the {prefix_length} positions before the time axis",),
-            ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
-        )
-    # the band contains later positions, so the mask is too wide
-    if violation.offsets.low > -inf and violation.reason != "all":
-        description = (
-            f"the mask lets a position attend to {_format_position_count(violation.offsets)}"
-        )
-        return CausalityMessage(
-            "E0712", description, _format_window_help(violation.offsets), (CAUSAL_MASK_HELP,)
-        )
-    unproven = find_unproven_mask(mask)
-    # all subexpressions are bounded, so the comparisons include later positions
-    if unproven is None:
-        return CausalityMessage(
-            "E0712",
-            "the mask lets positions attend to all later positions",
-            helps=(CAUSAL_MASK_HELP,),
-        )
-    if unproven.is_budget_exhausted:
-        description = f"the analysis of the mask did not finish: {BUDGET_NOTE}"
-        return CausalityMessage("E0712", description, helps=(CAUSAL_MASK_HELP,))
-    text = get_source_text(graph, unproven.value)
-    return CausalityMessage(
-        "E0712",
-        "the mask is not proved to exclude later positions",
-        (f"`{text}` does not compare positions",) if text else (),
-        (CAUSAL_MASK_HELP,),
+) -> tuple[Label | None, tuple[Label, ...]]:
+    """Return a label for the op that violates causality (None without a source location), and the
+    labels of the operand that the op reads. For a loop, label the violating op of the loop body.
+    """
+    containing_graph, cause = graph, violation
+    while cause.body_violation:
+        containing_graph, cause = cause.body_violation
+    span = find_node_span(containing_graph, cause.node) or find_node_span(graph, violation.node)
+    text = describe_causality_violation(containing_graph, cause, flow).text
+    primary = Label.from_span(span, f"`{format_op_name(cause.node.op)}`: {text}")
+    operand = cause.node.args[cause.operand] if cause.operand is not None else None
+    read_span = find_node_span(containing_graph, operand.node) if operand else None
+    labels = (
+        (Label(read_span, f"the positions that are read along `{flow.symbol}`"),)
+        if read_span and read_span != span
+        else ()
     )
+    return primary, labels
 
 
-def _describe_product(violation: CausalityViolation, flow: TimeDataflow) -> CausalityMessage:
-    """Return the message for a contraction that does not provably exclude later positions."""
-    helps = _list_zero_key_helps(violation, flow)
-    weights = find_key_selection_mask(violation.node, flow.time_axis)
-    if has_different_chunk_rates(weights):
-        return RATE_MISMATCH_MESSAGE
-    unproven = find_unproven_mask(weights)
-    if violation.offsets.low == -inf and unproven and unproven.is_budget_exhausted:
-        text = f"the analysis of the weights did not finish: {BUDGET_NOTE}"
-        return CausalityMessage("E0712", text, helps=helps)
-    return CausalityMessage(
-        "E0712",
-        "the result contains values for later positions",
-        _format_window_help(violation.offsets),
-        helps,
-    )
+def make_violation_error(
+    graph: Graph, flow: TimeDataflow, violation: CausalityViolation, output: str, time_input: str
+) -> Diagnostic:
+    """Return the error for an op through which `output` depends on later positions."""
+    message = describe_causality_violation(graph, violation, flow)
+    primary, secondary = make_violation_labels(graph, violation, flow)
+    message = rephrase_for_normalizer(message, primary)
+    title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
+    secondary += make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
+    notes = message.notes
+    if (
+        violation.reason == "ahead"
+        and violation.offsets.low > -inf
+        and _is_compensated_later(flow, graph.outputs.get(output))
+    ):
+        notes = (*notes, LATER_DELAY_NOTE)
+    return Diagnostic(message.code, title, primary, secondary, notes, message.helps)
 
 
-EARLIER_SUM_HELPS = (
-    "sum only earlier positions: `cumsum(x, axis=1)`, or weighted, `attend(x, x, x, mask=causal)`",
+LATER_DELAY_NOTE = (
+    "a later `delay` compensates for this, but the position does not exist yet during generation"
 )
 
 
-def _list_zero_key_helps(violation: CausalityViolation, flow: TimeDataflow) -> tuple[str, ...]:
-    """Return fixes that set the attention weights of later keys to 0."""
-    weights = [a for a in violation.node.operands if len(flow.get_state(a).axes) > 1]
-    if not weights:
-        return EARLIER_SUM_HELPS
-    key_axis = max(flow.get_state(weights[0]).axes)
-    return (
-        format_zero_keys_help(weights[0].rank, key_axis),
-        "or mask them where they are computed: `attend(..., mask=causal)`, `masked_softmax`",
-    )
+def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
+    """Return True if the accumulated receptive field of `output` is causal, i.e. if a later op
+    compensates for the look-ahead of an earlier op.
+    """
+    axes = flow.get_state(output).axes.values() if output else ()
+    return bool(axes) and all(r.low >= 0 for r in axes)
 
 
-def _format_window_help(offsets: Interval) -> tuple[str, ...]:
-    if offsets.is_empty or offsets.low == -inf:
+def make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:
+    """Return a label at the declaration of the time axis."""
+    if facts is None or facts.span is None:
         return ()
-    return (f"q - k can be as low as {int(offsets.low)} here",)
-
-
-def _format_position_count(offsets: Interval) -> str:
-    if offsets.is_empty or offsets.low == -inf:
-        return "every later position"
-    return f"{-int(offsets.low)} later position{'s' if offsets.low < -1 else ''}"
+    return (Label(facts.span, f"`{symbol}` is the time axis"),)

@@ -13,11 +13,11 @@ proves causality; the upper end bounds the size of the KV cache.
 The interval is a sound over-approximation. An unknown op has the interval [-∞, ∞], so that a proof
 may fail but is never wrong.
 
-Positions are counted in time, i.e. from the end of their axis's prefix
-(`specc.analysis.time_axis`), and two intervals are found. The first interval considers only keys at
-times >= 0; its lower end proves causality. The second interval considers only queries at times >=
-0, because steps compute no other queries; its upper end is the look-back. With a prefix of `m` keys
-and queries, `j < m | j <= i` is causal, and `i < m | j <= i` is not.
+Positions are counted in time, i.e. from the end of their axis's prefix, and two intervals are
+found. The first interval considers only keys at times >= 0; its lower end proves causality. The
+second interval considers only queries at times >= 0, because steps compute no other queries; its
+upper end is the look-back. With a prefix of `m` keys and queries, `j < m | j <= i` is causal, and
+`i < m | j <= i` is not.
 
 The two sides of a comparison are written as linear functions of `q` and `k`. `k <= q` and
 `q < k + 4` each have an interval. The interval of a conjunction is the intersection of the
@@ -53,7 +53,7 @@ from specc.analysis.affine_indices import (
     find_affine_index,
     solve_offset_interval,
 )
-from specc.analysis.query_key_constants import can_divisor_be_zero, handle_division_by_zero
+from specc.analysis.query_key_products import can_divisor_be_zero, handle_division_by_zero
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
@@ -65,7 +65,7 @@ from specc.analysis.query_key_tensors import (
     split_concat,
     unwrap_view,
 )
-from specc.analysis.time_axis import TimeAxis
+from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval

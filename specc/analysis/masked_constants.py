@@ -48,7 +48,7 @@ from specc.analysis.mask_bands import (
     intersect_one_sided_bands,
     is_attention_weights,
 )
-from specc.analysis.query_key_constants import (
+from specc.analysis.query_key_products import (
     EXACT_UNARY_FUNCTIONS,
     MAX_QUERY_KEY_TENSORS,
     NO_MASKED_CONSTANTS,
@@ -73,7 +73,7 @@ from specc.analysis.query_key_tensors import (
     split_concat,
     unwrap_view,
 )
-from specc.analysis.time_axis import TimeAxis
+from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
 from specc.analysis.value_ranges import cast_number, find_splat_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value

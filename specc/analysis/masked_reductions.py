@@ -25,9 +25,9 @@ from specc.analysis.masked_constants import (
     find_masked_constants,
     is_sorted_last,
 )
-from specc.analysis.query_key_constants import MaskedConstants
+from specc.analysis.query_key_products import MaskedConstants
 from specc.analysis.query_key_tensors import make_query_key_tensor, skip_query_key_views
-from specc.analysis.time_axis import TimeAxis
+from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specc.analysis.blocked_attention_plan import BlockedAttentionPlan
+from specc.analysis.local_attention_plan import BlockedAttentionPlan
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_thousands
 from specc.ir import ops

@@ -5,7 +5,7 @@ axis, the analysis checks whether a value at a valid position can depend on padd
 result is a warning for each op that makes a valid position depend on padded positions.
 
 An op is unaffected if the values at padded positions are provably zero (or the mask fill value, for
-a maximum; see `padding_values`), if a mask that implies `keep` masks out padded positions, or if
+a maximum; see `padding_zeros`), if a mask that implies `keep` masks out padded positions, or if
 the op does not read positions on the padded side. Position ids include the number of earlier padded
 positions; only differences of position ids are unaffected.
 
@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from specc.analysis.causality import format_op_name
+from specc.analysis.causality_messages import format_op_name
 from specc.analysis.padding_dataflow import make_padding_dataflow
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedRead, PaddingFacts, PaddingSource
 from specc.analysis.padding_fixes import (

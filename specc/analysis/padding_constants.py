@@ -18,7 +18,7 @@ from math import inf, isinf
 from specc.analysis.masked_constants import compute_absorbing_result
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult
 from specc.analysis.padding_order_and_windows import is_gather_in_sort_order, is_padding_sorted_last
-from specc.analysis.query_key_constants import (
+from specc.analysis.query_key_products import (
     EXACT_UNARY_FUNCTIONS,
     MaskedConstants,
     intersect_masked_constants,

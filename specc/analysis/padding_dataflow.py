@@ -4,12 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from specc.analysis.padding_axis_lengths import (
-    PaddingOffsets,
-    find_padded_lengths,
-    find_padding_offsets,
-    is_position_embedding_shifted,
-)
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
     PaddedRead,
@@ -19,7 +13,6 @@ from specc.analysis.padding_facts import (
     attach_loop_body,
     shift_fact_axes,
 )
-from specc.analysis.padding_invariance import is_unaffected_by_padding
 from specc.analysis.padding_loops import (
     InferBody,
     infer_loop_facts,
@@ -27,6 +20,12 @@ from specc.analysis.padding_loops import (
     is_masked_loop_unaffected,
 )
 from specc.analysis.padding_masked_scores import is_condition_always_true
+from specc.analysis.padding_offsets import (
+    PaddingOffsets,
+    find_padded_lengths,
+    find_padding_offsets,
+    is_position_embedding_shifted,
+)
 from specc.analysis.padding_order_and_windows import (
     can_keep_padding_facts,
     combines_sorted_and_unsorted_axes,
@@ -49,7 +48,8 @@ from specc.analysis.padding_position_ids import (
     is_last_valid_index,
 )
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
-from specc.analysis.padding_values import infer_padding_facts, infer_zero_padding_sides
+from specc.analysis.padding_safe_ops import is_unaffected_by_padding
+from specc.analysis.padding_zeros import infer_padding_facts, infer_zero_padding_sides
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from specc.analysis.causality import find_node_span
+from specc.analysis.causality_messages import find_node_span
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts, PaddingSource
 from specc.analysis.value_ranges import find_op_behind_views, find_splat_value
 from specc.diagnostics.diagnostic import Span

@@ -20,8 +20,8 @@ from specc.analysis.padding_facts import (
     merge_padding_facts,
     shift_fact_axes,
 )
-from specc.analysis.padding_values import is_zero_preserving
-from specc.analysis.time_dataflow_facts import inline_loop_captures
+from specc.analysis.padding_zeros import is_zero_preserving
+from specc.analysis.time_dependence_and_unsupported_loops import inline_loop_captures
 from specc.analysis.value_ranges import find_splat_value
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -210,3 +210,18 @@ def _infer_number(node: Node, operands: list[KnownValue | None]) -> float | None
     if isinstance(node.op, ops.Concat):
         return numbers[0] if len(set(numbers)) == 1 else None
     return fold_constants(node.op, numbers)
+
+
+def find_right_padded_masks(graph: Graph) -> frozenset[str]:
+    """Return the names of right-padded masks that a recurrent layer or loop reads. The ONNX op's
+    input `sequence_lens` is the number of true positions in such a mask.
+    """
+    masks = {v: n for n, v in graph.inputs.items() if graph.input_facts[n].padding_side == "right"}
+    read_values: set[Value | None] = set()
+    for node, _ in graph.nodes:
+        match node.op:
+            case ops.RecurrentLayer() | ops.QuantizedLstm():
+                read_values.update(node.args)
+            case ops.Scan(has_mask=True):
+                read_values.add(node.first_operand)
+    return frozenset(name for mask, name in masks.items() if mask in read_values)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypeVar
 
-from specc.analysis.time_axis import TimeAxis
+from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Value

@@ -5,12 +5,12 @@ The inputs are any valid graph and the symbolic dimension of a time axis, such a
 length. The output is the lattice element (`TimeDependence`) of every value, and the causality
 violations, i.e. ops that read later positions. `causality` decides which violations are errors.
 
-Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
-value is constant, i.e. it depends on no value with the time axis or only on prefix positions, or
-the value is time-dependent. A time-dependent value has time axes, with or without a prefix, each
-with an accumulated receptive field: the interval of `t - u` for the positions `u` that its position
-`t` depends on. A time-dependent value without a time axis holds the newest position or a reduction
-over all positions.
+Positions are counted in time, from the end of the prefix of an axis
+(`specc.analysis.time_axis_prefix_and_chunks`). A value is constant, i.e. it depends on no value
+with the time axis or only on prefix positions, or the value is time-dependent. A time-dependent
+value has time axes, with or without a prefix, each with an accumulated receptive field: the
+interval of `t - u` for the positions `u` that its position `t` depends on. A time-dependent value
+without a time axis holds the newest position or a reduction over all positions.
 
 Each op is checked independently of later ops: an op violates causality if position `t` of its
 result depends on a position after `t` of an operand.
@@ -45,7 +45,7 @@ from operator import or_
 
 from specc.analysis.masked_constants import find_masked_constants, find_nonzero_interval
 from specc.analysis.masked_reductions import find_unaffected_query_axes
-from specc.analysis.time_axis import (
+from specc.analysis.time_axis_prefix_and_chunks import (
     FIRST_POSITION_READ,
     PREFIX_READ,
     TimeAxis,
@@ -54,7 +54,7 @@ from specc.analysis.time_axis import (
     resolve_concat_or_slice,
     resolve_stride,
 )
-from specc.analysis.time_dataflow_facts import (
+from specc.analysis.time_dependence_and_unsupported_loops import (
     CausalityViolation,
     TimeDataflow,
     TimeDependence,
@@ -78,7 +78,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeD
     """Trace the time axis, whose symbolic dimension is `symbol`, through `graph`. Return the
     lattice element of every value and the causality violations of the graph.
 
-    `chunk_size` consecutive input positions form one time step (`specc.analysis.time_axis`).
+    `chunk_size` consecutive input positions form one time step.
     """
     flow = TimeDataflow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():

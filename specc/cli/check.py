@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from specc.analysis.analysis_report import AnalysisReport, analyze_graph
+from specc.analysis.check_report import AnalysisReport, analyze_graph
 from specc.analysis.model_cost import format_parameter_count
 from specc.cli import terminal
 from specc.cli.options import add_spec_arguments, open_spec_from_arguments

@@ -8,7 +8,7 @@ from itertools import groupby
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.length_limits import LengthLimit, find_length_limits
 from specc.analysis.padding_check import can_padding_reach_outputs
-from specc.analysis.time_axis import find_padding_strides
+from specc.analysis.padding_offsets import find_padding_strides
 from specc.artifact.generation_metadata import (
     GenerationMetadata,
     convert_length_bounds_to_json,

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from specc.analysis.time_axis import is_prefix_slice
-from specc.analysis.time_dataflow_facts import TimeDataflow
+from specc.analysis.time_axis_prefix_and_chunks import is_prefix_slice
+from specc.analysis.time_dependence_and_unsupported_loops import TimeDataflow
 from specc.incremental.position_demand import (
     NEWEST_ONLY,
     AxisName,

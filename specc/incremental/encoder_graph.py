@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
-from specc.analysis.time_dataflow_facts import TimeDataflow
+from specc.analysis.time_dependence_and_unsupported_loops import TimeDataflow
 from specc.incremental.demand_propagation import collect_step_nodes
 from specc.incremental.graph_boundary import (
     add_shape_only_input,

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import TypeAlias
 
-from specc.analysis.time_axis import (
+from specc.analysis.time_axis_prefix_and_chunks import (
     PREFIX_READ,
     TimeAxis,
     TimeAxisLayout,
@@ -42,7 +42,7 @@ from specc.analysis.time_axis import (
     is_first_position_slice,
 )
 from specc.analysis.time_dataflow import resolve_time_dependence
-from specc.analysis.time_dataflow_facts import TimeDataflow
+from specc.analysis.time_dependence_and_unsupported_loops import TimeDataflow
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim

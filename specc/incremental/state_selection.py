@@ -41,7 +41,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Generic, TypeVar
 
-from specc.analysis.time_dataflow_facts import TimeDataflow
+from specc.analysis.time_dependence_and_unsupported_loops import TimeDataflow
 from specc.incremental.demand_propagation import (
     collect_step_nodes,
     compute_position_demand,

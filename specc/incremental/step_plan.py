@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Literal
 
-from specc.analysis.time_axis import TimeAxisLayout, is_first_position_slice
+from specc.analysis.time_axis_prefix_and_chunks import TimeAxisLayout, is_first_position_slice
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.incremental.demand_propagation import collect_step_nodes, compute_position_demand
 from specc.incremental.position_demand import (

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from specc.analysis.time_axis import TimeAxisLayout
+from specc.analysis.time_axis_prefix_and_chunks import TimeAxisLayout
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis, split_folded_batch_axis

@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
-from specc.analysis.analysis_report import analyze_graph
+from specc.analysis.check_report import analyze_graph
 from specc.diagnostics.diagnostic import (
     Diagnostic,
     Source,

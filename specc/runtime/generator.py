@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specc.analysis.time_axis import find_padding_strides, find_right_padded_masks, find_time_axis
+from specc.analysis.padding_loops import find_right_padded_masks
+from specc.analysis.padding_offsets import find_padding_strides
+from specc.analysis.time_axis_prefix_and_chunks import find_time_axis
 from specc.artifact.generation_metadata import (
     GenerationMetadata,
     check_encoder_outputs,

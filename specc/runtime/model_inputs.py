@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from specc import backend
-from specc.analysis.time_axis import find_padding_strides, find_right_padded_masks
+from specc.analysis.padding_loops import find_right_padded_masks
+from specc.analysis.padding_offsets import find_padding_strides
 from specc.artifact.generation_metadata import find_length_bounds
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import raise_error

@@ -20,7 +20,7 @@ from specc.analysis.causality import (
     check_streaming_causality,
     find_time_symbol,
 )
-from specc.analysis.time_axis import compute_chunk_size, substitute_chunked_length
+from specc.analysis.time_axis_prefix_and_chunks import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.incremental.step_graph import DecodeGraph, build_derived_graphs, derive_step_graph

@@ -11,9 +11,9 @@ from itertools import product
 from math import ceil
 from typing import TypeAlias
 
-from specc.analysis.blocked_attention_plan import plan_blocked_attention
 from specc.analysis.length_limits import MAX_WINDOW_LENGTH, find_max_lengths, find_min_lengths
 from specc.analysis.linear_recurrence import match_linear_recurrence
+from specc.analysis.local_attention_plan import plan_blocked_attention
 from specc.analysis.model_cost import count_multiply_adds
 from specc.analysis.value_ranges import find_op_behind_views
 from specc.ir import ops

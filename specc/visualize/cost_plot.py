@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from specc.analysis.blocked_attention_plan import plan_blocked_attention
 from specc.analysis.length_limits import find_length_limits
+from specc.analysis.local_attention_plan import plan_blocked_attention
 from specc.analysis.model_cost import count_multiply_adds, format_large_number
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_thousands

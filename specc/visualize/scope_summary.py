@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 
-from specc.analysis.blocked_attention_plan import plan_blocked_attention
 from specc.analysis.length_limits import find_max_lengths
+from specc.analysis.local_attention_plan import plan_blocked_attention
 from specc.analysis.model_cost import count_blocked_multiply_adds, count_multiply_adds
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specc.analysis.analysis_report import analyze_graph
+from specc.analysis.check_report import analyze_graph
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
 SMALL = {"bert": ["layers=1", "d=16", "heads=2"], "gpt2": ["layers=1", "d=16", "heads=2"]}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.analysis import blocked_attention_plan as module
-from specc.analysis.blocked_attention_plan import (
+from specc.analysis import local_attention_plan as module
+from specc.analysis.local_attention_plan import (
     GlobalTokenCondition,
     MaskDecomposition,
     decompose_mask,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.analysis.analysis_report import analyze_graph
+from specc.analysis.check_report import analyze_graph
 from specc.analysis.padding_check import check_padding
 from specc.driver.spec_loader import elaborate_spec, open_spec
 

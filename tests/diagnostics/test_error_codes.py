@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.analysis.analysis_report import analyze_graph
+from specc.analysis.check_report import analyze_graph
 from specc.diagnostics.diagnostic import SpeccError
 from specc.diagnostics.machine_formats_and_exit_codes import compute_exit_status, get_error_category
 from specc.driver.spec_loader import LoadedSpec, check_spec

@@ -10,8 +10,8 @@ from support.decode_steps import run_steps
 from support.derived_graphs import derive_encoder_and_step
 
 import specc_numpy
-from specc.analysis.analysis_report import analyze_graph
 from specc.analysis.causality import check_causality, check_streaming_causality
+from specc.analysis.check_report import analyze_graph
 from specc.analysis.mask_bands import find_band_interval
 from specc.driver.spec_loader import LoadedSpec, elaborate_spec, open_spec
 from specc.ir import ops

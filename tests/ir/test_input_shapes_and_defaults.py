@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.analysis.analysis_report import analyze_graph
+from specc.analysis.check_report import analyze_graph
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
 from specc.ir.model_definition import ModelDefinition

@@ -24,7 +24,7 @@ from support.spec_mutants import (
     open_library,
 )
 
-from specc.analysis.analysis_report import analyze_graph
+from specc.analysis.check_report import analyze_graph
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.compile_model_and_graph_selection import compile_model
 from specc.driver.compile_options import CompileOptions

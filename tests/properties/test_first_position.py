@@ -11,10 +11,14 @@ import pytest
 from properties.test_prefix_positions import clear_caches, find_leak, find_step_difference
 from support.random_prefix_graphs import make_first_position_graph
 
-from specc.analysis import time_axis
+from specc.analysis import time_axis_prefix_and_chunks
 from specc.analysis.causality import check_causality
-from specc.analysis.time_axis import TimeAxis, find_time_axis, is_first_position_slice
-from specc.analysis.time_dataflow_facts import TimeDependence
+from specc.analysis.time_axis_prefix_and_chunks import (
+    TimeAxis,
+    find_time_axis,
+    is_first_position_slice,
+)
+from specc.analysis.time_dependence_and_unsupported_loops import TimeDependence
 from specc.incremental import step_graph
 from specc.incremental.step_states import StepStates
 from specc.ir import ops
@@ -69,7 +73,11 @@ def _read_new_positions(states: StepStates, node: Node, result: Any, rows: Any) 
 
 FROM = {"any row may be picked": 20, "rows of a head may read it": 30}
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "any row may be picked": (time_axis, "is_first_position_slice", _read_second_position),
+    "any row may be picked": (
+        time_axis_prefix_and_chunks,
+        "is_first_position_slice",
+        _read_second_position,
+    ),
     "rows of a head may read it": (
         TimeDependence,
         "depends_only_on_first_position",

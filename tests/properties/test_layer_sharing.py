@@ -17,7 +17,7 @@ from support.random_generative_specs import ALPHABET, make_generative_spec
 from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
-from specc.analysis.analysis_report import AnalysisReport, analyze_graph
+from specc.analysis.check_report import AnalysisReport, analyze_graph
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.frontend import mask_and_bias_definitions
 from specc.frontend.node_builder import NodeBuilder

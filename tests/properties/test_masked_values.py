@@ -14,7 +14,7 @@ from support.random_key_reductions import KEY, QUERY, add_key_reduction
 import specc_numpy
 from specc.analysis import masked_constants as module
 from specc.analysis import masked_reductions as skipping
-from specc.analysis import query_key_constants
+from specc.analysis import query_key_products
 from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.masked_reductions import find_unaffected_query_axes
 from specc.analysis.time_dataflow import trace_time_dataflow
@@ -138,11 +138,7 @@ def test_most_score_matrices_have_a_proved_fact() -> None:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "infinity absorbs all": (module, "compute_absorbing_result", lambda fn, n, least, turned: n),
-    "an exponential leaves numbers": (
-        query_key_constants.EXACT_UNARY_FUNCTIONS,
-        "exp",
-        lambda x: x,
-    ),
+    "an exponential leaves numbers": (query_key_products.EXACT_UNARY_FUNCTIONS, "exp", lambda x: x),
     "zeros sort last": (module, "is_sorted_last", lambda node, number: True),
     "a rank is a key": (module, "bound_visible_sort_indices", lambda reach: reach),
     "either side hides": (

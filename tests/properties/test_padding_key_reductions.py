@@ -16,9 +16,9 @@ from specc.analysis import (
     padding_check,
     padding_constants,
     padding_dataflow,
-    padding_invariance,
     padding_order_and_windows,
-    padding_values,
+    padding_safe_ops,
+    padding_zeros,
 )
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Value
@@ -107,14 +107,14 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "is_sorted_last",
         lambda node, number: True,
     ),
-    "sorts are clean": (padding_invariance, "_is_neutral_full_read", lambda reading: True),
+    "sorts are clean": (padding_safe_ops, "_is_neutral_full_read", lambda reading: True),
     "zero whatever it meets": (
         padding_constants,
         "compute_absorbing_result",
         lambda fn, n, least, turned: 0.0,
     ),
     "all is held": (
-        padding_values,
+        padding_zeros,
         "infer_padding_constants",
         lambda padded_result: dict.fromkeys(padded_result.find_inherited_padded_axes(), 0.0),
     ),

@@ -16,17 +16,17 @@ from support.random_padded_specs import (
 
 import specc_numpy
 from specc.analysis import (
-    padding_axis_lengths,
     padding_dataflow,
     padding_facts,
-    padding_invariance,
+    padding_offsets,
     padding_order_and_windows,
-    padding_values,
+    padding_safe_ops,
+    padding_zeros,
 )
 from specc.analysis.padding_check import check_padding
 from specc.analysis.padding_facts import PaddedResult
 from specc.analysis.padding_masked_scores import is_extreme_at_padding
-from specc.analysis.padding_values import is_zero_preserving
+from specc.analysis.padding_zeros import is_zero_preserving
 from specc.ir import ops
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -264,7 +264,7 @@ def test_a_leak_between_two_sequences_has_a_warning(body: str) -> None:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "any resize repeats positions": (
-        padding_axis_lengths,
+        padding_offsets,
         "get_upsampling_factor",
         lambda node, axis: 2,
     ),
@@ -279,12 +279,12 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda *_: None,
     ),
     "a state stays zero with a bias": (
-        padding_invariance,
+        padding_safe_ops,
         "_is_state_zero",
         lambda reading: isinstance(reading.node.op, ops.RecurrentLayer) and reading.is_zero,
     ),
     "a state stays zero whatever is read": (
-        padding_invariance,
+        padding_safe_ops,
         "_is_state_zero",
         lambda reading: (
             isinstance(reading.node.op, ops.RecurrentLayer)
@@ -292,20 +292,20 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         ),
     ),
     "any number is above the others": (
-        padding_values,
+        padding_zeros,
         "is_extreme_at_padding",
         lambda padded_result, axis, *, lowest: (
             not lowest or is_extreme_at_padding(padded_result, axis, lowest=True)
         ),
     ),
-    "any fill underflows": (padding_values, "is_exp_of_fill_zero", lambda scores: True),
+    "any fill underflows": (padding_zeros, "is_exp_of_fill_zero", lambda scores: True),
     "a transposed convolution reads no ends": (
         padding_order_and_windows,
         "_is_transposed_conv_reading_ends",
         lambda read, op: False,
     ),
     "every loop keeps its state": (
-        padding_invariance,
+        padding_safe_ops,
         "is_loop_state_unaffected",
         lambda read: isinstance(read.op, ops.Scan),
     ),
@@ -321,7 +321,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda self, length, count: True,
     ),
     "added features are zero": (
-        padding_values,
+        padding_zeros,
         "is_zero_preserving",
         lambda node: isinstance(node.op, ops.Pad) or is_zero_preserving(node),
     ),

@@ -29,8 +29,8 @@ import specc_numpy
 from specc.analysis import affine_indices, mask_bands, time_dataflow
 from specc.analysis.causality import check_causality
 from specc.analysis.masked_constants import find_masked_constants
-from specc.analysis.padding_axis_lengths import find_padding_offsets
 from specc.analysis.padding_check import can_padding_reach_outputs, check_padding
+from specc.analysis.padding_offsets import find_padding_offsets
 from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow as follow
 from specc.incremental import encoder_graph, step_graph

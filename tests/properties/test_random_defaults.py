@@ -18,7 +18,7 @@ import pytest
 
 import specc
 import specc_numpy
-from specc.analysis import analysis_report
+from specc.analysis import check_report
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
@@ -156,7 +156,7 @@ def find_unsound_default(seed: int, directory: Path) -> str:
     model = elaborate_spec(open_spec(str(directory / "m.specc")))
     assert model.generation
     grows, source = model.generation.sequence_input, model.generation.logits_output
-    refused = analysis_report.analyze_graph(model.graph, grows, source, model.defaults).errors
+    refused = check_report.analyze_graph(model.graph, grows, source, model.defaults).errors
     assert {d.code for d in refused} <= {"E0718"}
     return "" if refused or not is_changing(default, rows) else f"{seed}: {default.text}"
 
@@ -173,7 +173,7 @@ def test_defaults_that_change_are_refused(tmp_path: Path) -> None:
 def test_without_the_proof_changing_defaults_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(analysis_report, "check_default_causality", lambda *_: [])
+    monkeypatch.setattr(check_report, "check_default_causality", lambda *_: [])
     assert any(find_unsound_default(seed, tmp_path) for seed in range(10))
 
 

@@ -7,13 +7,13 @@ from support.parameter_sweeps import sample_sweep
 from support.random_padded_specs import HEADER, compare_with_padding, elaborate_padded_spec
 
 from specc.analysis import (
-    padding_axis_lengths,
     padding_check,
     padding_constants,
     padding_dataflow,
     padding_nonfinite,
+    padding_offsets,
     padding_order_and_windows,
-    padding_values,
+    padding_zeros,
 )
 from specc.analysis.padding_check import check_padding
 
@@ -66,7 +66,7 @@ def test_a_padding_mask_does_not_skip_sorted_positions() -> None:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "added positions stay beside those that exist": (
-        padding_axis_lengths.PaddingOffsets,
+        padding_offsets.PaddingOffsets,
         "has_middle_padding",
         lambda self, length: False,
     ),
@@ -81,7 +81,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda padded_result, operand: False,
     ),
     "no value is infinite": (
-        padding_values,
+        padding_zeros,
         "find_infinity_signs",
         lambda padded_result: frozenset(),
     ),
@@ -95,11 +95,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "is_output_order_changed",
         lambda graph, name, value, rows: False,
     ),
-    "zero times NaN is zero": (
-        padding_values,
-        "can_be_nan_at_padding",
-        lambda padded_result: False,
-    ),
+    "zero times NaN is zero": (padding_zeros, "can_be_nan_at_padding", lambda padded_result: False),
     "the ends of a window are zero": (
         padding_order_and_windows,
         "_is_same_at_ends",

@@ -24,13 +24,13 @@ from specc.analysis import (
     padding_check,
     padding_dataflow,
     padding_facts,
-    padding_invariance,
     padding_masked_scores,
     padding_position_ids,
     padding_rotary_embedding,
-    padding_values,
+    padding_safe_ops,
+    padding_zeros,
     time_dataflow,
-    time_dataflow_facts,
+    time_dependence_and_unsupported_loops,
 )
 from specc.analysis.causality import check_causality
 from specc.ir.graph import Graph
@@ -162,7 +162,7 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     "bodies are not judged": ("steps", time_dataflow, "_analyze_loop_body", lambda *_: []),
     "a loop may be told to keep any rows": (
         "padding",
-        padding_invariance,
+        padding_safe_ops,
         "_is_loop_skipping_padding",
         lambda *_: True,
     ),
@@ -204,7 +204,7 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     ),
     "zero times anything is zero": (
         "padding",
-        padding_values,
+        padding_zeros,
         "can_be_nan_at_padding",
         lambda *_: False,
     ),
@@ -251,9 +251,9 @@ def test_a_disabled_rule_is_detected(mistake: str, monkeypatch: pytest.MonkeyPat
     if place is time_dataflow:
         # the search for loops without steps detects the same in loop bodies
         # too
-        explain = time_dataflow_facts._explain_unsupported_node
+        explain = time_dependence_and_unsupported_loops._explain_unsupported_node
         monkeypatch.setattr(
-            time_dataflow_facts,
+            time_dependence_and_unsupported_loops,
             "_explain_unsupported_node",
             lambda node, results, axis, flow: (
                 explain(node, results, axis, flow) if axis is None else ""

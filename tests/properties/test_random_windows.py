@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import specc_numpy
 from specc.analysis import padding_check as proof
-from specc.analysis import padding_dataflow, padding_invariance
+from specc.analysis import padding_dataflow, padding_safe_ops
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -138,11 +138,11 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             monkeypatch.setattr(padding_dataflow, "find_padded_lengths", first)
         case "nothing is shifted":
             monkeypatch.setattr(
-                padding_invariance.PaddedRead, "is_shifted", property(lambda self: False)
+                padding_safe_ops.PaddedRead, "is_shifted", property(lambda self: False)
             )
         case "every mean is clean behind zeros":
             monkeypatch.setattr(
-                padding_invariance,
+                padding_safe_ops,
                 "is_window_unaffected",
                 lambda r: r.is_zero or r.read_facts.minimum_pad_axes,
             )

@@ -9,10 +9,10 @@ from support.rare_padded_specs import LAYER_FORMS, LOOP_FORMS, write_rare_spec, 
 from specc.analysis import (
     padding_constants,
     padding_dataflow,
-    padding_invariance,
     padding_nonfinite,
     padding_order_and_windows,
-    padding_values,
+    padding_safe_ops,
+    padding_zeros,
 )
 from specc.analysis.padding_check import check_padding
 from specc.ir import ops
@@ -254,7 +254,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda read: read.is_padding_first and read.dependence.min_offset >= 0,
     ),
     "a slice keeps the zeros on both sides": (
-        padding_values,
+        padding_zeros,
         "find_sides_with_kept_padding",
         lambda read: frozenset({"left", "right"}),
     ),
@@ -264,7 +264,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda padded_result: True,
     ),
     "distances on a concatenated axis have no effect": (
-        padding_invariance,
+        padding_safe_ops,
         "_is_merged_read_neutral",
         lambda read: True,
     ),

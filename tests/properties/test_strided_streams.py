@@ -18,7 +18,7 @@ import specc_numpy
 from specc.analysis import mask_bands, masked_constants
 from specc.analysis import time_dataflow as flow_module
 from specc.analysis.causality import check_causality
-from specc.analysis.time_axis import (
+from specc.analysis.time_axis_prefix_and_chunks import (
     TimeAxisLayout,
     compute_chunk_size,
     count_positions_before_first_chunk,

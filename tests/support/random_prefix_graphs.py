@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from specc.analysis.time_axis import TimeAxis
+from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Value

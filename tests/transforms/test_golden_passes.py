@@ -18,7 +18,7 @@ EXPLAINED = (
     "analysis.mask_bands",
     "analysis.causality",
     "analysis.time_dataflow",
-    "analysis.padding_values",
+    "analysis.padding_zeros",
     "analysis.padding_check",
 )
 """The modules whose docstring works an example through."""

@@ -1,8 +1,8 @@
 """Graph rewriting: rules are functions that match a node; names and source positions follow the
 replacement."""
 
-from specc.analysis.analysis_report import analyze_graph
 from specc.analysis.batch_independence import check_batch_independence, find_batch_symbol
+from specc.analysis.check_report import analyze_graph
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value

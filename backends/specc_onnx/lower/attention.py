@@ -6,7 +6,7 @@ weighted sum of values are separate ops, which are lowered separately.
 from collections.abc import Mapping
 from math import inf
 
-from specc.analysis.blocked_attention_plan import (
+from specc.analysis.local_attention_plan import (
     BlockedAttentionPlan,
     plan_blocked_mask,
     plan_blocked_weights,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
-from specc.analysis.blocked_attention_plan import (
+from specc.analysis.local_attention_plan import (
     GLOBAL_TOKEN_RATIO,
     BlockedAttentionPlan,
     GlobalTokenCondition,

@@ -17,7 +17,7 @@ from support.onnx_sessions import open_silent_session
 from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
-from specc.analysis.blocked_attention_plan import plan_blocked_attention
+from specc.analysis.local_attention_plan import plan_blocked_attention
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target

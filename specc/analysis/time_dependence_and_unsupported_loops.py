@@ -1,5 +1,5 @@
-"""Data types of the time dataflow analysis: lattice elements, causality violations, captures of
-loops, and loops over other axes for which no decode step can be derived.
+"""Time dependence of values (lattice elements, causality violations and captures of loops), and
+loops over other axes for which no decode step can be derived.
 
 In a loop body, a mask that is computed before the loop is an input without a definition.
 `inline_loop_captures` replaces captures by the outer values, so that the analysis of the body finds
@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Literal
 
 from specc.analysis.masked_constants import find_masked_constants
-from specc.analysis.time_axis import TimeAxis, is_prefix_slice
+from specc.analysis.time_axis_prefix_and_chunks import TimeAxis, is_prefix_slice
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim

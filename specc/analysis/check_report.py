@@ -8,17 +8,19 @@ from specc.analysis.causality import (
     check_causality,
     check_default_causality,
     check_streaming_causality,
-    find_node_span,
     find_time_symbol,
-    format_op_name,
     has_same_group_mask,
+)
+from specc.analysis.causality_messages import (
+    describe_causality_violation,
+    find_node_span,
+    format_op_name,
     make_violation_labels,
 )
-from specc.analysis.causality_messages import describe_causality_violation
 from specc.analysis.padding_check import check_padding
-from specc.analysis.time_axis import compute_chunk_size, substitute_chunked_length
+from specc.analysis.time_axis_prefix_and_chunks import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.analysis.time_dataflow_facts import CausalityViolation, TimeDataflow
+from specc.analysis.time_dependence_and_unsupported_loops import CausalityViolation, TimeDataflow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir.graph import Graph, collect_required_nodes
 from specc.ir.input_shapes_and_defaults import inline_defaults, resolve_missing_inputs

@@ -1,4 +1,4 @@
-"""Infer properties of values at padded positions, such as zeros, constants and mask fill values.
+"""Infer zeros and other properties of values at padded positions.
 
 The input is a node, and the properties of its operands along one padded axis. The output is the
 properties of each result. The analysis is sound: the result of an unknown op has no guaranteed

@@ -1,7 +1,9 @@
-"""Build the parts of causality messages that concern windows, reductions over keys, and masks that
-are not provably causal.
+"""Build messages for causality errors of attention: masks, attention weights and reductions over
+keys.
 
-A subexpression of a mask that compares no position ids cannot be proved causal:
+If comparisons of position ids prove that a mask includes later positions, the message states this
+fact; otherwise, the message states that causality could not be proved. A subexpression of a mask
+that compares no position ids cannot be proved causal:
 
     pre[i] & pre[j] | j <= i      `pre[i]` compares no position ids
     j >= i                        certain: the mask includes later positions
@@ -16,8 +18,9 @@ from typing import NamedTuple
 from specc.analysis.affine_indices import find_affine_index
 from specc.analysis.mask_bands import find_mask_band, find_one_sided_band
 from specc.analysis.masked_constants import find_masked_constants
-from specc.analysis.query_key_constants import NEUTRAL_ELEMENTS
+from specc.analysis.query_key_products import NEUTRAL_ELEMENTS
 from specc.analysis.query_key_tensors import (
+    MAX_TRAVERSAL_STEPS,
     QueryKeyTensor,
     TraversalBudget,
     has_equal_chunk_rates,
@@ -26,14 +29,14 @@ from specc.analysis.query_key_tensors import (
     split_concat,
     unwrap_view,
 )
-from specc.analysis.time_axis import TimeAxis
-from specc.analysis.time_dataflow_facts import CausalityViolation, TimeDataflow
-from specc.diagnostics.diagnostic import Label
+from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
+from specc.analysis.time_dependence_and_unsupported_loops import CausalityViolation, TimeDataflow
 from specc.ir import ops
 from specc.ir.dependence_marks import MASK_OPERANDS
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.loop_dependence import find_dependences
+from specc.ir.types import Interval
 
 MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (
@@ -66,52 +69,6 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
         f"set the weights of later keys to 0: `where({mask}, w, 0.0)`, with the weights "
         f"as `w`{order} and the sequence [batch, length, features] as `x`"
     )
-
-
-def rephrase_for_normalizer(message: CausalityMessage, label: Label | None) -> CausalityMessage:
-    """Convert the message for an op inside a normalizer into E0723, which names the normalizer."""
-    name = label.span.normalizer if label else ""
-    if not name:
-        return message
-    text = f"the normalizer `{name}` is not causal: {message.text}"
-    note = "the scores (`s` here) are -inf at masked positions"
-    # the op has no mask operand, so its scores determine which keys are masked out
-    helps = (
-        h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in message.helps
-    )
-    notes = (*message.notes, note)
-    return replace(message, code="E0723", text=text, notes=notes, helps=tuple(helps))
-
-
-CAUSAL_PADDING_HELP = ("write `padding=causal`",)
-UNCOUNTED_PADDING_HELP = ("write `padding=causal, counted=false`",)
-
-
-def describe_window_violation(
-    op: ops.Conv | ops.ConvTranspose | ops.MaxPool | ops.AveragePool,
-    later_text: str,
-    is_all: bool,
-    chunk_size: int,
-) -> tuple[str, tuple[str, ...]]:
-    """Return the error text and the fixes for a convolution or pooling window that reads later
-    positions, which `later_text` describes. If `is_all` is True, the result has another number of
-    positions than the time axis. `chunk_size` exceeds 1 only in streaming inference.
-    """
-    help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
-    op_name = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
-    if not is_all:
-        return f"this {op_name} reads {later_text}", help_text
-    if isinstance(op, ops.ConvTranspose):
-        return "a time axis cannot be lengthened", ()
-    if op.stride[0] > 1 and chunk_size > 1:
-        # the number of complete chunks would not match the strides
-        text = f"this {op_name} does not return one position per {op.stride[0]} input positions"
-        return text, help_text
-    if op.stride[0] > 1:
-        # a decode step would have to wait for `stride` positions
-        text = f"this {op_name} reads {op.stride[0]} new positions, but a step has one"
-        return text, ("keep every position along the generated axis: `stride=1`",)
-    return f"this {op_name} changes the number of positions", help_text
 
 
 def describe_reduction_violation(
@@ -306,3 +263,121 @@ def get_source_text(graph: Graph, value: Value) -> str:
         text = " ".join(spans[0].text.split())
         return text if len(text) <= MAX_QUOTED_LENGTH else f"{text[:MAX_QUOTED_LENGTH]}…"
     return next((n for n, v in graph.inputs.items() if v is value), "")
+
+
+RATE_MISMATCH_MESSAGE = CausalityMessage(
+    "E0712",
+    "keys and queries have different rates, so their positions cannot be compared",
+    ("after a strided op, one position represents several input positions",),
+    (
+        "attend between positions with equal strides: take every second position of the longer "
+        "sequence, `x[:, 1::2]`",
+    ),
+)
+
+
+CAUSAL_MASK_HELP = "add `& causal` to the mask"
+
+
+BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
+
+
+def describe_mask_violation(
+    graph: Graph, violation: CausalityViolation, flow: TimeDataflow
+) -> CausalityMessage:
+    """Return the message for attention whose mask is missing or not provably causal."""
+    op = violation.node.op
+    if isinstance(op, ops.Attend) and op.mask(violation.node) is None:
+        return CausalityMessage(
+            "E0712",
+            "without a mask positions attend to later positions",
+            helps=("write `mask=causal`",),
+        )
+    mask = find_key_selection_mask(violation.node, flow.time_axis)
+    if has_different_chunk_rates(mask):
+        return RATE_MISMATCH_MESSAGE
+    prefix_length = find_non_causal_prefix_length(mask)
+    if prefix_length is not None:
+        return CausalityMessage(
+            "E0712",
+            "a prefix position attends to positions that do not exist yet",
+            (f"the prefix is the {prefix_length} positions before the time axis",),
+            ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
+        )
+    # the band contains later positions, so the mask is too wide
+    if violation.offsets.low > -inf and violation.reason != "all":
+        description = (
+            f"the mask lets a position attend to {format_position_count(violation.offsets)}"
+        )
+        return CausalityMessage(
+            "E0712", description, format_window_help(violation.offsets), (CAUSAL_MASK_HELP,)
+        )
+    unproven = find_unproven_mask(mask)
+    # all subexpressions are bounded, so the comparisons include later positions
+    if unproven is None:
+        return CausalityMessage(
+            "E0712",
+            "the mask lets positions attend to all later positions",
+            helps=(CAUSAL_MASK_HELP,),
+        )
+    if unproven.is_budget_exhausted:
+        description = f"the analysis of the mask did not finish: {BUDGET_NOTE}"
+        return CausalityMessage("E0712", description, helps=(CAUSAL_MASK_HELP,))
+    text = get_source_text(graph, unproven.value)
+    return CausalityMessage(
+        "E0712",
+        "the mask is not proved to exclude later positions",
+        (f"`{text}` does not compare positions",) if text else (),
+        (CAUSAL_MASK_HELP,),
+    )
+
+
+def describe_product_violation(
+    violation: CausalityViolation, flow: TimeDataflow
+) -> CausalityMessage:
+    """Return the message for a contraction that does not provably exclude later positions."""
+    helps = _list_zero_key_helps(violation, flow)
+    weights = find_key_selection_mask(violation.node, flow.time_axis)
+    if has_different_chunk_rates(weights):
+        return RATE_MISMATCH_MESSAGE
+    unproven = find_unproven_mask(weights)
+    if violation.offsets.low == -inf and unproven and unproven.is_budget_exhausted:
+        text = f"the analysis of the weights did not finish: {BUDGET_NOTE}"
+        return CausalityMessage("E0712", text, helps=helps)
+    return CausalityMessage(
+        "E0712",
+        "the result contains values for later positions",
+        format_window_help(violation.offsets),
+        helps,
+    )
+
+
+EARLIER_SUM_HELPS = (
+    "sum only earlier positions: `cumsum(x, axis=1)`, or weighted, `attend(x, x, x, mask=causal)`",
+)
+
+
+def _list_zero_key_helps(violation: CausalityViolation, flow: TimeDataflow) -> tuple[str, ...]:
+    """Return fixes that set the attention weights of later keys to 0."""
+    weights = [a for a in violation.node.operands if len(flow.get_state(a).axes) > 1]
+    if not weights:
+        return EARLIER_SUM_HELPS
+    key_axis = max(flow.get_state(weights[0]).axes)
+    return (
+        format_zero_keys_help(weights[0].rank, key_axis),
+        "or mask them where they are computed: `attend(..., mask=causal)`, `masked_softmax`",
+    )
+
+
+def format_window_help(offsets: Interval) -> tuple[str, ...]:
+    """Return the help text with the lowest offset `q - k`, or () if the offset is unbounded."""
+    if offsets.is_empty or offsets.low == -inf:
+        return ()
+    return (f"q - k can be as low as {int(offsets.low)} here",)
+
+
+def format_position_count(offsets: Interval) -> str:
+    """Format the number of later positions that are read."""
+    if offsets.is_empty or offsets.low == -inf:
+        return "every later position"
+    return f"{-int(offsets.low)} later position{'s' if offsets.low < -1 else ''}"

@@ -1,5 +1,5 @@
-"""Prove properties of query-key tensors (attention scores, masks and attention weights): constants
-at masked positions, absence of infinities and of divisions by zero, and factors of contractions.
+"""Find the factors of products with a query axis and a key axis (attention scores, masks and
+attention weights), prove that factors are finite, and propagate constants at masked positions.
 
 A tensor with a query axis and a key axis may be a contraction of factors with the same two axes,
 such as `einsum("b h i j, h g -> b g i j", w, mix)`, which sums over heads. If one factor is zero

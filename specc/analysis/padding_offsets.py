@@ -1,4 +1,5 @@
-"""Find the offset of padded positions on axes that also contain prefix or memory positions.
+"""Find the offset of padded positions on axes that also contain prefix or memory positions, and the
+total stride of padding masks.
 
     concat([memory, x])          offset m: after the positions of `memory`, which are always valid
     concat([prompt, x])          offset 0, for padding of `prompt`
@@ -358,3 +359,31 @@ def _has_static_start(node: Node, axis: int, length: Dim) -> bool:
         case ops.Concat():
             return (length - node.get_operand(-1).shape[axis]).number is not None
     return False
+
+
+def find_padding_strides(graph: Graph) -> dict[str, int]:
+    """Return the total stride (mask positions per position after all strides) of each padding mask
+    whose total stride exceeds 1, by input name.
+    """
+    strides = {
+        name: _find_largest_stride(graph, graph.inputs[name])
+        for name, facts in graph.input_facts.items()
+        if facts.padding_side and graph.inputs[name].rank
+    }
+    return {name: stride for name, stride in strides.items() if stride > 1}
+
+
+def _find_largest_stride(graph: Graph, padding_mask: Value) -> int:
+    """Return the largest total stride of axes that are derived from the axis of `padding_mask`."""
+    strides = {padding_mask.shape[-1]: 1}
+    for node, results in graph.nodes:
+        if not isinstance(
+            node.op, ops.SlidingWindowOp | ops.DownsamplePaddingMask | ops.StridedSlice
+        ):
+            continue
+        for dependence in find_dependences(node, results):
+            stride = strides.get(get_operand_axis_size(node, dependence))
+            if dependence.kind == "strided" and dependence.result_axis is not None and stride:
+                length = results[dependence.result].shape[dependence.result_axis]
+                strides[length] = max(strides.get(length, 1), stride * dependence.stride)
+    return max(strides.values())

@@ -1,4 +1,4 @@
-"""Prove that padded positions do not affect an op.
+"""Prove that an op is safe, i.e. that padded positions do not affect the op.
 
 An op is unaffected if the op reads neutral values at padded positions (zeros, or mask fill values
 for a maximum or softmax). An op is also unaffected if a mask excludes padded positions, or if
@@ -18,7 +18,7 @@ from specc.analysis.padding_order_and_windows import (
     is_resize_padding_invariant,
     is_window_unaffected,
 )
-from specc.analysis.padding_values import has_recurrent_padding_mask, is_padding_ignored_by_softmax
+from specc.analysis.padding_zeros import has_recurrent_padding_mask, is_padding_ignored_by_softmax
 from specc.analysis.time_dataflow import resolve_time_dependence
 from specc.analysis.value_ranges import find_value_range
 from specc.ir import ops
