@@ -28,7 +28,7 @@ import numpy as np
 import specc
 from specc.batch_inference.block_runner import BlockInference, BlockRunner
 from specc.batch_inference.job import JobReport, run_job
-from specc.batch_inference.job_files import BatchLimits
+from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.batch_inference.row_batches import CostFormulas
 from specc.runtime.batched_generation import (

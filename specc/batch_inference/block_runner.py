@@ -12,7 +12,7 @@ from typing import NoReturn
 from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.columns_and_parquet import ColumnValues, DataFile, translate_os_errors
 from specc.batch_inference.data_files import open_data_file
-from specc.batch_inference.job_files import (
+from specc.batch_inference.job_plan_and_part_files import (
     PLAN_DIRECTORY,
     BatchLimits,
     BlockStatistics,

@@ -10,15 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specc.batch_inference.block_runner import BlockRunner
-from specc.batch_inference.job_files import (
+from specc.batch_inference.job_plan_and_part_files import (
     PLAN_DIRECTORY,
     BlockStatistics,
     JobPlan,
-    check_plan_matches,
     read_block_statistics,
     read_plan,
 )
-from specc.batch_inference.job_planner import JobRequest, plan_job
+from specc.batch_inference.job_planner import JobRequest, check_plan_matches, plan_job
 from specc.batch_inference.worker_processes_and_ray import BlockProgress, LocalEngine, RayEngine
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr

@@ -1,5 +1,6 @@
-"""Plan a batch inference job: its data files, columns and results."""
+"""Plan a batch inference job: files, columns and results. Compare the plan of a resumed job."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from specc.batch_inference.columns_and_parquet import (
     translate_os_errors,
 )
 from specc.batch_inference.data_files import JsonLinesFile, find_data_files, open_data_file
-from specc.batch_inference.job_files import (
+from specc.batch_inference.job_plan_and_part_files import (
     OUTPUT_FORMATS,
     PLAN_DIRECTORY,
     PLAN_FILE,
@@ -107,6 +108,24 @@ def plan_job(request: JobRequest) -> JobPlan:
         else "",
         has_batch_shared_scales=has_batch_shared_scales(model.model),
     )
+
+
+def check_plan_matches(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
+    """Raise E0875 if a directory has parts of a different plan. The error lists the differences."""
+    existing, requested, notes = existing_plan.to_json(), requested_plan.to_json(), []
+    for key in existing:
+        # a model file with the same content at another path is the same model
+        if key != "model" and existing[key] != requested[key]:
+            old, new = (json.dumps(data[key], ensure_ascii=False) for data in (existing, requested))
+            values = f": {escape_text(old)} in the plan, {escape_text(new)} now"
+            notes.append(key + (values if max(len(old), len(new)) <= 120 else " differ"))
+    if notes:
+        raise_error(
+            "E0875",
+            f"`{escape_text(out)}` contains the output of another job",
+            notes=notes,
+            helps=["write to another directory with -o, or delete this directory"],
+        )
 
 
 def _check_csv_columns(

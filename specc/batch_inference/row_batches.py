@@ -10,7 +10,7 @@ import numpy as np
 
 from specc.analysis.model_cost import count_multiply_adds
 from specc.batch_inference.columns_and_parquet import ColumnValues, UnreadableRow
-from specc.batch_inference.job_files import BatchLimits
+from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.ir import ops
 from specc.ir.array import Array, Arrays

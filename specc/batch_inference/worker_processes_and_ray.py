@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import IO, Any, NoReturn, TextIO
 
 from specc.batch_inference.block_runner import BlockRunner
-from specc.batch_inference.job_files import PLAN_DIRECTORY, BlockStatistics, read_plan
+from specc.batch_inference.job_plan_and_part_files import PLAN_DIRECTORY, BlockStatistics, read_plan
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.io.json_io import JsonFields
 from specc.io.safe_read import escape_text

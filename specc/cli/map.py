@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from specc.batch_inference.job import ENGINES, ERRORS_FILE, JobReport, run_job
-from specc.batch_inference.job_files import OUTPUT_FORMATS, BatchLimits, JobPlan
+from specc.batch_inference.job_plan_and_part_files import OUTPUT_FORMATS, BatchLimits, JobPlan
 from specc.batch_inference.job_planner import BLOCK_ROWS, JobRequest
 from specc.cli.options import (
     COUNT_OPTION,

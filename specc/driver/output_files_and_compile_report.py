@@ -21,9 +21,13 @@ from specc.huggingface.repository_files import (
     find_tokenizer_and_config_paths,
     read_companion_files,
 )
-from specc.io.atomic_write import sanitize_file_stem
 from specc.io.memory_check import describe_memory_shortage
-from specc.io.output_paths import MODEL_OUTPUT, normalize_output_path, resolve_output_path
+from specc.io.output_paths import (
+    MODEL_OUTPUT,
+    normalize_output_path,
+    resolve_output_path,
+    sanitize_file_stem,
+)
 from specc.ir.model_definition import ModelDefinition, ModelSource
 from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
 from specc.weights.checkpoint_weight_streaming import CheckpointBinding

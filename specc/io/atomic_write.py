@@ -47,21 +47,12 @@ Chunk = bytes | bytearray | memoryview
 _FILE_COUNTER = count()
 """Counter for temporary file names, which all threads share so that names do not collide."""
 
-MAX_STEM_LENGTH = 150
-"""Maximum stem length in bytes. Longer names with hash and suffix are invalid on some systems."""
-
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
     """Write a file with the content `chunks`. Raise E0810 to E0815 on failure."""
     path = resolve_output_link(normalize_output_path(path))
     with OutputDirectory(path.parent) as out:
         out.write_named_file(path.name, chunks)
-
-
-def sanitize_file_stem(name: str) -> str:
-    """Convert a name to a file stem that is valid in ONNX and on every operating system."""
-    clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
-    return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
 
 
 def check_free_disk_space(directory: str | Path, size: int) -> None:
@@ -223,7 +214,7 @@ class OutputDirectory:
             target = self.path / name
             if not os.path.lexists(target):
                 self._published.append(target)
-            platform_and_signals.replace_file(temporary, target)
+            replace_file(temporary, target)
         if self._hash_named_files:
             platform_and_signals.sync_directory(self.path)
         self._publish_entries()
@@ -249,12 +240,12 @@ class OutputDirectory:
                 if backup is not None:
                     platform_and_signals.link_or_copy_file(target, backup)
                 backups[target] = backup
-                platform_and_signals.replace_file(temporary, target)
+                replace_file(temporary, target)
             platform_and_signals.sync_directory(self.path)
         except BaseException:
             for target, backup in backups.items():
                 if backup is not None:
-                    platform_and_signals.replace_file(backup, target)
+                    replace_file(backup, target)
                 else:
                     _unlink_quietly(target)
             raise
@@ -265,7 +256,7 @@ class OutputDirectory:
         name, temporary = entry
         published, self._published = self._published, []
         try:
-            platform_and_signals.replace_file(temporary, self.path / name)
+            replace_file(temporary, self.path / name)
         except OSError:
             self._published = published
             raise
@@ -278,6 +269,25 @@ class OutputDirectory:
         for directory in reversed(self._new_directories):
             with suppress(OSError):  # the directory contains a file of another process
                 os.rmdir(directory)
+
+
+REPLACE_ATTEMPTS = 5
+"""Maximum number of attempts to rename a file that another program has open."""
+RETRY_SECONDS = 0.2
+"""Number of seconds between two attempts to rename a file."""
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Rename a file. On Windows, retry while another program has the target open."""
+    for attempt in range(REPLACE_ATTEMPTS):
+        try:
+            os.replace(source, target)
+        except PermissionError:
+            if not platform_and_signals.IS_WINDOWS or attempt == REPLACE_ATTEMPTS - 1:
+                raise
+            time.sleep(RETRY_SECONDS)
+        else:
+            return
 
 
 def _write_chunk(fd: int, chunk: Chunk) -> None:

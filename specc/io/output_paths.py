@@ -137,6 +137,16 @@ def reject_unportable_name(path: Path) -> None:
         )
 
 
+MAX_STEM_LENGTH = 150
+"""Maximum stem length in bytes. Longer names with hash and suffix are invalid on some systems."""
+
+
+def sanitize_file_stem(name: str) -> str:
+    """Convert a name to a file stem that is valid in ONNX and on every operating system."""
+    clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
+    return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
+
+
 def normalize_output_path(path: str | Path) -> Path:
     """Remove each `..` that follows a missing directory: `new/../m.onnx` becomes `m.onnx`."""
     normalized = Path()

@@ -1,21 +1,16 @@
-"""Abstract platform differences: open flags, file modes, renames, links, host names, signals."""
+"""Abstract platform differences: open flags, file modes, links, host names, signals."""
 
 import errno
 import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 IS_WINDOWS = os.name == "nt"
-REPLACE_ATTEMPTS = 5
-"""Maximum number of attempts to rename a file that another program has open."""
-RETRY_SECONDS = 0.2
-"""Number of seconds between two attempts to rename a file."""
 
 
 def _get_open_flag(name: str) -> int:
@@ -63,19 +58,6 @@ def copy_file_mode(fd: int, mode: int) -> None:
     if "fchmod" in vars(os):
         with suppress(OSError):  # the file system does not support modes
             os.fchmod(fd, mode)
-
-
-def replace_file(source: Path, target: Path) -> None:
-    """Rename a file. On Windows, retry while another program has the target open."""
-    for attempt in range(REPLACE_ATTEMPTS):
-        try:
-            os.replace(source, target)
-        except PermissionError:
-            if not IS_WINDOWS or attempt == REPLACE_ATTEMPTS - 1:
-                raise
-            time.sleep(RETRY_SECONDS)
-        else:
-            return
 
 
 def link_or_copy_file(source: Path, target: Path) -> None:

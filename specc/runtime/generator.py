@@ -14,10 +14,9 @@ from specc.artifact.generation_metadata import (
     parse_generation_metadata,
     parse_length_bounds,
 )
-from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.decode.decode_loop import check_delays
 from specc.decode.generation_settings import GenerationSettings, merge_settings
-from specc.decode.setting_names_and_limits import GENERATION_OPTIONS, PREFILL_CHUNK_SIZE
+from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.decode.setting_validation import SUPPRESSING_SETTINGS
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
@@ -43,7 +42,7 @@ from specc.runtime.generation_stream_and_results import GenerationStream
 from specc.runtime.model_inputs import ModelInputs, find_unused_inputs
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.single_model_file import LoadedModel
-from specc.runtime.standalone_generator import check_compiled_settings
+from specc.runtime.standalone_generator import check_compiled_settings, read_compiled_settings
 
 
 @dataclass(kw_only=True)
@@ -83,7 +82,9 @@ class Generator(GenerativeModel):
         """Merge and check settings. The settings of the caller take precedence over compiled
         settings, and compiled settings over the settings of the spec.
         """
-        compiled_settings = self._read_compiled_settings(caller_settings.get("strategy"))
+        compiled_settings = read_compiled_settings(
+            self.compiled_settings, caller_settings.get("strategy")
+        )
         settings = merge_settings(
             self.generation.settings, **{**compiled_settings, **caller_settings}
         )
@@ -102,23 +103,6 @@ class Generator(GenerativeModel):
                     "beam search",
                 )
         return settings
-
-    def _read_compiled_settings(self, requested_strategy: object) -> dict[str, object]:
-        """Return the compiled settings, which do not apply if the caller overrides the strategy."""
-        strategy = self.compiled_settings.get("strategy")
-        is_compiled_strategy = requested_strategy is None or (
-            isinstance(requested_strategy, str) and requested_strategy == strategy
-        )
-        options = [
-            option
-            for option in GENERATION_OPTIONS
-            if not option.strategies or (is_compiled_strategy and strategy in option.strategies)
-        ]
-        return {
-            option.name: self.compiled_settings[RECORDED_SETTINGS[option.name]]
-            for option in options
-            if RECORDED_SETTINGS.get(option.name) in self.compiled_settings
-        }
 
     def start_generation(
         self, inputs: Mapping[str, object], settings: GenerationSettings

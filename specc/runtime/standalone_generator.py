@@ -6,11 +6,16 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS, UNSUPPORTED_SETTINGS
+from specc.artifact.manifest import (
+    FIXED_SETTINGS,
+    RECORDED_SETTINGS,
+    SCALAR_SETTINGS,
+    UNSUPPORTED_SETTINGS,
+)
 from specc.backend import Session
 from specc.decode.beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.setting_names_and_limits import OPTIONS_BY_NAME
+from specc.decode.setting_names_and_limits import GENERATION_OPTIONS, OPTIONS_BY_NAME
 from specc.decode.token_selection import (
     DecodeStepOutput,
     Ints,
@@ -159,6 +164,26 @@ def _check_computed(
         notes=[note],
         helps=[f"batch prompts of equal length, or {package}"],
     )
+
+
+def read_compiled_settings(
+    compiled_settings: Mapping[str, object], requested_strategy: object
+) -> dict[str, object]:
+    """Return the compiled settings, which do not apply if the caller overrides the strategy."""
+    strategy = compiled_settings.get("strategy")
+    is_compiled_strategy = requested_strategy is None or (
+        isinstance(requested_strategy, str) and requested_strategy == strategy
+    )
+    options = [
+        option
+        for option in GENERATION_OPTIONS
+        if not option.strategies or (is_compiled_strategy and strategy in option.strategies)
+    ]
+    return {
+        option.name: compiled_settings[RECORDED_SETTINGS[option.name]]
+        for option in options
+        if RECORDED_SETTINGS.get(option.name) in compiled_settings
+    }
 
 
 def check_compiled_settings(

@@ -49,7 +49,7 @@ def test_parquet_type_of_the_column(small: Path, tmp_path: Path) -> None:
     import pyarrow.parquet
 
     execute_map(small, tmp_path, "attention.look", "parquet")
-    table = pyarrow.parquet.read_dict(tmp_path / "out" / "part-000000.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "part-000000.parquet")
     kind = table.schema.field("attention.look").type
     assert kind.list_size == 2
     assert [len(m) for m in table["attention.look"].to_pylist()[1]] == [6, 6]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.batch_inference.job_files import BatchLimits
+from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.batch_inference.row_batches import InputRow, count_batch_positions, make_batches
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=0, max_size=80)

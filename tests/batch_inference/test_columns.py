@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from specc.batch_inference import columns_and_parquet
 from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.columns_and_parquet import ColumnType, TableColumn
-from specc.batch_inference.job_files import encode_part
+from specc.batch_inference.job_plan_and_part_files import encode_part
 from specc.batch_inference.row_batches import InputRow
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
@@ -96,7 +96,7 @@ def test_arrow_lists(monkeypatch: pytest.MonkeyPatch, kind: str, holes: bool) ->
     made = columns_and_parquet.encode_parquet([column], {"x": arrays})
     lists: list[Any] = [None if a is None else a.tolist() for a in arrays]
     assert made == columns_and_parquet.encode_parquet([column], {"x": lists})
-    table = pa.parquet.read_dict(pa.BufferReader(made))
+    table = pa.parquet.read_table(pa.BufferReader(made))
     assert table.column("x").to_pylist() == lists
 
 

@@ -12,7 +12,7 @@ import pytest
 from specc.batch_inference.block_runner import BlockRunner, CrashJournal
 from specc.batch_inference.data_files import find_data_files
 from specc.batch_inference.job import run_job
-from specc.batch_inference.job_files import read_plan
+from specc.batch_inference.job_plan_and_part_files import read_plan
 from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.diagnostics.diagnostic import SpeccError
 

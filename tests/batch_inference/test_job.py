@@ -17,11 +17,11 @@ from support.map_jobs import ROW_COUNT, hash_parts, make_job, read_rows
 
 import specc
 import specc.batch_inference.block_runner
-import specc.batch_inference.job_files
+import specc.batch_inference.job_plan_and_part_files
 from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.job import run_job
-from specc.batch_inference.job_files import BatchLimits
+from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.batch_inference.job_planner import plan_job
 from specc.batch_inference.row_batches import InputRow
 from specc.batch_inference.worker_processes_and_ray import LocalEngine
@@ -67,7 +67,7 @@ class SimulatedCrash(BaseException):
 def crash_at_write(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
     """Crash at the n-th write, before or after writing."""
     count = 0
-    real = specc.batch_inference.job_files.write_file_atomically
+    real = specc.batch_inference.job_plan_and_part_files.write_file_atomically
 
     def write_and_crash(path: Path, chunks: list[bytes]) -> None:
         nonlocal count
@@ -88,7 +88,9 @@ def crash_at_write(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., 
         added(path, line)
 
     added = specc.batch_inference.block_runner.append_journal_line
-    monkeypatch.setattr(specc.batch_inference.job_files, "write_file_atomically", write_and_crash)
+    monkeypatch.setattr(
+        specc.batch_inference.job_plan_and_part_files, "write_file_atomically", write_and_crash
+    )
     monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append_and_crash)
     return write_and_crash
 

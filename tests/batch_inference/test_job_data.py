@@ -12,10 +12,14 @@ from support.map_jobs import ROW_COUNT, hash_parts, make_job, read_rows
 
 import specc
 import specc.batch_inference.block_runner
-import specc.batch_inference.job_files
+import specc.batch_inference.job_plan_and_part_files
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.job import JobReport, run_job
-from specc.batch_inference.job_files import BatchLimits, get_file_fingerprint, read_plan
+from specc.batch_inference.job_plan_and_part_files import (
+    BatchLimits,
+    get_file_fingerprint,
+    read_plan,
+)
 from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
@@ -39,7 +43,7 @@ def test_all_parts_have_one_schema(small: Path, tmp_path: Path) -> None:
     schemas = [pq.read_schema(p) for p in sorted((tmp_path / "out").glob("part-*"))]
     assert len(schemas) == 3
     assert all(s == schemas[0] for s in schemas)
-    table = pq.read_dict(tmp_path / "out")
+    table = pq.read_table(tmp_path / "out")
     assert [c is None for c in table.column("error").to_pylist()] == [False] * 2 + [True] * 3
     assert str(table.schema.field("vectors").type).startswith("list<")
     nothing = tmp_path / "nothing.txt"
@@ -106,7 +110,7 @@ def test_every_column_type_is_copied(small: Path, tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(kinds), table)
     run_job(make_job(small, table, tmp_path / "out"))
-    [row] = pq.read_dict(tmp_path / "out" / "part-000000.parquet").to_pylist()
+    [row] = pq.read_table(tmp_path / "out" / "part-000000.parquet").to_pylist()
     assert (row["large"], row["bytes"], row["view"]) == (2**64 - 1, b"ab", "b")
     assert row["image"] == "no picture here"
     assert json.loads(row["lists"]) == [{"x": 1}]
@@ -116,7 +120,7 @@ def test_every_column_type_is_copied(small: Path, tmp_path: Path) -> None:
         f'{{"text": "a", "n": 1.5, "k\\ud800": "\\ud800"}}\n{{"text": "b", "n": {2**60 + 1}}}\n'
     )
     run_job(make_job(small, lines, tmp_path / "two", output_format="parquet"))
-    one, other = pq.read_dict(tmp_path / "two" / "part-000000.parquet").to_pylist()
+    one, other = pq.read_table(tmp_path / "two" / "part-000000.parquet").to_pylist()
     assert (one["k\\ud800"], other["n"]) == ("\\ud800", float(2**60))
 
 

@@ -10,7 +10,7 @@ from support.map_jobs import hash_parts, make_job, read_rows
 
 import specc
 from specc.batch_inference.job import run_job
-from specc.batch_inference.job_files import BatchLimits
+from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.cli.main import main
 
 SPEC = """specc 1

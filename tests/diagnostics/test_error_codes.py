@@ -47,7 +47,7 @@ ELSEWHERE = {
     "E0982": "tests/cli/test_expand.py",  # only `expand` raises it
     # interrupted generation
     "E0891": "tests/runtime/test_generate_each.py",
-    "E0962": "tests/runtime/test_generation_stream.py",
+    "E0962": "tests/runtime/test_generation_stream_and_results.py",
     # input and output profiles
     "E0751": "tests/driver/export_profiles/test_unsupported_models.py",
     # only Python can pass it at another time

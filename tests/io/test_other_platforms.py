@@ -10,7 +10,7 @@ import pytest
 
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
-from specc.io import output_paths, platform_and_signals
+from specc.io import atomic_write, output_paths, platform_and_signals
 from specc.io.atomic_write import write_file_atomically
 
 WITHOUT = """
@@ -127,7 +127,7 @@ def test_replacing_an_open_file_is_retried(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "replace", replace_busy_file)
     monkeypatch.setattr(platform_and_signals, "IS_WINDOWS", True)
-    monkeypatch.setattr(platform_and_signals, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(atomic_write, "RETRY_SECONDS", 0.0)
     write_file_atomically(tmp_path / "a.txt", [b"new"])
     assert (times[0], (tmp_path / "a.txt").read_bytes()) == (3, b"new")
     # a file that stays open causes an error and remains unchanged

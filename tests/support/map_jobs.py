@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from specc.batch_inference.job_files import BatchLimits
+from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest
 
 ROW_COUNT = 60

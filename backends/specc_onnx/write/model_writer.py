@@ -16,8 +16,9 @@ from specc.artifact.package_index_and_format_versions import (
     read_weight_file_metadata,
 )
 from specc.backend import EmittedModel, MetadataBuilder, WeightStorage, WrittenModel
-from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
+from specc.io.atomic_write import OutputDirectory, check_free_disk_space
 from specc.io.file_type_detection import find_unused_sidecar_files
+from specc.io.output_paths import sanitize_file_stem
 from specc.ir.graph import Graph
 from specc.ir.model_definition import KVBufferGraph, ModelSource, StandaloneGeneratorSource
 from specc.ir.target import Target

@@ -1,4 +1,4 @@
-"""Files of a batch inference job: the plan, and one part file per block."""
+"""The plan of a batch inference job, and its part files: one per block of rows."""
 
 import base64
 import hashlib
@@ -170,24 +170,6 @@ def _parse_plan(data: object) -> JobPlan:
 
 def _read_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
     return tuple(TableColumn(name, ColumnType.parse(kind)) for name, kind in data)
-
-
-def check_plan_matches(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
-    """Raise E0875 if a directory has parts of a different plan. The error lists the differences."""
-    existing, requested, notes = existing_plan.to_json(), requested_plan.to_json(), []
-    for key in existing:
-        # a model file with the same content at another path is the same model
-        if key != "model" and existing[key] != requested[key]:
-            old, new = (json.dumps(data[key], ensure_ascii=False) for data in (existing, requested))
-            values = f": {escape_text(old)} in the plan, {escape_text(new)} now"
-            notes.append(key + (values if max(len(old), len(new)) <= 120 else " differ"))
-    if notes:
-        raise_error(
-            "E0875",
-            f"`{escape_text(out)}` contains the output of another job",
-            notes=notes,
-            helps=["write to another directory with -o, or delete this directory"],
-        )
 
 
 def hash_model(path: Path) -> str:
