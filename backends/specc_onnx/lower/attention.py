@@ -15,7 +15,6 @@ from specc.ir import ops
 from specc.ir.dim import multiply_dims
 from specc_onnx.lower.blocked_attention_loop import (
     GlobalTokens,
-    assume_nonempty,
     emit_block_loop,
     emit_blocked_attention_condition,
     emit_local_attention,
@@ -30,11 +29,12 @@ from specc_onnx.lower.blocked_attention_slices import (
 from specc_onnx.lower.dense_attention import (
     AttentionOperands,
     emit_dense_attention,
+    emit_masked_softmax,
     emit_output_per_head,
 )
+from specc_onnx.lower.dynamic_shapes import assume_nonempty
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
-from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.predictive_local_attention import (
     emit_window_sum,

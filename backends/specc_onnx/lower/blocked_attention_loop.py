@@ -37,6 +37,7 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     find_packed_heads,
 )
+from specc_onnx.lower.dynamic_shapes import assume_nonempty, bind_dim_size
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_count_nonzero, emit_full
@@ -210,26 +211,6 @@ def _emit_true_indices(
     if any_condition is None:
         return None
     return any_condition.emit_node("NonZero").squeeze(0)
-
-
-@contextmanager
-def assume_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
-    """Assume inside a `with` block that the dimensions `lengths` are nonzero."""
-    outer_lengths = g.lengths
-    g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
-    try:
-        yield
-    finally:
-        g.lengths = outer_lengths
-
-
-@contextmanager
-def bind_dim_size(g: Emitter, length: Dim, count: OnnxValue) -> Iterator[None]:
-    """Set the symbolic dimension `length` to the size `count`, i64[] > 0, in a `with` block."""
-    length_inputs = {**g.lengths.length_inputs, str(length): count.name}
-    nonzero = g.lengths.nonzero | {length}
-    with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
-        yield
 
 
 def _emit_attention_blocks(

@@ -13,7 +13,6 @@ from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.onnx_targets import PROBABILITIES_OUTPUT_MODE
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.reshape_reduce_and_matmul import (
@@ -262,3 +261,24 @@ def emit_combined_mask(
     # ONNX Runtime requires a mask of full query length, although ONNX allows size 1.
     shape = (*combined_mask.shape[:2], *lengths)
     return emit_expand(combined_mask, shape).with_shape(shape)
+
+
+def emit_masked_softmax(
+    scores: OnnxValue, mask: Tensor | None, *, is_finite: bool = False
+) -> OnnxValue:
+    """Emit a softmax of `scores` over the unmasked keys of the last axis. The attention weights are
+    zero if all keys are masked or all scores are -inf. `is_finite` is True if all scores are known
+    to be finite.
+    """
+    g, dtype = scores.g, scores.dtype
+    mask = None if mask is None or is_always_true(mask) else mask
+    lowest = g.emit_constant(float("-inf"), dtype)
+    if mask is not None:
+        scores = mask.if_else(scores, lowest)
+    weights, zero = scores.emit_node("Softmax", axis=-1), g.emit_constant(0, dtype)
+    # A bias of -inf also masks out keys.
+    if not is_finite:
+        comparable_scores = scores.cast("f32" if g.lacks_kernel("Equal", dtype) else dtype)
+        is_empty = comparable_scores.equals(float("-inf"))
+        return is_empty.if_else(zero, weights)
+    return weights if mask is None else mask.if_else(weights, zero)

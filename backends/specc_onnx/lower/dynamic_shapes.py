@@ -4,8 +4,9 @@ new`, the known terms are subtracted. Sizes are computed once in the main graph,
 which are concatenated to shapes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from math import prod
@@ -189,3 +190,23 @@ def _find_atom_lower_bound(lengths: DimResolver, atom: Atom) -> int:
 def emit_exact_quotient(dividend: OnnxValue, divisor: OnnxValue | list[int]) -> OnnxValue:
     """Emit `dividend / divisor`, i64[1]. The model fails at run time if the remainder is not 0."""
     return (dividend / divisor).gather(dividend % divisor, 0)
+
+
+@contextmanager
+def assume_nonempty(g: "Emitter", *lengths: Dim) -> Iterator[None]:
+    """Assume inside a `with` block that the dimensions `lengths` are nonzero."""
+    outer_lengths = g.lengths
+    g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
+    try:
+        yield
+    finally:
+        g.lengths = outer_lengths
+
+
+@contextmanager
+def bind_dim_size(g: "Emitter", length: Dim, count: OnnxValue) -> Iterator[None]:
+    """Set the symbolic dimension `length` to the size `count`, i64[] > 0, in a `with` block."""
+    length_inputs = {**g.lengths.length_inputs, str(length): count.name}
+    nonzero = g.lengths.nonzero | {length}
+    with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
+        yield

@@ -1,21 +1,17 @@
 """Lower pointwise functions, and arithmetic where ONNX differs from the IR.
 
-ONNX Runtime computes integer `Pow`, `ReduceSum`, `Min`, `Max` and `Sign` in floats or 32 bits,
-crashes for `Mod` of the minimum integer by -1, and casts out-of-range values differently on each
-CPU architecture. docs/language.md defines the expected results.
+ONNX Runtime computes integer `Pow`, `Min`, `Max` and `Sign` in floats or 32 bits, and crashes for
+`Mod` of the minimum integer by -1. docs/language.md defines the expected results.
 """
 
 import math
 from collections.abc import Callable, Mapping
 
 from specc.ir import ops
-from specc.ir.graph import Value
-from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.indexing import VALUE_PRESERVING_OPS, is_index_value, is_nonnegative_value
+from specc_onnx.lower.indexing import is_nonnegative_value
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.reshape_reduce_and_matmul import emit_min_length_padding, emit_reduce
 
 INTEGER_DTYPES = frozenset({"i64", "i32"})
 """Integer types in which a graph may compute."""
@@ -132,41 +128,6 @@ def emit_float_divmod(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
     if find_scalar_constant(y):
         return quotient
     return y.equals(zero).if_else(x / y, quotient)
-
-
-def emit_float_to_integer(x: OnnxValue, dtype: str) -> OnnxValue:
-    """Emit a cast that truncates towards zero. NaN becomes 0, and out-of-range values saturate."""
-    lowest, highest = (x.g.emit_constant(limit, x.dtype) for limit in FLOAT32_INTEGER_RANGES[dtype])
-    # Casts of out-of-range values differ between CPU architectures.
-    x_without_nan = x.emit_node("IsNaN").if_else(0, x)
-    return x_without_nan.emit_node("Clip", lowest, highest).cast(dtype)
-
-
-def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
-    """Emit an exact sum of 64-bit integers along an axis. `ReduceSum` would add them as floats."""
-    if x.value is not None and has_exact_float_sum(x.value):
-        return emit_reduce("ReduceSum", x, axis)
-    # The sum is the last element of `CumSum`, which is exact for integers. The axis may be empty,
-    # so a zero is appended to it.
-    sums = emit_min_length_padding(x, axis).emit_node("CumSum", axis)
-    return sums.gather(-1, axis)
-
-
-def has_exact_float_sum(value: Value) -> bool:
-    """Return True if the elements of an integer tensor are position ids, indices or booleans cast
-    to integers, whose sums along an axis are far below 2**53.
-    """
-    while value.node is not None:
-        if is_index_value(value):
-            return True
-        if isinstance(value.node.op, ops.Cast):
-            (operand,) = value.node.args
-            return operand is not None and operand.type.dtype == "bool"
-        operand = value.node.args[0] if isinstance(value.node.op, VALUE_PRESERVING_OPS) else None
-        if operand is None:
-            return False
-        value = operand
-    return False
 
 
 def find_scalar_constant(x: Tensor) -> int | float | None:

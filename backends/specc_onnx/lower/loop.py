@@ -15,7 +15,7 @@ from specc.ir.graph import GraphBuilder, Value, collect_required_nodes
 from specc.ir.ops.loop import LoopOperands, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, build_chunkwise_recurrence
-from specc_onnx.lower.blocked_attention_loop import assume_nonempty
+from specc_onnx.lower.dynamic_shapes import assume_nonempty
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from specc.ir import ops
-from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
+from specc.ir.dim import divide_dims_exactly, multiply_dims
 from specc.ir.graph import Node, Value
 from specc_onnx.lower.conv import emit_convolution
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
@@ -23,7 +23,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_full,
     emit_reduce,
     emit_reshape,
-    is_always_true,
+    emit_unflatten,
 )
 
 
@@ -54,13 +54,6 @@ def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
         case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as weight,))):
             return g.values.tensors[weight], False
     return w, True
-
-
-def emit_unflatten(x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
-    """Reshape `[n, d]` to `shape`, the inverse of `emit_flatten`."""
-    # The symbol `flattened tokens` is in no graph, so `Reshape` never copies the first axis.
-    flat_shape = (Dim.symbol("flattened tokens"), shape[-1])
-    return emit_reshape(x, shape, source_shape=flat_shape)
 
 
 @lower
@@ -117,27 +110,6 @@ lower.add_rules(
         ops.Softmax: lambda op, g, x: x.emit_node("Softmax", axis=op.axis),
     }
 )
-
-
-def emit_masked_softmax(
-    scores: OnnxValue, mask: Tensor | None, *, is_finite: bool = False
-) -> OnnxValue:
-    """Emit a softmax of `scores` over the unmasked keys of the last axis. The attention weights are
-    zero if all keys are masked or all scores are -inf. `is_finite` is True if all scores are known
-    to be finite.
-    """
-    g, dtype = scores.g, scores.dtype
-    mask = None if mask is None or is_always_true(mask) else mask
-    lowest = g.emit_constant(float("-inf"), dtype)
-    if mask is not None:
-        scores = mask.if_else(scores, lowest)
-    weights, zero = scores.emit_node("Softmax", axis=-1), g.emit_constant(0, dtype)
-    # A bias of -inf also masks out keys.
-    if not is_finite:
-        comparable_scores = scores.cast("f32" if g.lacks_kernel("Equal", dtype) else dtype)
-        is_empty = comparable_scores.equals(float("-inf"))
-        return is_empty.if_else(zero, weights)
-    return weights if mask is None else mask.if_else(weights, zero)
 
 
 @lower

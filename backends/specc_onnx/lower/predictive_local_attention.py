@@ -14,14 +14,14 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
-from specc_onnx.lower.blocked_attention_loop import bind_dim_size
 from specc_onnx.lower.blocked_attention_slices import (
     PositionSpan,
     emit_position_slice,
     emit_recomputed_slice,
 )
+from specc_onnx.lower.dense_attention import emit_masked_softmax
+from specc_onnx.lower.dynamic_shapes import bind_dim_size
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_matmul, emit_reduce
 from specc_onnx.lower.subgraphs import emit_if

@@ -16,10 +16,14 @@ from specc.ir.ops.quantized import count_groups
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.indexing import emit_checked_indices
-from specc_onnx.lower.nn import emit_unflatten
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.reshape_reduce_and_matmul import emit_flatten, emit_reduce, emit_reshape
+from specc_onnx.lower.reshape_reduce_and_matmul import (
+    emit_flatten,
+    emit_reduce,
+    emit_reshape,
+    emit_unflatten,
+)
 
 MIN_TOKEN_MAXIMUM = 1e-30
 """Lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""

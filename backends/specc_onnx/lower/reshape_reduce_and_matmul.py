@@ -133,3 +133,10 @@ def is_always_true(x: Tensor) -> bool:
             return False
         value = value.node.args[0]
     return False
+
+
+def emit_unflatten(x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
+    """Reshape `[n, d]` to `shape`, the inverse of `emit_flatten`."""
+    # The symbol `flattened tokens` is in no graph, so `Reshape` never copies the first axis.
+    flat_shape = (Dim.symbol("flattened tokens"), shape[-1])
+    return emit_reshape(x, shape, source_shape=flat_shape)

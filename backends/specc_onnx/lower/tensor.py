@@ -1,7 +1,9 @@
 """Lower elementwise ops, reductions, reshapes, padding and `Einsum`.
 
 ONNX's `Einsum` is used only for a repeated axis in one term, because ONNX Runtime 1.31 crashes in
-`Einsum` if an axis is empty. Other einsums are lowered to Transpose, Reshape and MatMul.
+`Einsum` if an axis is empty. Other einsums are lowered to Transpose, Reshape and MatMul. ONNX
+Runtime computes integer `ReduceSum` in floats, and casts out-of-range values differently on each
+CPU architecture.
 """
 
 import string
@@ -11,9 +13,10 @@ from dataclasses import dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim, mod_dims, multiply_dims
 from specc.ir.graph import Node, Value
-from specc_onnx.lower.elementwise import INTEGER_DTYPES, emit_float_to_integer, emit_integer_sum
+from specc.ir.types import FLOAT32_INTEGER_RANGES
+from specc_onnx.lower.elementwise import INTEGER_DTYPES
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.indexing import emit_stable_top_k
+from specc_onnx.lower.indexing import VALUE_PRESERVING_OPS, emit_stable_top_k, is_index_value
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
@@ -22,6 +25,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_count_nonzero,
     emit_full,
     emit_matmul,
+    emit_min_length_padding,
     emit_nonnegative_size,
     emit_reduce,
     emit_reshape,
@@ -308,3 +312,38 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
     value = g.emit_constant(op.value, x.dtype) if op.mode == "constant" else None
     all_widths = g.emit_node("Concat", *widths, axis=0)
     return x.emit_node("Pad", all_widths, value, mode=op.mode)
+
+
+def emit_float_to_integer(x: OnnxValue, dtype: str) -> OnnxValue:
+    """Emit a cast that truncates towards zero. NaN becomes 0, and out-of-range values saturate."""
+    lowest, highest = (x.g.emit_constant(limit, x.dtype) for limit in FLOAT32_INTEGER_RANGES[dtype])
+    # Casts of out-of-range values differ between CPU architectures.
+    x_without_nan = x.emit_node("IsNaN").if_else(0, x)
+    return x_without_nan.emit_node("Clip", lowest, highest).cast(dtype)
+
+
+def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
+    """Emit an exact sum of 64-bit integers along an axis. `ReduceSum` would add them as floats."""
+    if x.value is not None and has_exact_float_sum(x.value):
+        return emit_reduce("ReduceSum", x, axis)
+    # The sum is the last element of `CumSum`, which is exact for integers. The axis may be empty,
+    # so a zero is appended to it.
+    sums = emit_min_length_padding(x, axis).emit_node("CumSum", axis)
+    return sums.gather(-1, axis)
+
+
+def has_exact_float_sum(value: Value) -> bool:
+    """Return True if the elements of an integer tensor are position ids, indices or booleans cast
+    to integers, whose sums along an axis are far below 2**53.
+    """
+    while value.node is not None:
+        if is_index_value(value):
+            return True
+        if isinstance(value.node.op, ops.Cast):
+            (operand,) = value.node.args
+            return operand is not None and operand.type.dtype == "bool"
+        operand = value.node.args[0] if isinstance(value.node.op, VALUE_PRESERVING_OPS) else None
+        if operand is None:
+            return False
+        value = operand
+    return False
