@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
-from specc.driver import spec_loader as driver
+from specc.driver import spec_check_and_elaboration as driver
 from specc.driver.compile_model_and_graph_selection import compile_model
 from specc.driver.compile_options import ARGUMENT_KINDS, build_compile_options, parse_graph_names
 from specc.driver.option_kinds import check_argument_kinds
 from specc.driver.output_files_and_compile_report import CompileReport
-from specc.driver.python_spec_argument import open_spec_argument, translate_errors_to_spec_syntax
+from specc.driver.spec_loader import open_spec_argument, translate_errors_to_spec_syntax
 from specc.io.safe_read import escape_text
 from specc.model import GenerationResult, Model
 from specc.model_loading import load

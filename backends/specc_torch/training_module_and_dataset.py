@@ -20,7 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_options import ARGUMENT_KINDS
 from specc.driver.option_kinds import check_argument_kinds
-from specc.driver.python_spec_argument import open_spec_argument, translate_errors_to_spec_syntax
+from specc.driver.spec_loader import open_spec_argument, translate_errors_to_spec_syntax
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.io.output_paths import TRAINED_WEIGHTS_OUTPUT, resolve_output_path
 from specc.ir.array import Array

@@ -7,7 +7,8 @@ from specc.analysis.model_cost import format_parameter_count
 from specc.cli import terminal
 from specc.cli.options import add_spec_arguments, open_spec_from_arguments
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec
+from specc.driver.spec_check_and_elaboration import SpecCheckResult, check_spec
+from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weights_section_and_load_transforms import count_untied_parameters
 from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast

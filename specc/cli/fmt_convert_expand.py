@@ -27,7 +27,8 @@ from specc.cli.terminal import (
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError, raise_error
 from specc.diagnostics.machine_formats_and_exit_codes import compute_exit_status, diagnostic_to_json
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
-from specc.driver.spec_loader import LoadedSpec, iterate_sibling_graphs, open_spec
+from specc.driver.spec_check_and_elaboration import iterate_sibling_graphs
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.frontend.standalone_spec import (
     build_standalone_spec,
     build_standalone_spec_with_renames,

@@ -31,7 +31,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns, format_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
-from specc.driver.spec_loader import elaborate_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.weights_section_and_load_transforms import count_untied_parameters
 from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, OutputKind, resolve_output_path
 from specc.io.safe_read import escape_text

@@ -33,7 +33,8 @@ from specc.driver.option_kinds import (
     Option,
     make_int_parser,
 )
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.io.safe_read import escape_text
 from specc.model_loading import check_model_is_compiled
 from specc.runtime.inference_model import InferenceModel, open_compiled_model

@@ -20,7 +20,8 @@ from specc.driver.quantization_and_half_precision import (
     restrict_target_for_quantizers,
 )
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
-from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
+from specc.driver.spec_check_and_elaboration import elaborate_spec, iterate_sibling_graphs
+from specc.driver.spec_loader import LoadedSpec
 from specc.driver.taps import add_intermediate_outputs
 from specc.driver.weight_sources import keep_checkpoint_layout, load_parameters
 from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files

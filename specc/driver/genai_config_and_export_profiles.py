@@ -1,10 +1,14 @@
-"""Apply export profiles to derived graphs, and build genai_config.json."""
+"""Apply export profiles to derived graphs, build genai_config.json, and read the tokenizer and
+config files that packages contain.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from specc.analysis.length_limits import find_length_limits
+from specc.backend import ExtraFile
 from specc.decode.setting_validation import convert_to_list, parse_strategy
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
@@ -19,8 +23,9 @@ from specc.driver.hf_decoder_profile import (
     raise_unsupported_profile,
 )
 from specc.driver.hf_encoder_decoder_profile import build_encoder_decoder
+from specc.huggingface.audio_and_ctc_processor_files import find_repository_files
 from specc.io.json_io import get_exact_integer
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.graph import Graph, select_entries
 from specc.ir.model_definition import (
     DecodeState,
@@ -170,3 +175,80 @@ def apply_export_profile(
     # each graph is named after the stem of its model file
     renamed_graphs = {stem: replace(graph, name=stem) for stem, graph in exported.graphs.items()}
     return replace(exported, graphs=renamed_graphs)
+
+
+CONFIG_FILE = "config.json"
+
+
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+
+
+REPOSITORY_FILES = (
+    CONFIG_FILE,
+    "generation_config.json",
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+    "source.spm",
+    "target.spm",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+)
+"""Names of files that other programs save next to weights and load from there."""
+
+
+MAX_COMPANION_BYTES = 64 * 2**20
+
+
+DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
+"""The generated tokenizer config of a checkpoint that only has a `tokenizer.json`."""
+
+
+def find_tokenizer_and_config_paths(directories: Sequence[Path]) -> list[Path]:
+    """Return the companion files that exist, each in the first directory that contains it."""
+    return find_repository_files(directories, REPOSITORY_FILES)
+
+
+def read_companion_files(
+    profile: str, directories: Sequence[Path], excluded: Collection[str]
+) -> Iterator[ExtraFile]:
+    """Yield the companion files (tokenizer, config) that the runtime of a profile loads from a
+    package, except those in `excluded`.
+
+    onnxruntime-genai needs tokenizer.json and tokenizer_config.json. If a checkpoint only has
+    tokenizer.json, tokenizer_config.json is generated. Raise E0802 if a file cannot be read.
+    """
+    if profile == "specc":
+        return
+    names = set(excluded)
+    for path in find_tokenizer_and_config_paths(directories):
+        if path.name not in names:
+            names.add(path.name)
+            yield ExtraFile(path.name, read_required_file(path, MAX_COMPANION_BYTES))
+    if TOKENIZER in names and TOKENIZER_CONFIG not in names:
+        yield ExtraFile.from_json(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
+
+
+def describe_missing_companion_files(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
+    """Return notes on missing files that the runtime of a profile needs to load a package."""
+    present_names = {path.name for path in find_tokenizer_and_config_paths(directories)}
+    if profile == "hf" and CONFIG_FILE not in present_names:
+        return (
+            "Optimum and transformers.js need a config.json next to the graphs; there is none "
+            "next to the weights",
+        )
+    if profile == "genai" and TOKENIZER not in present_names:
+        return (
+            "onnxruntime-genai needs a tokenizer.json next to the graph to tokenize; "
+            "there is none next to the weights",
+        )
+    return ()

@@ -9,6 +9,11 @@ from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.render import format_repr, format_thousands, render_html_table
 from specc.driver import preprocessing_section
 from specc.driver.compile_job import LoweringJob, list_job_input_files
+from specc.driver.genai_config_and_export_profiles import (
+    describe_missing_companion_files,
+    find_tokenizer_and_config_paths,
+    read_companion_files,
+)
 from specc.driver.generation_graphs import build_generator_source, build_package_contents
 from specc.driver.manifest_and_generation_metadata import (
     describe_graph,
@@ -16,11 +21,6 @@ from specc.driver.manifest_and_generation_metadata import (
 )
 from specc.driver.quantization_and_half_precision import describe_quantization
 from specc.driver.weight_sources import count_parameters, count_weight_bytes
-from specc.huggingface.repository_files import (
-    describe_missing_companion_files,
-    find_tokenizer_and_config_paths,
-    read_companion_files,
-)
 from specc.io.memory_check import describe_memory_shortage
 from specc.io.output_paths import (
     MODEL_OUTPUT,

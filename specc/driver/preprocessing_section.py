@@ -9,12 +9,7 @@ from typing import Any, NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_modules import Program
-from specc.huggingface.image_processor_config import (
-    describe_image_config,
-    find_preprocessor_config,
-    read_image_options,
-)
-from specc.huggingface.processor_files import (
+from specc.huggingface.audio_and_ctc_processor_files import (
     find_word_vocabulary,
     list_audio_processor_files,
     list_unused_preprocessor_keys,
@@ -22,11 +17,16 @@ from specc.huggingface.processor_files import (
     read_ctc_transcript_options,
     read_preprocessor_config,
 )
-from specc.huggingface.repository_files import (
+from specc.huggingface.hub_download_and_chat_templates import (
     find_tokenizer_file,
     list_chat_template_files,
     read_checkpoint_tokenizer,
     read_tokenizer_file,
+)
+from specc.huggingface.image_processor_config import (
+    describe_image_config,
+    find_preprocessor_config,
+    read_image_options,
 )
 from specc.huggingface.tokenizer_config import describe_ignored_settings
 from specc.io.file_type_detection import is_gguf_path

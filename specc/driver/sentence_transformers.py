@@ -11,8 +11,7 @@ from specc.diagnostics.diagnostic import Source, raise_error
 from specc.frontend.config_json_parser import JsonMember, JsonObject
 from specc.frontend.generate_stream_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import Program
-from specc.huggingface.model_family import find_spec_for_checkpoint
-from specc.huggingface.processor_files import (
+from specc.huggingface.audio_and_ctc_processor_files import (
     ENCODER_PART,
     MODULES_FILE,
     SENTENCE_CONFIGS,
@@ -21,6 +20,7 @@ from specc.huggingface.processor_files import (
     read_json_object,
     read_optional_json_object,
 )
+from specc.huggingface.model_family import find_spec_for_checkpoint
 from specc.huggingface.tokenizer_config import iterate_ignored_settings
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file

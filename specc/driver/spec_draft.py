@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from specc.diagnostics.diagnostic import Source, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.config_json_check import warn_about_unread_keys
-from specc.driver.python_spec_argument import open_spec_argument
-from specc.driver.spec_loader import LoadedSpec
+from specc.driver.spec_loader import LoadedSpec, open_spec_argument
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section_and_load_transforms import mark_tied_weights
 from specc.frontend.config_json_parser import JsonObject

@@ -1,23 +1,16 @@
-"""Open a spec with its config, check the spec symbolically, and elaborate it."""
+"""Open a spec with its config: a path, a name, source text, or a checkpoint directory."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specc.analysis.length_limits import has_rope_context_length
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError, raise_error
-from specc.diagnostics.render import format_repr, render_html_table
-from specc.driver import preprocessing_section
 from specc.driver.config_json_check import (
     check_model_type,
     warn_about_context_limits,
     warn_about_unread_keys,
-)
-from specc.driver.quantize_section import (
-    QuantizeOptions,
-    check_quantize_options,
-    merge_quantize_options,
 )
 from specc.driver.sentence_transformers import (
     SentenceTransformersSpec,
@@ -25,27 +18,26 @@ from specc.driver.sentence_transformers import (
     find_encoder_directory,
     nest_encoder_config,
 )
-from specc.driver.weights_section_and_load_transforms import check_weight_rules, mark_tied_weights
 from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.config_values import ConfigReadOptions
-from specc.frontend.spec_inheritance_and_config_overrides import parse_config_settings
+from specc.frontend.spec_inheritance_and_config_overrides import (
+    iterate_config_literals,
+    parse_config_settings,
+)
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
-from specc.frontend.spec_to_graph import elaborate_model
-from specc.frontend.symbolic_check import SymbolicElaboration, check_spec_symbolically
-from specc.frontend.unused_names_and_share_rules import check_share_rules, find_unused_names
 from specc.frontend.used_specs import has_hf_config_fields, select_used_spec_alternatives
 from specc.huggingface import model_family
-from specc.huggingface.repository_files import download_model
+from specc.huggingface.hub_download_and_chat_templates import download_model
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.model_definition import ModelDefinition
 from specc.library.spec_file_lookup import (
     SpecLibrary,
+    disambiguate_spec_path,
     find_path_shadowed_by_builtin,
     format_shadowing_note,
     is_builtin_spec,
 )
-from specc.syntax import ast
+from specc.syntax.parse import convert_help_snippets_to_yaml
 
 if TYPE_CHECKING:
     from specc.huggingface.quantization_config import CheckpointQuantization
@@ -185,164 +177,43 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
     )
 
 
-def _choose_default_graph(spec: LoadedSpec) -> str:
-    """Return the graph for the config's `architectures`, or "" for the spec's first graph."""
-    file = spec.config_reader.config_file
-    return model_family.find_graph_for_architecture(spec.program, file) if file else ""
+SPEC_TEXT_NAME = "<spec>"
+"""The name that messages use for a spec that a Python caller passes as source text."""
 
 
-@dataclass
-class SpecCheckResult:
-    """The result of `check_spec`: the symbolic trials and the model for the config. If config
-    values are missing, the model is None, and `missing` contains an error per missing value.
-    """
-
-    trials: list[SymbolicElaboration]
-    model: ModelDefinition | None
-    missing: tuple[Diagnostic, ...] = ()
-    warnings: tuple[Diagnostic, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        """Return a one-line summary of the check."""
-        return format_repr(f"check: {self._model_text}, {self._trial_text}")
-
-    def _repr_html_(self) -> str:
-        """Return an HTML table of the check result, for notebooks."""
-        return render_html_table(
-            "specc check",
-            [
-                ("model", self._model_text),
-                ("tried", self._trial_text),
-                *(("missing", d.title) for d in self.missing),
-                *(("remark", remark) for remark in self.remarks),
-                *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
-            ],
-        )
-
-    @property
-    def _model_text(self) -> str:
-        if self.model is None:
-            # without a config file, missing config values are not an error
-            return f"valid for every size, {len(self.missing)} config values are missing"
-        return f"{self.model.name}, {self.model.graph.format_signature()}"
-
-    @property
-    def _trial_text(self) -> str:
-        warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
-        return f"{len(self.trials)} symbolic trials{warnings}"
-
-
-def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
-    """Check a spec with symbolic dimensions and, if the config is complete, with its values."""
-    graph = graph or _choose_default_graph(spec)
-    trials = _check_symbolically(spec, graph)
-    # check the values of `quantize` entries; checking patterns requires a complete config
-    merge_quantize_options(spec.program, QuantizeOptions())
+@contextmanager
+def translate_errors_to_spec_syntax() -> Iterator[None]:
+    """A context manager that translates code in help messages to the syntax of the spec file."""
     try:
-        model = elaborate_model(spec.program, spec.config_reader, graph)
+        yield
     except SpeccError as failed:
-        # a valid spec may lack config values that a checkpoint provides
-        if any(d.code != "E0401" for d in failed.diagnostics):
-            raise
-        warnings = (*spec.warnings, *_check_shares(spec, trials), *find_unused_names(spec.program))
-        return SpecCheckResult(trials, None, failed.diagnostics, warnings, spec.remarks)
-    _check_sections(spec, model)
-    check_quantize_options(
-        spec.program, model.graph, lambda: iterate_sibling_graphs(spec, model.graph.name)
+        raise SpeccError(*convert_help_snippets_to_yaml(failed.diagnostics)) from failed.__cause__
+
+
+def open_spec_argument(
+    spec: str | Path,
+    *,
+    config: str | Path = "",
+    config_values: Mapping[str, object] | None = None,
+    weights: str = "",
+    context_length: int = 0,
+) -> LoadedSpec:
+    """Open a spec with the given config values.
+
+    A multi-line string is the source text of a spec, whose file paths are relative to the current
+    directory. A `Path` is never interpreted as the name of a built-in spec. Raise E0203 if a value
+    cannot be written as a literal of the spec language.
+    """
+    # a `Path` is a file path even if it equals the name of a built-in spec
+    spec_name = spec if isinstance(spec, str) else disambiguate_spec_path(str(spec))
+    # a path does not contain line breaks
+    is_source_text = isinstance(spec, str) and "\n" in spec
+    return open_spec(
+        Source(SPEC_TEXT_NAME, spec_name) if is_source_text else spec_name,
+        config=str(config) if config else "",
+        config_settings=[
+            f"{name}={value}" for name, value in iterate_config_literals("", config_values or {})
+        ],
+        weights=weights,
+        context_length=context_length,
     )
-    _check_context_used(spec, model)
-    unused = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
-    warnings = (*spec.warnings, *unused, *model.warnings, *_warn_unreachable_tokens(spec, model))
-    tied_model = mark_tied_weights(spec.program, spec.config_reader, model)
-    return SpecCheckResult(trials, tied_model, (), warnings, spec.remarks)
-
-
-def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicElaboration]:
-    """Elaborate the spec with symbolic dimensions and return the symbolic trials."""
-    has_file = spec.config_reader.config_file is not None
-    return check_spec_symbolically(spec.program, graph, has_config_file=has_file)
-
-
-def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
-    """Return W0756 warnings for tokens in the spec's vocabularies that no text can produce.
-    Vocabularies next to weights are exempt, because general word lists have many unused entries.
-    """
-    try:
-        preprocessing = preprocessing_section.build_preprocessing_config(spec.program, model)
-    except SpeccError:
-        return ()
-    return tuple(preprocessing_section.warn_unreachable_tokens(spec.program, preprocessing))
-
-
-def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
-    """Raise the errors in the `weights` and `reading` sections that can be found without files."""
-    check_weight_rules(
-        spec.program,
-        spec.config_reader,
-        model.graph,
-        lambda: iterate_sibling_graphs(spec, model.graph.name),
-    )
-    if errors := preprocessing_section.check_preprocessing_section(spec.program, model):
-        raise SpeccError(*errors)
-
-
-def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
-    """Raise E0435 if a context length is given but has no effect on the model."""
-    if (length := spec.config_reader.max_length) and not has_rope_context_length(
-        length, model.graph
-    ):
-        title = (
-            f"`--context-length {length}` has no effect: the rotary frequencies of this model do "
-            "not depend on the sequence length"
-        )
-        raise_error("E0435", title, helps=["remove `--context-length`"])
-
-
-def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
-    """Yield the graphs of a spec, except `graph`, that can be built with the spec's config. The
-    graphs are cached in `spec.graphs`.
-    """
-    blocks = (block for block, _ in spec.program.iterate_items(ast.Block) if block.kind == "graph")
-    for name in (block.name for block in blocks if block.name != graph):
-        if name not in spec.graphs:
-            spec.graphs[name] = None
-            with suppress(SpeccError):
-                model = elaborate_model(spec.program, spec.config_reader, name)
-                spec.graphs[name] = model.graph
-        if (other_graph := spec.graphs[name]) is not None:
-            yield other_graph
-
-
-def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
-    """Elaborate a spec with its config values. Raise the errors of `specc check`.
-
-    Built-in specs are checked symbolically only to explain a failed elaboration, because the tests
-    already run the symbolic check.
-    """
-    graph = graph or _choose_default_graph(spec)
-    trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
-    try:
-        model = elaborate_model(spec.program, spec.config_reader, graph)
-    except SpeccError:
-        if not trials:
-            _check_symbolically(spec, graph)
-        raise
-    _check_sections(spec, model)
-    _check_context_used(spec, model)
-    if trials:
-        _check_shares(spec, trials, model)
-    warnings_of_model = (*model.warnings, *_warn_unreachable_tokens(spec, model))
-    model = replace(model, warnings=(*find_unused_names(spec.program), *warnings_of_model))
-    return mark_tied_weights(spec.program, spec.config_reader, model)
-
-
-def _check_shares(
-    spec: LoadedSpec, trials: Sequence[SymbolicElaboration], *models: ModelDefinition
-) -> tuple[Diagnostic, ...]:
-    """Return warnings about unnecessary `share` rules. Raise E0527 if a rule has no match."""
-    all_models = [*(trial.model for trial in trials), *models]
-    diagnostics = check_share_rules(spec.program, all_models)
-    if errors := [d for d in diagnostics if d.severity == "error"]:
-        raise SpeccError(*errors)
-    return tuple(diagnostics)

@@ -10,7 +10,8 @@ from math import prod
 from specc.artifact.package_index_and_format_versions import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import preprocessing_section
-from specc.driver.spec_loader import LoadedSpec, elaborate_spec, iterate_sibling_graphs
+from specc.driver.spec_check_and_elaboration import elaborate_spec, iterate_sibling_graphs
+from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weights_section_and_load_transforms import (
     evaluate_weight_rules,
     find_spec_weights_file,
@@ -39,7 +40,7 @@ from specc.weights.checkpoint_weight_streaming import (
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
-from specc.weights.lora_targets import check_adapter_tensors_used
+from specc.weights.lora_scaling_and_targets import check_adapter_tensors_used
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights, read_parameter
 from specc.weights.quantized_checkpoint import DequantizedCheckpoint
 from specc.weights.weight_rules_and_initializers import (

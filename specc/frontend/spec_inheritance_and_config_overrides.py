@@ -1,7 +1,12 @@
-"""Check the items of a derived spec, and parse config values of derived specs and of `--set`."""
+"""Check the items of a derived spec, and parse config values of derived specs, of `--set` and of
+Python callers.
+"""
 
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import TypeVar
 
 from specc.diagnostics.diagnostic import ErrorCollector, Label, Source, Span, raise_error
@@ -10,6 +15,7 @@ from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext
 from specc.io.safe_read import escape_text
 from specc.syntax import ast
+from specc.syntax.dsl.dsl_lexer import MAX_NESTING
 from specc.syntax.input_declarations import iterate_declared_inputs, resolve_declared_inputs
 from specc.syntax.parse import parse_expression
 
@@ -207,3 +213,52 @@ def flatten_assignments(
             )
     else:
         assignments[path] = ConfigAssignment(value, span, module)
+
+
+def iterate_config_literals(
+    prefix: str, config_values: Mapping[str, object], depth: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Yield config values by dotted path, as literals of the spec language."""
+    if depth > MAX_NESTING:
+        raise_error(
+            "E0203",
+            f"values are nested more than {MAX_NESTING} levels deep",
+            helps=["check whether a value contains itself"],
+        )
+    for key, value in config_values.items():
+        path = f"{prefix}{key}"
+        if "=" in path:
+            raise_error("E0407", f"`{escape_text(path)}` is not the name of a config value")
+        if isinstance(value, Mapping):
+            yield from iterate_config_literals(f"{path}.", value, depth + 1)
+        else:
+            yield path, _format_literal(value, path)
+
+
+def _format_literal(value: object, path: str, depth: int = 0) -> str:
+    """Return a Python value as a literal of the spec language. Raise E0203 for other values."""
+    if depth > MAX_NESTING:
+        raise_error(
+            "E0203",
+            f"the value of `{escape_text(path)}` is nested more than {MAX_NESTING} levels deep",
+            helps=["check whether it contains itself"],
+        )
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case str():
+            # a plain string may be an expression, but strings in a list are string literals
+            return value if depth == 0 else json.dumps(value, ensure_ascii=False)
+        case list() | tuple():
+            return f"[{', '.join(_format_literal(item, path, depth + 1) for item in value)}]"
+        case Integral():
+            return str(int(value))
+        case Real() if math.isfinite(value):
+            return repr(float(value))
+    raise_error(
+        "E0203",
+        f"`{escape_text(path)}` cannot be set to {escape_text(repr(value))[:60]}",
+        helps=["pass a number, a bool, a string, a list or None"],
+    )

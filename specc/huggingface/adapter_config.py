@@ -11,7 +11,7 @@ from specc.library.spec_file_lookup import load_config_json
 from specc.weights.checkpoint_files import reject_pickle
 from specc.weights.formats.safetensors import open_safetensors
 from specc.weights.lora import LoraAdapter
-from specc.weights.lora_targets import LoraScaling, LoraTargets
+from specc.weights.lora_scaling_and_targets import LoraScaling, LoraTargets
 
 Item = TypeVar("Item", str, int)
 ADAPTER_CONFIG_FILE = "adapter_config.json"

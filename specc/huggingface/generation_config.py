@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from specc.decode.setting_validation import check_spec_settings
 from specc.diagnostics.diagnostic import raise_error
-from specc.huggingface.processor_files import (
+from specc.huggingface.audio_and_ctc_processor_files import (
     find_repository_file,
     format_ignored_key,
     get_list,

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from specc.diagnostics.diagnostic import Source
 from specc.frontend.config_json_parser import JsonObject, parse_config_json
-from specc.huggingface.processor_files import get_list
+from specc.huggingface.audio_and_ctc_processor_files import get_list
 from specc.huggingface.tokenizer_config import ADDED_TOKEN_KEYS, apply_tokenizer_settings
 from specc.io.safe_read import escape_text
 from specc.weights.formats.gguf_file_and_tensor_names import (

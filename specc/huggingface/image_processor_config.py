@@ -6,13 +6,13 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Span
 from specc.frontend.config_json_parser import JsonObject
-from specc.huggingface.image_processor_defaults import CHANNEL_KEYS, ImageSettingsReader
-from specc.huggingface.processor_files import (
+from specc.huggingface.audio_and_ctc_processor_files import (
     PREPROCESSOR,
     PROCESSOR,
     find_first_file,
     format_ignored_key,
 )
+from specc.huggingface.image_processor_defaults import CHANNEL_KEYS, ImageSettingsReader
 from specc.io.safe_read import escape_text
 from specc.library.spec_file_lookup import load_config_json
 

@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.generate_stream_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import Program
-from specc.huggingface.processor_files import (
+from specc.huggingface.audio_and_ctc_processor_files import (
     ENCODER_PART,
     MODULES_FILE,
     SENTENCE_CONFIGS,

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.config_json_parser import JsonMember, JsonObject
-from specc.huggingface.processor_files import get_object
+from specc.huggingface.audio_and_ctc_processor_files import get_object
 from specc.io.json_io import Json
 from specc.io.safe_read import escape_text
 from specc.weights.formats.gguf_header_and_blocks import GGUF_METHOD

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from specc.decode.setting_validation import VocabularySizes
 from specc.frontend.generate_stream_and_reading_sections import get_vocabulary_sizes
-from specc.huggingface.processor_files import (
+from specc.huggingface.audio_and_ctc_processor_files import (
     SENTENCE_CONFIGS,
     TOKENIZER,
     Settings,

@@ -21,7 +21,8 @@ from specc.diagnostics.diagnostic import (
     merge_duplicate_diagnostics,
 )
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import SpecCheckResult, check_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.frontend.elaboration_context import RECORDED_VALUES, ElaborationRecord, SpecNamespace
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs, get_specs_directory
 from specc.syntax import ast

@@ -21,7 +21,7 @@ from specc.weights.formats.safetensors_header import (
     Shape,
     TensorEntry,
 )
-from specc.weights.lora_targets import (
+from specc.weights.lora_scaling_and_targets import (
     LoraScaling,
     LoraTargets,
     find_missing_language_adapter_weights,

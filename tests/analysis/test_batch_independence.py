@@ -8,7 +8,8 @@ import pytest
 
 import specc_numpy
 from specc.analysis.batch_independence import check_batch_independence, find_batch_symbol
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 
 SPEC = """specc 1

@@ -3,7 +3,8 @@
 import pytest
 
 from specc.analysis.check_report import analyze_graph
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 SMALL = {"bert": ["layers=1", "d=16", "heads=2"], "gpt2": ["layers=1", "d=16", "heads=2"]}
 

@@ -10,7 +10,8 @@ from support.derived_graphs import derive_encoder_and_step
 from support.op_examples import make_sequence_conv
 
 from specc.analysis.causality import check_causality
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Value

@@ -9,7 +9,8 @@ from specc.analysis.batch_independence import check_batch_independence
 from specc.analysis.causality import check_causality
 from specc.analysis.model_cost import count_multiply_adds
 from specc.analysis.padding_check import check_padding
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 

@@ -2,7 +2,8 @@
 
 from specc.analysis.length_limits import find_length_limits, find_min_lengths
 from specc.diagnostics.diagnostic import Source
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 SPEC = """specc 1
 model m

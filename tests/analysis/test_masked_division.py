@@ -9,7 +9,8 @@ from support.derived_graphs import derive_encoder_and_step
 
 import specc_numpy
 from specc.analysis.causality import check_causality
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 
 SPEC = """specc 1

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.analysis.padding_check import check_padding
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 
 Array = NDArray[Any]

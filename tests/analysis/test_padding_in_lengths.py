@@ -10,7 +10,8 @@ import pytest
 import specc_numpy
 from specc.analysis.check_report import analyze_graph
 from specc.analysis.padding_check import check_padding
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 SPEC = """specc 1
 model m

@@ -12,9 +12,12 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
-from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
+from specc.frontend.spec_inheritance_and_config_overrides import (
+    iterate_config_literals as config_literals,
+)
 from specc.weights.formats.safetensors import write_safetensors
 
 TINY = {

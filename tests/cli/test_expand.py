@@ -8,7 +8,8 @@ from support.parameter_sweeps import sample_sweep
 
 from specc.cli import main as cli
 from specc.cli.fmt_convert_expand import expand_spec
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend.spec_modules import collect_field_paths
 from specc.ir.ir_printer_and_lexer import format_ir as as_text
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs

@@ -9,9 +9,9 @@ import pytest
 from specc.cli import main as cli
 from specc.cli.new_and_lsp import make_spec_name
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.driver.python_spec_argument import open_spec_argument
+from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
 from specc.driver.spec_draft import SCHEMA_FILE, DerivedSpec, draft_spec, format_derived_spec
-from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
+from specc.driver.spec_loader import open_spec, open_spec_argument
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import parse_spec

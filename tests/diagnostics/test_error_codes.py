@@ -9,7 +9,8 @@ import pytest
 from specc.analysis.check_report import analyze_graph
 from specc.diagnostics.diagnostic import SpeccError
 from specc.diagnostics.machine_formats_and_exit_codes import compute_exit_status, get_error_category
-from specc.driver.spec_loader import LoadedSpec, check_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import LoadedSpec
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program
 from specc.library.spec_file_lookup import SpecLibrary, find_error_pages, read_page_title

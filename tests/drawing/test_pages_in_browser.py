@@ -19,7 +19,8 @@ from support.attention_maps import (
 )
 
 from specc.drawing.attention_maps import render_attention_html
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.visualize.architecture_page import ArchitectureView, render_architecture_page
 from specc.visualize.block_tree import list_model_graphs
 

@@ -13,7 +13,8 @@ import specc
 from specc.backend import PackageGraph, PackageMetadata
 from specc.driver import preprocessing_section
 from specc.driver.compile_options import PACKAGE_GRAPHS
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.driver.taps import add_intermediate_outputs
 from specc.runtime.model_package import open_package
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs

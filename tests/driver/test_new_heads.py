@@ -14,7 +14,8 @@ import specc
 from specc.artifact.manifest import RandomInitMetadata
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import make_initial_values

@@ -4,7 +4,8 @@ import pytest
 from support.elaborated_specs import elaborate_with_config
 
 from specc.cli.main import main
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section_and_load_transforms import count_untied_parameters
 from specc.ir.dim import multiply_dims, sum_dims
 

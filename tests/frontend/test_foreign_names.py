@@ -8,7 +8,8 @@ from support.parameter_sweeps import sample_sweep
 
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import (
     FOREIGN_OPERATIONS,

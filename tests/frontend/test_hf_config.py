@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend.config_json_parser import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.rope_frequencies import compute_rope_frequencies

@@ -6,7 +6,8 @@ import pytest
 
 from specc.cli.fmt_convert_expand import expand_spec
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend.unused_names_and_share_rules import find_unused_names
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.syntax.dsl.dsl_printer import format_dsl

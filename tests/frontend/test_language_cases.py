@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)

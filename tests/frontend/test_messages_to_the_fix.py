@@ -5,7 +5,8 @@ import re
 import pytest
 
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.syntax.dsl.syntax_hints import MODULE_CALLS
 
 HEAD = """specc 1

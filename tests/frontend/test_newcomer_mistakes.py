@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 HEAD = """specc 1
 model m

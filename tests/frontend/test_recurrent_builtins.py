@@ -12,7 +12,8 @@ from support.elaborated_specs import (
 )
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 
 SPEC = """\
 specc 1

@@ -8,7 +8,8 @@ import pytest
 
 from specc.artifact.generation_metadata import find_length_bounds
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
 

@@ -12,7 +12,8 @@ from support.verification_lines import list_model_lines
 import specc
 import specc_numpy
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors

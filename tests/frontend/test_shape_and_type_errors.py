@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 SPEC = """specc 1
 model m

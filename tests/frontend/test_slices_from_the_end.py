@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import specc
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 
 SPEC = """specc 1
 model m

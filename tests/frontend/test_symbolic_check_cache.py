@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver import spec_loader
-from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
+from specc.driver import spec_check_and_elaboration
+from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.frontend import symbolic_check
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 
@@ -29,7 +30,7 @@ def test_compile_does_not_check_builtin_spec_symbolically(monkeypatch: pytest.Mo
     with pytest.raises(SpeccError) as elaborated:
         elaborate_spec(open_spec("gpt2", config_settings=["heads=5"]))
     assert [*map(str, elaborated.value.diagnostics)] == [*map(str, checked.value.diagnostics)]
-    monkeypatch.delattr(spec_loader, "check_spec_symbolically")
+    monkeypatch.delattr(spec_check_and_elaboration, "check_spec_symbolically")
     assert elaborate_spec(open_spec("gpt2")).graph.name == "decoder"
 
 

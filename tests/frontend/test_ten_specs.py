@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
-from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model_definition import ModelDefinition

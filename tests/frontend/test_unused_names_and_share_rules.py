@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend.unused_names_and_share_rules import (
     EXPORT_FIELDS,
     collect_names,

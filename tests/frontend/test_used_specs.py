@@ -10,7 +10,8 @@ import pytest
 
 import specc
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.syntax.dsl.dsl_printer import format_dsl as as_specc
 from specc.syntax.parse import parse_spec

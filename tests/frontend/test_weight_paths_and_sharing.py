@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program
 from specc.library.spec_file_lookup import SpecLibrary

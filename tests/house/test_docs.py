@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.diagnostic import Source
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_emitter import FIELD_KEYS
 from specc.syntax.yaml.yaml_keys import STATEMENT_CONSTRUCTS

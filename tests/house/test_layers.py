@@ -120,7 +120,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.weights", "specc.weights.int_quantization",
     },
     "specc.huggingface": {
-        "huggingface_hub", "specc.backend", "specc.decode", "specc.decode.setting_names_and_limits",
+        "huggingface_hub", "specc.decode", "specc.decode.setting_names_and_limits",
         "specc.decode.setting_validation", "specc.diagnostics", "specc.frontend", "specc.io", "specc.ir", "specc.library", "specc.preprocessing",
         "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_name_patterns",
     },

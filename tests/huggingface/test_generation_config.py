@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from specc.decode.generation_settings import merge_settings
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.huggingface import generation_config
 from specc.huggingface.generation_config import (
     KEY_TYPES,

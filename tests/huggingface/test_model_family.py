@@ -8,7 +8,8 @@ import pytest
 
 import specc
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
 from specc.huggingface.model_family import (
     UNSUPPORTED_CLASSES,

@@ -8,7 +8,8 @@ import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.sentence_transformers import POOLING_EQUATIONS
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 
 KIND = "sentence_transformers.models"
 FILES: dict[str, Any] = {

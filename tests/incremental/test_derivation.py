@@ -5,8 +5,11 @@ from typing import Any
 
 from support.derived_graphs import derive_encoder_and_step
 
-from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
+from specc.frontend.spec_inheritance_and_config_overrides import (
+    iterate_config_literals as config_literals,
+)
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model_definition import DerivedGraphs

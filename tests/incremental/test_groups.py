@@ -13,7 +13,8 @@ import specc_numpy
 from specc.analysis.causality import check_causality, check_streaming_causality
 from specc.analysis.check_report import analyze_graph
 from specc.analysis.mask_bands import find_band_interval
-from specc.driver.spec_loader import LoadedSpec, elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.types import Interval

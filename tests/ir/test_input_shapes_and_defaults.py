@@ -7,7 +7,8 @@ import pytest
 
 import specc_numpy
 from specc.analysis.check_report import analyze_graph
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
 from specc.ir.model_definition import ModelDefinition
 

@@ -33,7 +33,8 @@ from support.padded_batches import (
 from support.parameter_sweeps import sample_sweep
 from support.small_configs import SMALL_CONFIGS as IMAGES
 
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc_numpy import evaluate_graph
 
 

@@ -7,7 +7,8 @@ import pytest
 from support.small_configs import SMALL_CONFIGS
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.ir_printer_and_lexer import format_ir
 
 

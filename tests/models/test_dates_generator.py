@@ -10,7 +10,8 @@ import pytest
 from support.derived_graphs import derive_encoder_and_step
 
 from specc.diagnostics.diagnostic import Source
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc.library.spec_file_lookup import find_builtin_specs

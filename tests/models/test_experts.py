@@ -17,7 +17,8 @@ from support.parameter_sweeps import sample_sweep
 
 import specc
 import specc_numpy
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir

@@ -9,7 +9,8 @@ import pytest
 from support.mechanism_sample import sample_mechanisms
 from support.small_configs import SMALL_CONFIGS
 
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.syntax import ast
 
 

@@ -17,7 +17,8 @@ from support.parameter_sweeps import sample_sweep
 import specc
 from specc.cli.main import main
 from specc.driver.preprocessing_section import build_preprocessing_config
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.preprocessing.preprocessing_records import CharTokenizer
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
 from specc.preprocessing.vocabulary import format_vocabulary_line

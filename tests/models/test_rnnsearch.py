@@ -24,7 +24,8 @@ import specc
 from specc.analysis.padding_check import check_padding
 from specc.api import Model
 from specc.cli.main import main
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.preprocessing.preprocessing_records import CharTokenizer
 from specc.preprocessing.text_codec import decode_text as text_of

@@ -3,7 +3,8 @@
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 
 pytestmark = pytest.mark.parity
 SEEING = {

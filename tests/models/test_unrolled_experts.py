@@ -13,7 +13,8 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 from specc.transforms.pass_pipeline import simplify_graph
 from specc_onnx import build_model, get_target

@@ -12,8 +12,11 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.driver.generation_graphs import derive_graphs
-from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
+from specc.frontend.spec_inheritance_and_config_overrides import (
+    iterate_config_literals as config_literals,
+)
 from specc.runtime.random_inputs import make_random_inputs
 from specc.transforms import pass_pipeline
 

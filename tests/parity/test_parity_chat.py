@@ -11,7 +11,7 @@ from support.published_models import randomize_weights
 
 import specc
 from specc.cli.main import main
-from specc.huggingface.repository_files import read_chat_template
+from specc.huggingface.hub_download_and_chat_templates import read_chat_template
 from specc.preprocessing.chat_template import parse_messages, render_chat_template
 from specc.runtime.generation_request import prepare_chat
 

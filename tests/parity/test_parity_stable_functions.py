@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from support.onnx_sessions import open_silent_session
 
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend.foreign_names import FOREIGN_OPERATIONS
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target

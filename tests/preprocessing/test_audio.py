@@ -9,7 +9,7 @@ import pytest
 from support.preprocessing_records import parse_input_record, parse_output_record
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.huggingface.processor_files import (
+from specc.huggingface.audio_and_ctc_processor_files import (
     list_unused_preprocessor_keys,
     read_audio_options,
     read_ctc_transcript_options,

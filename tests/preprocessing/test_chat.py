@@ -10,7 +10,7 @@ import pytest
 from support.preprocessing_records import parse_input_record
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.huggingface.repository_files import read_chat_template
+from specc.huggingface.hub_download_and_chat_templates import read_chat_template
 from specc.preprocessing import chat_template
 from specc.preprocessing.chat_template import ChatTemplate, parse_messages, render_chat_template
 from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile

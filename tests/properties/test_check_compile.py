@@ -29,7 +29,8 @@ from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.compile_model_and_graph_selection import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.preprocessing_section import FILE_ERROR_CODES
-from specc.driver.spec_loader import LoadedSpec, check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section_and_load_transforms import count_untied_parameters
 from specc.frontend.config_values import ConfigReadOptions

@@ -16,8 +16,11 @@ from support.mixed_length_batches import GenerativeModel, find_logit_difference
 from support.random_generative_specs import ALPHABET, make_generative_spec
 from support.small_configs import SMALL_CONFIGS, list_specs_with
 
-from specc.driver.python_spec_argument import _iterate_config_literals as config_literals
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
+from specc.frontend.spec_inheritance_and_config_overrides import (
+    iterate_config_literals as config_literals,
+)
 from specc.runtime import batch_slots
 from specc.runtime.batch_slots import _MergedBatch
 

@@ -10,7 +10,8 @@ import pytest
 import specc_numpy
 from specc.artifact import generation_metadata
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.dim import DimError
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_inputs import build_model_inputs

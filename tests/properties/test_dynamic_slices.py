@@ -17,7 +17,8 @@ from support.verification_lines import list_model_lines
 
 import specc
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.runtime.inference_model import open_compiled_model
 
 SIZES = ((1, 1), (2, 5), (30, 4), (33, 11), (64, 2))

@@ -20,7 +20,8 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 
 import specc_numpy
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
 

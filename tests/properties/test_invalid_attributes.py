@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 ROPE = "attention(x, heads=2, mask=all, rope=rope({}), position_ids=positions(x), pairs=half) @ a"
 BY = "attend_by({}, x, x, x, mask=all, normalize=kernel)"

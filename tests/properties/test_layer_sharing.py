@@ -18,7 +18,8 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.analysis.check_report import AnalysisReport, analyze_graph
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend import mask_and_bias_definitions
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import Tensor

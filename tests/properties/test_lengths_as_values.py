@@ -19,7 +19,8 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend import runtime_scalars
 from specc.frontend.elaboration_context import LexicalScope
 from specc.ir.dim import Dim, DimError

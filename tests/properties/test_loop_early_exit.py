@@ -17,7 +17,8 @@ import specc
 import specc_numpy
 import specc_numpy.loop
 from specc.analysis.batch_independence import check_batch_independence
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend.loop_bodies_and_early_exit import EarlyExit
 from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Value

@@ -14,7 +14,8 @@ import pytest
 from support.onnx_sessions import open_silent_session
 
 import specc_numpy
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc_onnx import build_model, get_target
 
 LOW = (0.0, 1.5, -2.0, 80.0, -1e29, -1e30, -3e30, -1e38, -math.inf)

@@ -12,7 +12,8 @@ import specc
 import specc_numpy
 from specc.artifact.generation_metadata import compute_dim_upper_bound
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_inputs import build_model_inputs
 

@@ -20,7 +20,8 @@ import specc
 import specc_numpy
 from specc.analysis import check_report
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 VOCAB, LENGTH = 6, 5
 ROWS = [[3, 1, 4], [1, 5, 2]]

@@ -21,7 +21,8 @@ from support.spec_bombs import (
     sample_mixed_bombs,
 )
 
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend import calls, mask_and_bias_definitions
 from specc.frontend.step_estimate import StepEstimator
 

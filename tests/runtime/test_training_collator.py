@@ -7,7 +7,7 @@ import pytest
 from support.image_files import read_image
 
 import specc
-from specc.driver.python_spec_argument import open_spec_argument
+from specc.driver.spec_loader import open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.preprocessing.preprocessing_records import ImageConfig
 from specc.runtime.training_collator import IGNORE_INDEX, TrainingCollator

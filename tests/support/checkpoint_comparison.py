@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 import specc
 from specc.api import Model
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.model_definition import ModelDefinition as Meant
 
 TOLERANCE = 1e-5

@@ -16,7 +16,8 @@ import onnx
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.driver.spec_loader import elaborate_spec, iterate_sibling_graphs, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec, iterate_sibling_graphs
+from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section_and_load_transforms import (
     iterate_graph_parameters,
     list_parameters_with_sizes,

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 import specc
 import specc_numpy
-from specc.driver.spec_loader import LoadedSpec, iterate_sibling_graphs, open_spec
+from specc.driver.spec_check_and_elaboration import iterate_sibling_graphs
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weight_sources import bind_checkpoint
 from specc.driver.weights_section_and_load_transforms import (
     iterate_graph_parameters,

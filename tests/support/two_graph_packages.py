@@ -12,7 +12,8 @@ from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
 from specc.driver.compile_model_and_graph_selection import compile_model
 from specc.driver.compile_options import CompileOptions
-from specc.driver.spec_loader import LoadedSpec, elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weights_section_and_load_transforms import (
     list_parameters_with_sizes,
     read_weight_rules,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.transforms.graph_rewrite import rewrite_graph

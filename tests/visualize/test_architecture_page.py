@@ -7,7 +7,8 @@ import pytest
 from support.html_pages import PageParser, check_page, read_page_data
 
 from specc.drawing.drawing_elements import BoxElement, LineElement
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.visualize.architecture_page import (
     ArchitectureView,
     render_architecture_page,

@@ -7,7 +7,8 @@ import pytest
 from support.small_configs import SMALL_CONFIGS
 
 from specc.analysis.model_cost import count_parameters
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.visualize.block_dataflow import BlockDataflow

@@ -2,7 +2,8 @@
 
 import pytest
 
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 from specc.visualize.cost_plot import COMPARED_WINDOW, MAX_LENGTH, MIN_LENGTH, compute_cost_curves
 

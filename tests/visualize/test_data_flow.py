@@ -10,7 +10,8 @@ import pytest
 from support.small_configs import SMALL_CONFIGS
 
 from specc.drawing.drawing_elements import TextElement
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.library.spec_file_lookup import find_builtin_specs

@@ -6,7 +6,8 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.visualize.architecture_diff import (
     ArchitectureChange,
     ArchitectureDifference,

@@ -3,7 +3,8 @@
 import pytest
 
 from specc.analysis.model_cost import format_dim_formula
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.dim import Dim
 from specc.visualize.scope_summary import ScopeSummary, format_number_ranges, summarize_graph
 

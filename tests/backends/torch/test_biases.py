@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

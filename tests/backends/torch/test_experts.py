@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import specc
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 
 torch = pytest.importorskip("torch")
 specc_torch = pytest.importorskip("specc_torch")

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 
 torch = pytest.importorskip("torch")

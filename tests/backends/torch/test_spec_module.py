@@ -7,7 +7,8 @@ import pytest
 
 import specc_numpy
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.weights.formats.safetensors import open_safetensors
 from specc.weights.parameter_sources import make_initial_values
 from specc.weights.weight_rules_and_initializers import parse_initializer

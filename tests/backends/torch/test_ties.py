@@ -10,7 +10,8 @@ import pytest
 
 import specc
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.weights.formats.safetensors import write_safetensors
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,8 @@ from onnx import GraphProto
 from support.onnx_sessions import open_silent_session
 
 import specc_numpy
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 from specc.transforms import pass_pipeline
 from specc_onnx import build_model, get_target

@@ -13,7 +13,8 @@ from support.onnx_sessions import open_silent_session
 
 import specc_numpy
 from specc.analysis.causality import check_causality
-from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_check_and_elaboration import elaborate_spec
+from specc.driver.spec_loader import open_spec
 from specc_onnx import build_model, get_target
 
 Array = NDArray[Any]

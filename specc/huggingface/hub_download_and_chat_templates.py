@@ -1,16 +1,13 @@
-"""Download model repositories, and read their tokenizers, chat templates and the files that
-packages contain.
-"""
+"""Download model repositories, and read their tokenizers and chat templates."""
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.huggingface.processor_files import Settings, find_repository_files, get_token_content
+from specc.huggingface.audio_and_ctc_processor_files import Settings, get_token_content
 from specc.huggingface.tokenizer_config import apply_tokenizer_config
 from specc.io.file_type_detection import is_gguf_path
 from specc.io.json_io import NO_LIMITS, parse_strict_json
@@ -166,75 +163,6 @@ def _raise_unusable(path: Path, reason: str, span: Span | None) -> NoReturn:
             "download the file that belongs to the weights, or compile from a directory without it"
         ],
     )
-
-
-CONFIG_FILE = "config.json"
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-REPOSITORY_FILES = (
-    CONFIG_FILE,
-    "generation_config.json",
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "spiece.model",
-    "source.spm",
-    "target.spm",
-    "tokenizer.model",
-    "sentencepiece.bpe.model",
-    "chat_template.jinja",
-    "chat_template.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-)
-"""Names of files that other programs save next to weights and load from there."""
-MAX_COMPANION_BYTES = 64 * 2**20
-DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
-"""The generated tokenizer config of a checkpoint that only has a `tokenizer.json`."""
-
-
-def find_tokenizer_and_config_paths(directories: Sequence[Path]) -> list[Path]:
-    """Return the companion files that exist, each in the first directory that contains it."""
-    return find_repository_files(directories, REPOSITORY_FILES)
-
-
-def read_companion_files(
-    profile: str, directories: Sequence[Path], excluded: Collection[str]
-) -> Iterator[ExtraFile]:
-    """Yield the companion files (tokenizer, config) that the runtime of a profile loads from a
-    package, except those in `excluded`.
-
-    onnxruntime-genai needs tokenizer.json and tokenizer_config.json. If a checkpoint only has
-    tokenizer.json, tokenizer_config.json is generated. Raise E0802 if a file cannot be read.
-    """
-    if profile == "specc":
-        return
-    names = set(excluded)
-    for path in find_tokenizer_and_config_paths(directories):
-        if path.name not in names:
-            names.add(path.name)
-            yield ExtraFile(path.name, read_required_file(path, MAX_COMPANION_BYTES))
-    if TOKENIZER in names and TOKENIZER_CONFIG not in names:
-        yield ExtraFile.from_json(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
-
-
-def describe_missing_companion_files(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return notes on missing files that the runtime of a profile needs to load a package."""
-    present_names = {path.name for path in find_tokenizer_and_config_paths(directories)}
-    if profile == "hf" and CONFIG_FILE not in present_names:
-        return (
-            "Optimum and transformers.js need a config.json next to the graphs; there is none "
-            "next to the weights",
-        )
-    if profile == "genai" and TOKENIZER not in present_names:
-        return (
-            "onnxruntime-genai needs a tokenizer.json next to the graph to tokenize; "
-            "there is none next to the weights",
-        )
-    return ()
 
 
 HUB_PREFIX = "hf:"
