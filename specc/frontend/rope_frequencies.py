@@ -174,14 +174,11 @@ MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 def compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
     """Replace `mscale` and `mscale_all_dim` with the attention factor (arXiv:2405.04434)."""
     others = {name: value for name, value in scaling_numbers.items() if name not in MSCALE_OPTIONS}
-    scales = [
-        v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := scaling_numbers.get(n), float)
-    ]
-    if len(scales) < 3:
-        return others
-    factor, scale, all_dim = scales
-    ratio = compute_yarn_mscale(factor, scale) / compute_yarn_mscale(factor, all_dim)
-    return others | {"attention_factor": ratio}
+    match [scaling_numbers.get(n) for n in ("factor", *MSCALE_OPTIONS)]:
+        case [float(factor), float(scale), float(all_dim)]:
+            ratio = compute_yarn_mscale(factor, scale) / compute_yarn_mscale(factor, all_dim)
+            return others | {"attention_factor": ratio}
+    return others
 
 
 def _has_symbols(rope: Rope) -> bool:
