@@ -12,7 +12,7 @@ from functools import lru_cache
 from specc.diagnostics.diagnostic import Span
 from specc.ir import ops
 from specc.ir.dim import Dim, DimFunction, mod_dims
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, select_entries
 from specc.ir.ops.loop import iterate_all_nodes
 from specc.ir.valid_axis_sizes import (
     ROPE_TABLE,
@@ -192,7 +192,7 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
         for length in results[0].shape:
             for symbol, minimum in _iterate_min_symbol(length.substitute(graph.length_equations)):
                 min_lengths[symbol] = max(min_lengths.get(symbol, 0), minimum)
-    return {symbol: n for symbol, n in min_lengths.items() if symbol in nonempty_symbols}
+    return select_entries(min_lengths, nonempty_symbols)
 
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:

@@ -31,7 +31,6 @@ from specc.analysis.time_dependence_and_unsupported_loops import TimeDataflow
 from specc.incremental.demand_propagation import collect_step_nodes
 from specc.incremental.graph_boundary import (
     add_shape_only_input,
-    collect_value_symbols,
     find_determined_symbols,
     remove_unused_inputs,
     split_folded_batch_axis,
@@ -46,6 +45,7 @@ from specc.ir.graph import (
     NodeResults,
     Value,
     collect_required_nodes,
+    collect_shape_symbols,
     substitute_dims_in_op,
 )
 from specc.ir.loop_dependence import find_dependences
@@ -241,8 +241,8 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialStateValue]
     graph = remove_unused_inputs(
         b.build_graph(name, outputs, min_lengths=min_lengths, length_equations=length_equations)
     )
-    symbols = collect_value_symbols(r for _, results in graph.nodes for r in results)
-    required_symbols = symbols | collect_value_symbols(graph.outputs.values())
+    symbols = collect_shape_symbols(r for _, results in graph.nodes for r in results)
+    required_symbols = symbols | collect_shape_symbols(graph.outputs.values())
     if required_symbols <= find_determined_symbols(graph.inputs.values(), length_equations):
         return graph
     return add_shape_only_input(

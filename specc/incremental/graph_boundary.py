@@ -14,13 +14,8 @@ from dataclasses import dataclass, replace
 
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, divide_dims_exactly
-from specc.ir.graph import Graph, GraphBuilder, Input, Value, select_entries
+from specc.ir.graph import Graph, GraphBuilder, Input, Value, collect_shape_symbols, select_entries
 from specc.ir.types import Type
-
-
-def collect_value_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbolic dimensions in the shapes of values."""
-    return {s for v in values for d in v.shape for s in d.symbols()}
 
 
 def find_determined_symbols(
@@ -69,7 +64,7 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
         *_find_length_inputs(
             select_entries(graph.inputs, graph.inputs.keys() - kept_names),
             [graph.inputs[n] for n in kept_names],
-            collect_value_symbols(read_values) | collect_computed_symbols(graph),
+            collect_shape_symbols(read_values) | collect_computed_symbols(graph),
             graph.length_equations,
         )
     }
@@ -85,7 +80,7 @@ def add_shape_only_inputs(graph: Graph, full_graph: Graph, input_names: Iterable
     `graph` uses in a computation, as in `x / float(length(memory))`, or a term of such a size, as
     in `past + m`.
     """
-    needed_symbols = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
+    needed_symbols = collect_computed_symbols(graph) | collect_shape_symbols(graph.inputs.values())
     candidates = {
         n: Value(full_graph.input_facts[n].type) for n in input_names if n not in graph.inputs
     }
@@ -119,7 +114,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
     """Return the symbols in result shapes and attributes of all nodes, including loop bodies."""
     symbols = set[str]()
     for node, results in graph.nodes:
-        symbols |= collect_value_symbols(results)
+        symbols |= collect_shape_symbols(results)
         symbols.update(*(length.symbols() for length in node.op.iterate_attribute_dims()))
         for value in node.op.get_attributes().values():
             symbols |= collect_computed_symbols(value) if isinstance(value, Graph) else set()

@@ -42,7 +42,15 @@ from specc.incremental.state_selection import (
 )
 from specc.ir import ops
 from specc.ir.dim import Dim, min_dims
-from specc.ir.graph import Graph, GraphBuilder, Node, NodeOrigin, NodeResults, Value
+from specc.ir.graph import (
+    Graph,
+    GraphBuilder,
+    Node,
+    NodeOrigin,
+    NodeResults,
+    Value,
+    collect_shape_symbols,
+)
 from specc.ir.op import Op
 from specc.ir.types import Type
 
@@ -273,8 +281,7 @@ def _is_length_known(
 
 def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, Dim]:
     """Return unused symbolic dimensions for the numbers of earlier and new chunks."""
-    inputs = graph.inputs.values()
-    used_symbols = {s for v in inputs for d in v.shape for s in d.symbols()}
+    used_symbols = collect_shape_symbols(graph.inputs.values())
     name = "past" if max_cached_chunks == inf else "kept"
     past_chunk_count, new_chunk_count = (
         make_unused_name(n, {*used_symbols, *graph.length_equations}) for n in (name, "new")

@@ -10,7 +10,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, select_entries
 from specc.preprocessing.image_tiles_and_patches import (
     PreprocessedImage,
     is_tiled,
@@ -100,7 +100,7 @@ def batch_images(
             _stack_groups(shapes, is_joined=False),
         ]
     arrays_by_name = dict(zip((name, record.shape_input), batches, strict=True))
-    return {key: array for key, array in arrays_by_name.items() if key in graph.inputs}
+    return select_entries(arrays_by_name, graph.inputs)
 
 
 def _stack_groups(groups: Sequence[Sequence[Array]], *, is_joined: bool) -> Array:

@@ -119,7 +119,7 @@ class QuantizedParameters:
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
     """Return `graph` with the weights in `plan` quantized. Ignore names that the graph lacks."""
-    parameter_formats = {name: form for name, form in plan.items() if name in graph.parameters}
+    parameter_formats = select_entries(plan, graph.parameters)
     if not parameter_formats:
         return graph
     graph = expand_recurrent_layers(

@@ -16,7 +16,7 @@ from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, select_entries
 from specc.runtime.decoder_sessions import FullForwardSession
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.generator import Generator, make_generator
@@ -125,7 +125,7 @@ def _make_random_request(
     assert session is not None, "a standalone generator has a session"
     session_inputs = {*session.inputs, *session.optional_inputs}
     random_inputs = make_random_inputs(graph, sizes, rng, density)
-    inputs = {n: v for n, v in random_inputs.items() if n in session_inputs}
+    inputs = select_entries(random_inputs, session_inputs)
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     is_beam_search = settings.strategy == "beam"
     if (
@@ -223,7 +223,7 @@ class _ReferenceSession:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Evaluate the graph on `inputs` and return its outputs."""
-        graph_inputs = {n: v for n, v in inputs.items() if n in self.graph.inputs}
+        graph_inputs = select_entries(inputs, self.graph.inputs)
         results = backend.load_reference().evaluate_graph(
             self.graph, graph_inputs, self.weights, result_hook=self.perturbation
         )

@@ -18,7 +18,7 @@ from specc.analysis.model_cost import count_multiply_adds
 from specc.analysis.value_ranges import find_op_behind_views
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Node, Value, collect_shape_symbols
 from specc.ir.ops.loop import iterate_all_nodes
 from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 from specc.runtime.random_inputs import choose_axis_sizes
@@ -55,7 +55,7 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     thresholds = _Thresholds()
     for length, number, positions_per_count in _iterate_length_constants(graph):
         thresholds.add(length.substitute(graph.length_equations), number, positions_per_count)
-    input_symbols = {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
+    input_symbols = collect_shape_symbols(graph.inputs.values())
     return {s: sorted(found) for s, found in thresholds.by_symbol.items() if s in input_symbols}
 
 

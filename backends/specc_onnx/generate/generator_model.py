@@ -15,7 +15,7 @@ from dataclasses import replace
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Node, Value, collect_shape_symbols
 from specc.ir.model_definition import DecodeState, StandaloneGeneratorSource
 from specc.ir.target import Target
 from specc.ir.types import Type
@@ -255,7 +255,7 @@ def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> l
     inputs.
     """
     invariant_values = {step.inputs[n] for n in loop_invariant_inputs}
-    fixed_symbols = {s for v in invariant_values for d in v.type.shape for s in d.symbols()}
+    fixed_symbols = collect_shape_symbols(invariant_values)
     invariant_values |= set(step.parameters.values())
     invariant_nodes = []
     for node, results in step.nodes:
