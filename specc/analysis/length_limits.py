@@ -1,4 +1,5 @@
-"""Infer the maximum and minimum size of dynamic axes from position embeddings, RoPE and windows.
+"""Infer the maximum and minimum size of dynamic axes from position embeddings, RoPE and windows,
+and prove that sizes are never negative.
 
 A learned position embedding of size 1024 limits the sequence length to 1024, and `x[:, 0:3]` needs
 three positions. For sizes outside the limits, ONNX Runtime would fail at run time.
@@ -10,16 +11,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from specc.diagnostics.diagnostic import Span
+from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
-from specc.ir.dim import Dim, DimFunction, mod_dims
-from specc.ir.graph import Graph, select_entries
+from specc.ir.dim import Atom, Dim, DimFunction
+from specc.ir.graph import Graph, Node, Value, select_entries
+from specc.ir.ir_verifier import list_nonnegative_dims
 from specc.ir.ops.loop import iterate_all_nodes
-from specc.ir.valid_axis_sizes import (
-    ROPE_TABLE,
-    collect_dim_constraints,
-    iterate_position_limits,
-    list_nonnegative_dims,
-)
 
 
 @dataclass(frozen=True)
@@ -70,28 +67,6 @@ def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
 def find_max_lengths(graph: Graph) -> dict[str, int]:
     """Return the maximum size of each symbolic dimension that has an upper bound."""
     return {symbol: limit.max_length for symbol, limit in find_length_limits(graph).items()}
-
-
-def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
-    """Return the divisibility constraints of a graph: the remainder that must be 0, such as
-    `n % 2`, for each exact quotient in a size expression, such as `n / 2`. The keys are formatted
-    quotients, and the values are formatted remainders.
-    """
-    constraints: dict[str, str] = {}
-    for constraint in collect_dim_constraints(graph):
-        for quotient in _iterate_dim_quotients(constraint.length):
-            remainder = mod_dims(*quotient.args)
-            if remainder.number is None:
-                constraints[str(remainder)] = str(quotient)
-    return constraints
-
-
-def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
-    """Yield the exact quotients in a size expression, including nested quotients."""
-    for part in length.iterate_opaque_functions():
-        yield from (p for a in part.args for p in _iterate_dim_quotients(a))
-        if part.fn == "/":
-            yield part
 
 
 def compute_max_length(
@@ -212,3 +187,177 @@ def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
 
 MAX_WINDOW_LENGTH = 2**24
 """The axis size below which bisection searches."""
+
+
+ROPE_TABLE = "--context-length"
+"""The name of the RoPE length limit in messages, which is the option that sets the limit."""
+
+
+@immutable_dataclass
+class PositionLimit:
+    """The limit `length <= max_positions` that a position embedding imposes. `table` is None for
+    RoPE.
+    """
+
+    node: Node
+    length: Dim
+    max_positions: int
+    table: Value | None
+
+
+def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
+    """Yield the limits that position embeddings impose on dynamic axis sizes."""
+    for node, _ in graph.nodes:
+        limit = find_position_limit(node)
+        if limit is None:
+            continue
+        length = limit.length.substitute(graph.length_equations)
+        if length.symbols():
+            yield PositionLimit(node, length, limit.max_positions, limit.table)
+
+
+def find_position_limit(node: Node) -> PositionLimit | None:
+    """Return the limit that a node imposes if it is a position embedding, otherwise None."""
+    match node:
+        case Node(ops.Embedding(), (Value() as ids, Value() as table)):
+            return _make_position_limit(node, ids, table.shape[0].number, table)
+        case Node(ops.Gather(axis), (Value() as sliced_table, Value() as ids)):
+            # the slice determines the limit, but the message names the table
+            table = sliced_table
+            while isinstance(table.op, ops.Slice) and table.node and table.node.first_operand:
+                table = table.node.first_operand
+            return _make_position_limit(node, ids, sliced_table.shape[axis].number, table)
+        case Node(ops.RopeAngles(max_positions=limit), (Value() as ids, *_)) if limit:
+            return _make_position_limit(node, ids, limit, None)
+    return None
+
+
+def _make_position_limit(
+    node: Node, ids: Value, max_positions: int | None, table: Value | None
+) -> PositionLimit | None:
+    """Return the limit that a lookup of `ids` in a position table imposes, or None if unknown."""
+    maximum = _find_largest_index(ids)
+    if max_positions is None or maximum is None:
+        return None
+    return PositionLimit(node, maximum + 1, max_positions, table)
+
+
+def _find_largest_index(value: Value) -> Dim | None:
+    """Return the largest index in `value` if it contains position ids, otherwise None."""
+    match value.node:
+        # position ids start at 0, so the largest position id is the axis size minus one
+        case Node(ops.Extent(axis), (Value() as x,)):
+            return x.shape[axis] - 1
+        case Node(ops.Range(length), ()):
+            return length - 1
+        case Node(ops.Size(length), ()):
+            return length
+        # a cumulative count of valid positions is at most the axis size
+        case Node(ops.CumSum(axis), (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,)):
+            return x.shape[axis] if keep.dtype == "bool" else None
+        case Node(ops.Arith("add" | "sub" as fn), (Value() as x, Value() as y)):
+            return _shift_largest_index(fn, _find_largest_index(x), y)
+        # in position ids such as `max(cumsum(keep) - 1, 0)`, padded positions have small indices
+        case (
+            Node(ops.Arith("max"), (Value() as x, Value(node=Node(ops.Constant()))))
+            | Node(ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(), (Value() as x,))
+            | Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant()))))
+        ):
+            return _find_largest_index(x)
+        # a decode step processes the last positions, which have the largest position ids
+        case Node(ops.Slice(axis=axis, stop=stop), (Value() as x,)):
+            return _find_largest_index(x) if stop == x.shape[axis] else None
+        case _:
+            return None
+
+
+def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | None:
+    """Return the largest index after adding or subtracting a constant or an axis size, or None."""
+    match offset.node:
+        case _ if maximum is None:
+            return None
+        case Node(ops.Constant(c)):
+            return maximum + int(c if fn == "add" else -c)
+        case Node(ops.Size(length)):
+            return maximum + length if fn == "add" else maximum - length
+        case _:
+            return None
+
+
+MAX_BOUND_STEPS = 200
+
+
+def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
+    """Return True if a dimension is provably non-negative for symbolic dimensions with the lower
+    bounds `min_lengths` (default 0). Positive terms are bounded from below, and negative terms from
+    above.
+    """
+    worklist, visited = [length], {length}
+    while worklist and len(visited) < MAX_BOUND_STEPS:
+        dim = worklist.pop()
+        if _find_lower_bound(dim, min_lengths or {}) is not None:
+            return True
+        for bound in _iterate_relaxed_lengths(dim):
+            if bound not in visited:
+                visited.add(bound)
+                worklist.append(bound)
+    return False
+
+
+def _find_lower_bound(length: Dim, min_lengths: Mapping[str, int]) -> int | None:
+    """Return a non-negative lower bound of a dimension, or None."""
+    total = 0
+    for monomial, c in length.terms:
+        if monomial and c < 0:
+            return None
+        for atom, power in monomial:
+            if (factor_bound := _find_factor_bound(atom, min_lengths)) is None:
+                return None
+            c *= factor_bound**power
+        total += c
+    return total if total >= 0 else None
+
+
+def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None:
+    """Return a non-negative lower bound of a factor, or None."""
+    if isinstance(atom, str):
+        return max(min_lengths.get(atom, 0), 0)
+    a, b = (_find_lower_bound(d, min_lengths) for d in atom.args)
+    match atom.fn:
+        case "max":
+            return max((n for n in (a, b) if n is not None), default=None)
+        case "min":
+            return None if a is None or b is None else min(a, b)
+        case "%":
+            return None if b is None else 0
+    if a is None or b is None:
+        return None
+    # the floor division by an integer may have a lower bound above 0
+    return a // b if atom.fn == "//" and atom.args[1].number else 0
+
+
+def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
+    """Yield lower bounds of a dimension, made by replacing one opaque function with a bound."""
+    for monomial, c in length.terms:
+        # replace one function at a time, because the bound of a product requires bounds of all
+        # factors
+        match monomial:
+            case ((DimFunction() as function, 1),):
+                for bound in _bound_function(function, c):
+                    yield length + (bound - Dim({monomial: 1})) * c
+
+
+def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
+    """Return bounds of an opaque function with the coefficient `count`: lower bounds if the
+    coefficient is positive, upper bounds if it is negative.
+    """
+    a, b = function.args
+    if count > 0:
+        return (a, b) if function.fn == "max" else ()
+    match function.fn:
+        case "min":
+            return a, b
+        # quotients and remainders have bounds only if both operands are non-negative
+        case "//" | "%" if is_never_negative(a) and is_never_negative(b - 1):
+            return (a,) if function.fn == "//" else (a, b - 1)
+    return ()

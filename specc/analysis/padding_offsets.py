@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
+from specc.analysis.length_limits import is_never_negative
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim, multiply_dims, sum_dims
@@ -21,7 +22,6 @@ from specc.ir.loop_dependence import find_dependences, get_operand_axis_size
 from specc.ir.op import Op
 from specc.ir.ops.loop import iterate_all_nodes
 from specc.ir.types import SAME_POSITION, Interval
-from specc.ir.valid_axis_sizes import is_never_negative
 
 MAX_UPSAMPLING_FACTOR = 32
 """Exclusive upper bound of the integer upsampling factors `k` for which a nearest-neighbor `resize`

@@ -49,13 +49,13 @@ from functools import lru_cache
 from math import lcm
 from typing import TypeAlias
 
+from specc.analysis.length_limits import is_never_negative
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, collect_required_nodes, substitute_graph_symbols
 from specc.ir.loop_dependence import find_dependences, get_operand_axis_size
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
-from specc.ir.valid_axis_sizes import is_never_negative
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import NoReturn
 
 from specc.analysis.length_limits import (
     compute_max_length,
-    find_divisibility_constraints,
     find_joint_length_limits,
     find_length_limits,
     find_min_lengths,
 )
+from specc.analysis.valid_axis_sizes import find_divisibility_constraints
 from specc.artifact.manifest import RandomInitMetadata, parse_generate_section
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, get_exact_integer, to_json_value

@@ -42,10 +42,9 @@ from specc.frontend.spec_values import (
     describe_value,
     format_type,
 )
-from specc.ir.dim import Dim
+from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim
 from specc.ir.ops.tensor import POINTWISE_FUNCTIONS
 from specc.ir.types import Type
-from specc.ir.valid_axis_sizes import replace_exact_division
 from specc.syntax import ast
 
 STATIC_KINDS: dict[str, ParameterKind] = {
@@ -383,3 +382,15 @@ class _TypeMatcher:
 
 def _format_type_source(expr: ast.Expr | ast.EllipsisDims) -> str:
     return expr.span.text if expr.span else str(expr)
+
+
+def replace_exact_division(length: Dim) -> Dim:
+    """Replace each exact quotient `a / b` with `a // b`. Both are equal if `a / b` is defined."""
+
+    def replace_atom(atom: Atom) -> Dim:
+        if isinstance(atom, str):
+            return Dim.symbol(atom)
+        fn = "//" if atom.fn == "/" else atom.fn
+        return DIM_FUNCTIONS[fn](*(replace_exact_division(a) for a in atom.args))
+
+    return length.map_atoms(replace_atom)

@@ -23,8 +23,8 @@ from specc.frontend.spec_values import (
 from specc.ir.dim import Dim, DimError, DimFunction, DimLimitError
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.input_shapes_and_defaults import find_symbol_sources
+from specc.ir.ir_verifier import list_nonnegative_dims
 from specc.ir.ops.loop import iterate_all_nodes
-from specc.ir.valid_axis_sizes import list_nonnegative_dims
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 

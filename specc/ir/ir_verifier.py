@@ -1,8 +1,11 @@
-"""Verify the invariants of IR graphs in tests, between passes, and after parsing."""
+"""Verify the invariants of IR graphs in tests, between passes, and after parsing; list the
+dimensions that a node needs to be non-negative.
+"""
 
 from collections.abc import Iterator, Mapping
 
-from specc.ir.dim import DimError
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, min_dims
 from specc.ir.graph import Graph, Node, NodeResults, Value
 from specc.ir.ops import Extent, MixtureOfExperts, Range, Scan, Size
 from specc.ir.types import ShapeError, Type
@@ -114,3 +117,34 @@ def _iterate_body_errors(body: Graph) -> Iterator[str]:
             "processes only some of the positions"
         )
     yield from _iterate_errors(body)
+
+
+def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
+    """Return the dimensions that must be non-negative so that `node` reads no invalid position."""
+    if not node.args or node.args[0] is None:
+        return ()
+    shape = node.args[0].shape
+    match node.op:
+        case ops.Index(axis=axis, start=start, stop=stop):
+            return start, shape[axis] - stop
+        case ops.Slice(axis, start, stop):
+            return start, stop - start, shape[axis] - stop
+        case ops.StridedSlice(axis, start, stop, step):
+            return start, stop - start, shape[axis] - stop, step - 1
+        case ops.TopK(axis, k):
+            return k, shape[axis] - k
+        case ops.Pad(axis) as op:
+            return op.list_nonnegative_lengths(shape[axis])
+        case ops.Resize(axis, sizes):
+            return tuple(d - 1 for d in (*sizes, *shape[axis : axis + len(sizes)]))
+        case ops.GridSample():
+            return tuple(d - 1 for d in shape[2:])
+        case ops.Conv() | ops.MaxPool() | ops.AveragePool() as op:
+            # the window axes are axis 1 of a sequence, and axes 2 and 3 of an image
+            rank = len(op.kernel)
+            lengths = shape[rank : 2 * rank]
+            return tuple(op.compute_length_slack(length, n) for n, length in enumerate(lengths))
+        case ops.DownsamplePaddingMask() as op:
+            length = shape[1]
+            return (op.compute_length(length) - min_dims(length, 1),)
+    return ()

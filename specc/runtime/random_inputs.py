@@ -8,13 +8,13 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import find_max_lengths, find_min_lengths
+from specc.analysis.valid_axis_sizes import find_total_strides, find_valid_dim_sizes
 from specc.artifact.generation_metadata import GenerationMetadata
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, collect_shape_symbols
 from specc.ir.input_shapes_and_defaults import find_default_sources, resolve_missing_inputs
 from specc.ir.model_definition import PAST_LENGTH_INPUT
-from specc.ir.valid_axis_sizes import find_total_strides, find_valid_dim_sizes
 from specc.runtime.decoder_sessions import NUMPY_DTYPES
 from specc.runtime.index_ranges import find_compared_constants, find_valid_id_ranges
 

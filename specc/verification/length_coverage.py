@@ -15,12 +15,12 @@ from specc.analysis.length_limits import MAX_WINDOW_LENGTH, find_max_lengths, fi
 from specc.analysis.linear_recurrence import match_linear_recurrence
 from specc.analysis.local_attention_plan import plan_blocked_attention
 from specc.analysis.model_cost import count_multiply_adds
+from specc.analysis.valid_axis_sizes import find_valid_dim_sizes
 from specc.analysis.value_ranges import find_op_behind_views
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node, Value, collect_shape_symbols
 from specc.ir.ops.loop import iterate_all_nodes
-from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 from specc.runtime.random_inputs import choose_axis_sizes
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import find_max_lengths, find_min_lengths
+from specc.analysis.valid_axis_sizes import find_valid_dim_sizes
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
-from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.runtime.single_model_file import LoadedModel
 

@@ -15,8 +15,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 import specc
 from specc import backend
 from specc.analysis.length_limits import find_length_limits
+from specc.analysis.valid_axis_sizes import find_valid_dim_sizes
 from specc.ir.array import Array
-from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.verification.result_comparison import compare_result
 from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs

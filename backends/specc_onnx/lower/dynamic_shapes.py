@@ -12,10 +12,10 @@ from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING
 
+from specc.analysis.length_limits import is_never_negative
 from specc.ir.dim import Atom, Dim, DimFunction, DimLike, Monomial
 from specc.ir.input_shapes_and_defaults import LengthSource, find_symbol_sources
 from specc.ir.types import Type
-from specc.ir.valid_axis_sizes import is_never_negative
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.onnx_values import OnnxValue, UnrankedTensor
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from specc.analysis.length_limits import is_never_negative
 from specc.ir import ops
 from specc.ir.graph import Node, Value
-from specc.ir.valid_axis_sizes import is_never_negative
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor

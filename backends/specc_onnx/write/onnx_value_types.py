@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import onnx
 from onnx import OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto, helper
 
+from specc.analysis.valid_axis_sizes import find_valid_dim_sizes
 from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.ir_printer_and_lexer import parse_dim
-from specc.ir.valid_axis_sizes import find_valid_dim_sizes
 
 MAX_FOLDED_ELEMENTS = 4096
 """Maximum number of elements of a constant-folded value."""

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from specc.analysis.length_limits import is_never_negative
 from specc.ir.dim import Dim, DimError, floor_divide_dims, max_dims, min_dims, mod_dims
-from specc.ir.valid_axis_sizes import is_never_negative
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 
