@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnxruntime
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
@@ -254,7 +253,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
 
 
 def check_node_placement(
-    session: onnxruntime.InferenceSession, model: str | bytes, name: str, provider: str
+    session: onnxruntime.InferenceSession, model: bytes, name: str, provider: str
 ) -> None:
     """Raise E0923 if a node that is not a shape computation was assigned to the CPU."""
     assignments = session.get_provider_graph_assignment_info()
@@ -264,11 +263,7 @@ def check_node_placement(
         if assignment.ep_name == ORT_PROVIDER_NAMES["cpu"]
         for n in assignment.get_nodes()
     ]
-    if isinstance(model, bytes):
-        proto = onnx.ModelProto.FromString(model)
-    else:
-        proto = onnx.load_model(model, load_external_data=False)
-    if compute_nodes := find_compute_nodes(proto, cpu_nodes):
+    if compute_nodes := find_compute_nodes(ModelProto.FromString(model), cpu_nodes):
         nodes = ", ".join(
             f"`{escape_text(node)}` ({escape_text(kind)})"
             for kind, node in compute_nodes[:MAX_NAMED_NODES]

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
-import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -39,17 +38,16 @@ point, and the initializer with the uint8 weights' zero point.
 
 
 def avoid_int8_saturation(
-    model: str | bytes, provider: str, directory: str, options: onnxruntime.SessionOptions
-) -> tuple[str | bytes, Sequence[onnxruntime.OrtValue]]:
-    """Return the model (a path or serialized bytes) and its converted external weights, which are
-    added to `options` and must outlive the session. If products saturate on this CPU, uint8 weights
-    replace int8 weights in integer products. Return an unreadable model unchanged, so that ONNX
-    Runtime reports the error. `directory` contains the external weights.
+    model: bytes, provider: str, directory: str, options: onnxruntime.SessionOptions
+) -> tuple[bytes, Sequence[onnxruntime.OrtValue]]:
+    """Return the serialized model and its converted external weights, which are added to `options`
+    and must outlive the session. If products saturate on this CPU, uint8 weights replace int8
+    weights in integer products. Return an unreadable model unchanged, so that ONNX Runtime reports
+    the error. `directory` contains the external weights.
     """
-    if isinstance(model, bytes) and not any(op.encode() in model for op in WEIGHT_OPERANDS):
-        return model, ()
     if (
         provider != "cpu"
+        or not any(op.encode() in model for op in WEIGHT_OPERANDS)
         or not has_saturating_int8_products()
         or (proto := read_model_proto(model)) is None
     ):
@@ -63,17 +61,12 @@ def avoid_int8_saturation(
     return proto.SerializeToString(), ort_values
 
 
-def read_model_proto(model: str | bytes) -> ModelProto | None:
-    """Parse a model without its external data. Return None if it cannot be read."""
+def read_model_proto(model: bytes) -> ModelProto | None:
+    """Parse a serialized model. Return None if it cannot be read."""
     try:
-        proto: ModelProto = (
-            ModelProto.FromString(model)
-            if isinstance(model, bytes)
-            else onnx.load_model(model, load_external_data=False)
-        )
-    except (DecodeError, OSError):
+        return ModelProto.FromString(model)
+    except DecodeError:
         return None
-    return proto
 
 
 @cache

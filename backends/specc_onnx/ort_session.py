@@ -55,16 +55,6 @@ CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 """The CUDA provider's option that captures a run as a CUDA graph and replays it."""
 
 
-def open_ort_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> OrtModel:
-    """Open a model file and its external weights with `threads` threads (0: ONNX Runtime's
-    default). Raise one of E0921 to E0923 on failure.
-    """
-    directory = _format_directory(path.parent, path.name)
-    options = _make_session_options(provider, threads, directory)
-    model, weights = avoid_int8_saturation(str(path), provider, directory, options)
-    return _create_session(model, str(path), provider, options, {}, weights)
-
-
 def open_ort_model_bytes(
     model: bytes,
     provider: str = "cpu",
@@ -93,7 +83,7 @@ def open_ort_model_bytes(
 
 
 def _create_session(
-    model: str | bytes,
+    model: bytes,
     name: str,
     provider: str,
     options: onnxruntime.SessionOptions,
@@ -134,7 +124,7 @@ def _create_session(
     )
 
 
-def _raise_load_error(model: str | bytes, name: str, provider: str, error: Exception) -> NoReturn:
+def _raise_load_error(model: bytes, name: str, provider: str, error: Exception) -> NoReturn:
     """Raise E0923 with ONNX Runtime's exception `error` as a note. For a bf16 model on the CPU, the
     note explains instead that the CPU does not support bf16.
     """
@@ -152,7 +142,7 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
     raise_ort_error("E0923", title, error)
 
 
-def _has_bf16_values(model: str | bytes) -> bool:
+def _has_bf16_values(model: bytes) -> bool:
     """Return True if a model casts values to bf16."""
     proto = read_model_proto(model)
     return proto is not None and any(

@@ -22,7 +22,7 @@ from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 from specc_onnx.execution_providers import get_ort_provider
 from specc_onnx.ort_model import OrtModel
-from specc_onnx.ort_session import open_ort_model, open_ort_model_bytes
+from specc_onnx.ort_session import open_ort_model_bytes
 
 
 def open_two_input_model() -> OrtModel:
@@ -110,20 +110,16 @@ def test_unknown_provider_gets_a_suggestion() -> None:
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
     reason="needs an ONNX Runtime without CUDA",
 )
-def test_missing_provider_is_an_error_without_fallback(tmp_path: Path) -> None:
+def test_missing_provider_is_an_error_without_fallback() -> None:
     with pytest.raises(
         SpeccError, match=r"E0922\]: the execution provider `cuda` is not available"
     ):
-        open_ort_model(tmp_path / "m.onnx", "cuda")
+        open_ort_model_bytes(b"", "cuda")
 
 
-def test_invalid_model_is_a_one_line_error(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(b"no protobuf at all")
+def test_invalid_model_is_a_one_line_error(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SpeccError, match=r"E0923\]: ONNX Runtime cannot load"):
-        open_ort_model(path)
+        open_ort_model_bytes(b"no protobuf at all")
     assert capfd.readouterr() == ("", "")
 
 
