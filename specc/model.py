@@ -103,11 +103,8 @@ class Model(InferenceModel):
         Raise an E09xx error if an input is invalid.
         """
         if self.scoring_model is not None and self.scoring_model.manifest.decoding is not None:
-            raise_error(
-                "E0832",
-                "a standalone generator returns only generated token ids",
-                helps=["use `generate`"],
-            )
+            title = "a standalone generator returns only generated token ids"
+            raise_error("E0832", title, helps=["use `generate`"])
         # import here, because generation does not need the decoders of task predictions
         from specc.runtime.task_runner import has_task_inputs, run_task
 
@@ -248,28 +245,20 @@ def _run_batches(
             results = model.run(**batch)
         except SpeccError as failed:
             first, *others = failed.diagnostics
-            where = f"in batch {number}"
-            raise SpeccError(replace(first, notes=(*first.notes, where)), *others) from None
+            notes = (*first.notes, f"in batch {number}")
+            raise SpeccError(replace(first, notes=notes), *others) from None
         yield results
 
 
 def _raise_not_batches() -> NoReturn:
-    raise_error(
-        "E0910",
-        "positional arguments must be batches (mappings of input names to arrays)",
-        helps=[
-            "model.run(x=array)",
-            'for several batches: model.run({"x": array} for array in arrays)',
-        ],
-    )
+    title = "positional arguments must be batches (mappings of input names to arrays)"
+    example = 'for several batches: model.run({"x": array} for array in arrays)'
+    raise_error("E0910", title, helps=["model.run(x=array)", example])
 
 
 def _require_generator(model: Model) -> Generator:
     """Return the generator of a model. Raise E0701 if the model is not generative."""
     if model.generator is None:
-        raise_error(
-            "E0701",
-            "this model is not a generative model",
-            helps=["compile a spec that has a `generate` section"],
-        )
+        helps = ["compile a spec that has a `generate` section"]
+        raise_error("E0701", "this model is not a generative model", helps=helps)
     return model.generator

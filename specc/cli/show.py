@@ -290,9 +290,8 @@ def _is_whole_package(args: Namespace) -> bool:
 
 def _read_manifest(args: Namespace) -> "Manifest | None":
     """Return the manifest of a compiled model, or None if SPEC is a spec."""
-    if not is_compiled_model(args.spec):
-        return None
-    return read_compiled_manifest(args.spec, args.graph)
+    is_compiled = is_compiled_model(args.spec)
+    return read_compiled_manifest(args.spec, args.graph) if is_compiled else None
 
 
 def _describe_generator(manifest: "Manifest") -> list[str]:
@@ -324,12 +323,11 @@ def format_package_overview(package: "ModelPackage") -> list[str]:
 def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
     """Return the role, name and size in bytes of every file, graphs first and weights last."""
     named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
+    names = {name for _, name in named}
     rows = [(role, name, index.files[name].bytes) for role, name in named]
-    others = index.files.keys() - {name for _, name in named}
-    rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
+    rows += [("weights", n, f.bytes) for n, f in index.files.items() if n not in names]
     # add the weights that remain in the checkpoint
-    rows += [("weights", name, facts.bytes) for name, facts in index.linked_files.items()]
-    return rows
+    return rows + [("weights", n, f.bytes) for n, f in index.linked_files.items()]
 
 
 def _describe_step_states(package: "ModelPackage") -> list[str]:
@@ -381,16 +379,11 @@ def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
     for part in text.split(",") if text else []:
         name, _, number = (word.strip() for word in part.partition("="))
         if name not in names or not (number.isascii() and number.isdecimal()):
-            raise_error(
-                "E0407",
-                f"invalid `--dims` entry `{part}`: expected DIMENSION=SIZE",
-                helps=[f"the dimensions are {', '.join(sorted(names))}"],
-            )
+            helps = [f"the dimensions are {', '.join(sorted(names))}"]
+            title = f"invalid `--dims` entry `{part}`: expected DIMENSION=SIZE"
+            raise_error("E0407", title, helps=helps)
         sizes_by_name[name] = int(number)
         if name in limits and sizes_by_name[name] > limits[name].max_length:
-            raise_error(
-                "E0407",
-                f"`--dims {part}` exceeds the maximum of this model, {limits[name].max_length}",
-                notes=[limits[name].reason],
-            )
+            title = f"`--dims {part}` exceeds the maximum of this model, {limits[name].max_length}"
+            raise_error("E0407", title, notes=[limits[name].reason])
     return sizes_by_name

@@ -168,8 +168,7 @@ CODES_BY_CATEGORY = {
         *("E0981", "E0954", "E0955", "E0957", "E0970", "E0977", "E0983"),
     },
     ErrorCategory.ENVIRONMENT: {
-        *("E0426", "E0801", "E0802", "E0804", "E0805", "E0806", "E0810", "E0812"),
-        *("E0813",),
+        *("E0426", "E0801", "E0802", "E0804", "E0805", "E0806", "E0810", "E0812", "E0813"),
         *("E0815", "E0874", "E0883", "E0888", "E0902", "E0922", "E0940", "E0968"),
     },
     ErrorCategory.MISMATCH: {"E0855", "E0856", "E0930", "E0980"},
@@ -181,10 +180,8 @@ CODES_BY_CATEGORY = {
 
 def get_error_category(code: str) -> ErrorCategory:
     """Return the category of a diagnostic code."""
-    for category, codes in CODES_BY_CATEGORY.items():
-        if code in codes:
-            return category
-    return ErrorCategory.WARNING if code.startswith("W") else ErrorCategory.INPUT
+    default = ErrorCategory.WARNING if code.startswith("W") else ErrorCategory.INPUT
+    return next((c for c, codes in CODES_BY_CATEGORY.items() if code in codes), default)
 
 
 def compute_exit_status(errors: Iterable[str]) -> int:

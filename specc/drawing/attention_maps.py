@@ -97,11 +97,15 @@ class AttentionMap:
         # nonzero weights are shown even at masked positions
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
-    def select_heads(
-        self, weights: Doubles, is_masked: NDArray[np.bool_], heads: tuple[int, ...]
-    ) -> "AttentionMap":
-        """Return a copy with the weights and mask of the selected `heads`."""
-        return replace(self, weights=weights, is_masked=is_masked, heads=heads)
+    def select_heads(self, heads: Sequence[int]) -> "AttentionMap":
+        """Return a copy with only the heads whose indices are in `heads`."""
+        positions = [n for n, head in enumerate(self.heads) if head in heads]
+        return replace(
+            self,
+            weights=self.weights[positions],
+            is_masked=self.is_masked[positions],
+            heads=tuple(self.heads[n] for n in positions),
+        )
 
 
 @immutable_dataclass(kw_only=True)
@@ -170,26 +174,14 @@ def select_maps(
     scopes = select_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
     if selection.layers:
-        _check_indices_exist(
-            "layer", selection.layers, selected, {m.layer for m in selected} - {None}
-        )
+        _check_indices_exist("layer", selection.layers, selected, {m.layer for m in selected})
         selected = [m for m in selected if m.layer in selection.layers]
     if selection.heads:
         _check_indices_exist(
             "head", selection.heads, selected, {n for m in selected for n in m.heads}
         )
-        selected = [_select_heads(m, selection.heads) for m in selected]
+        selected = [m.select_heads(selection.heads) for m in selected]
     return tuple(m for m in selected if m.heads)
-
-
-def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
-    """Return an attention map with only the heads whose indices are in `heads`."""
-    positions = [n for n, head in enumerate(attention.heads) if head in heads]
-    return attention.select_heads(
-        attention.weights[positions],
-        attention.is_masked[positions],
-        tuple(attention.heads[n] for n in positions),
-    )
 
 
 def _check_indices_exist(
@@ -202,21 +194,17 @@ def _check_indices_exist(
         return
     names = escape_text(", ".join(m.scope for m in maps[:6]))
     more = f" and {len(maps) - 6} more" if len(maps) > 6 else ""
+    title = f"{noun} {unknown[0]} of `--{noun}s` does not exist"
     hint = f"no attention layer has a {noun} index: remove the option"
     if indices:
         hint = f"the {noun}s are {_format_number_list(indices)}"
-    raise_error(
-        "E0954",
-        f"{noun} {unknown[0]} of `--{noun}s` does not exist",
-        notes=[f"searched in {names}{more}"],
-        helps=[hint],
-    )
+    raise_error("E0954", title, notes=[f"searched in {names}{more}"], helps=[hint])
 
 
 def _format_number_list(indices: set[int]) -> str:
     """Format indices as a range (`0 to 5`) if they are consecutive, otherwise as a list."""
     ordered = sorted(indices)
-    if ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2:
+    if len(ordered) - 1 == ordered[-1] - ordered[0] > 1:
         return f"{ordered[0]} to {ordered[-1]}"
     return ", ".join(map(str, ordered[:24]))
 

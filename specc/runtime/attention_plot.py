@@ -60,20 +60,16 @@ class AttentionCapture:
     def _describe_omitted(self, maps: tuple[AttentionMap, ...]) -> str:
         """Return a note on the attention layers and heads that are not plotted."""
         maps_by_scope = {m.scope: m for m in self.attention_maps.maps}
-        has_omitted = len(maps) < len(maps_by_scope)
-        parts = []
-        if has_omitted:
-            names = escape_text(", ".join(m.scope for m in maps[:12]))
-            parts.append(f"plotted: `{names}`")
-        heads = sum(len(maps_by_scope[m.scope].heads) for m in maps)
+        plotted = [m.scope for m in maps]
+        omitted = [scope for scope in maps_by_scope if scope not in plotted]
+        parts = [f"plotted: `{escape_text(', '.join(plotted[:12]))}`"] if omitted else []
+        heads = sum(len(maps_by_scope[scope].heads) for scope in plotted)
         if (plotted_heads := sum(len(m.heads) for m in maps)) < heads:
             parts.append(f"{plotted_heads} of {heads} heads")
         if self.batch_size > 1:
-            verb = "" if has_omitted else "plotted: "
+            verb = "" if omitted else "plotted: "
             parts.append(f"{verb}the first of {self.batch_size} batch elements")
-        if has_omitted:
-            plotted = {m.scope for m in maps}
-            omitted = [scope for scope in maps_by_scope if scope not in plotted]
+        if omitted:
             more = f" and {len(omitted) - 12} more" if len(omitted) > 12 else ""
             names = escape_text(", ".join(omitted[:12]))
             parts.append(f"not plotted (select with --scope or --layers): {names}{more}")
@@ -86,14 +82,8 @@ def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
     for attention_map in maps:
         if remaining <= 0:
             break
-        head_count = len(attention_map.heads)
-        clipped = attention_map.select_heads(
-            attention_map.weights[:remaining],
-            attention_map.is_masked[:remaining],
-            attention_map.heads[:remaining],
-        )
-        selected.append(clipped)
-        remaining -= head_count
+        selected.append(attention_map.select_heads(attention_map.heads[:remaining]))
+        remaining -= len(attention_map.heads)
     return tuple(selected)
 
 
@@ -169,9 +159,8 @@ def _make_attention_maps(
     """
     graph, model = labeler.model.manifest.graph, labeler.model
     selected = select_scopes(list(weights), scope)
-    all_shapes = {n: np.shape(w) for n, w in weights.items()}
     # only attention weights with four non-empty axes can be plotted
-    shapes = {n: shape for n, shape in all_shapes.items() if len(shape) == 4 and all(shape)}
+    shapes = {n: np.shape(w) for n, w in weights.items() if np.ndim(w) == 4 and np.size(w)}
     if not shapes.keys() & {*selected}:
         title = f"attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])

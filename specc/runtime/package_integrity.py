@@ -31,6 +31,8 @@ from specc.io.safe_read import (
     read_regular_file,
 )
 
+CHANGED_CONTENT = "its content has changed since the package was written"
+
 
 def _explain_irregular_file(directory: Path, location: str) -> str:
     """Return the reason why the file `location` in a directory is not allowed: its path contains a
@@ -129,14 +131,9 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
     for name, digest in index.files.items():
         _check_size(directory, name, digest)
         # The content hashes of graphs are verified when the graphs are read.
-        if (
-            verify_contents
-            and name not in graphs
-            and compute_file_sha256(directory / name) != digest.sha256
-        ):
-            _raise_inconsistent(
-                directory, name, "its content has changed since the package was written"
-            )
+        is_verified = verify_contents and name not in graphs
+        if is_verified and compute_file_sha256(directory / name) != digest.sha256:
+            _raise_inconsistent(directory, name, CHANGED_CONTENT)
     for name, linked in index.linked_files.items():
         if reason := describe_file_mismatch(
             directory, name, linked, verifies_contents=verify_contents
@@ -157,11 +154,8 @@ def _check_size(directory: Path, name: str, digest: FileDigest) -> None:
     if size is None:
         _raise_inconsistent(directory, name, "it is missing, or it is not a regular file")
     if size != digest.bytes:
-        _raise_inconsistent(
-            directory,
-            name,
-            f"it has {size} bytes, but had {digest.bytes} when the package was written",
-        )
+        reason = f"it has {size} bytes, but had {digest.bytes} when the package was written"
+        _raise_inconsistent(directory, name, reason)
 
 
 def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
@@ -172,9 +166,7 @@ def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
     except UnreadableFileError as error:
         _raise_inconsistent(directory, name, f"it cannot be read: {error.reason}")
     if hashlib.sha256(data).hexdigest() != digest.sha256:
-        _raise_inconsistent(
-            directory, name, "its content has changed since the package was written"
-        )
+        _raise_inconsistent(directory, name, CHANGED_CONTENT)
     return data
 
 

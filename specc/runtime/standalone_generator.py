@@ -174,15 +174,11 @@ def read_compiled_settings(
     is_compiled_strategy = requested_strategy is None or (
         isinstance(requested_strategy, str) and requested_strategy == strategy
     )
-    options = [
-        option
-        for option in GENERATION_OPTIONS
-        if not option.strategies or (is_compiled_strategy and strategy in option.strategies)
-    ]
     return {
-        option.name: compiled_settings[RECORDED_SETTINGS[option.name]]
-        for option in options
-        if RECORDED_SETTINGS.get(option.name) in compiled_settings
+        option.name: compiled_settings[key]
+        for option in GENERATION_OPTIONS
+        if (key := RECORDED_SETTINGS.get(option.name, "")) in compiled_settings
+        and (not option.strategies or (is_compiled_strategy and strategy in option.strategies))
     }
 
 
