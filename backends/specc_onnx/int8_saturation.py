@@ -64,9 +64,10 @@ def avoid_int8_saturation(
 def read_model_proto(model: bytes) -> ModelProto | None:
     """Parse a serialized model. Return None if it cannot be read."""
     try:
-        return ModelProto.FromString(model)
+        proto: ModelProto = ModelProto.FromString(model)
     except DecodeError:
         return None
+    return proto
 
 
 @cache
