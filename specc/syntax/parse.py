@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Source, Span, raise_error
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import check_source_characters, raise_spec_too_long_error
-from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
+from specc.syntax.dsl.dsl_parser import parse_dsl
 
 Syntax = Literal["specc", "yaml"]
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
@@ -125,13 +125,3 @@ def decode_spec(data: bytes, name: str) -> Source:
             helps=["save the file as UTF-8"],
         )
     return check_source_characters(Source(name, text))
-
-
-__all__ = [
-    "convert_help_snippets_to_yaml",
-    "decode_spec",
-    "detect_syntax",
-    "parse_dsl",
-    "parse_expression",
-    "parse_spec",
-]
