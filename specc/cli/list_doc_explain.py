@@ -15,7 +15,10 @@ from specc.diagnostics.render import extract_docstring_summary
 from specc.diagnostics.suggest import find_similar_name, suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.frontend.builtins import BUILTINS
-from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_foreign_replacement
+from specc.frontend.foreign_names_and_options import (
+    RENAMED_STD_DEFINITIONS,
+    suggest_foreign_replacement,
+)
 from specc.io.safe_read import escape_text
 from specc.library.spec_file_lookup import (
     SpecLibrary,

@@ -22,7 +22,7 @@ from specc.frontend.elaboration_context import (
 )
 from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext
 from specc.frontend.expressions import select_conditional_branch
-from specc.frontend.foreign_names import match_options
+from specc.frontend.foreign_names_and_options import match_options
 from specc.frontend.name_lookup import evaluate_with_expected_type
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (

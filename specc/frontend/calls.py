@@ -11,7 +11,7 @@ from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
 from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, UnevaluatedCall
 from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext
 from specc.frontend.expressions import select_conditional_branch
-from specc.frontend.foreign_names import match_options, raise_unknown_option
+from specc.frontend.foreign_names_and_options import match_options, raise_unknown_option
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.name_lookup import (
     NAMED_CONSTANTS,

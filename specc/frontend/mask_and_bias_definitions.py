@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
 from specc.frontend.elaboration_context import EMPTY_NAMES, ElaborationContext, LexicalScope
 from specc.frontend.elaboration_limits_and_errors import EXPANSION_COST
-from specc.frontend.foreign_names import raise_unknown_option
+from specc.frontend.foreign_names_and_options import raise_unknown_option
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
     CombinedMask,

@@ -13,7 +13,7 @@ from specc.frontend.builtins.registry import BUILTINS
 from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.declared_types import is_function_type
 from specc.frontend.elaboration_context import LexicalScope, SpecNamespace, join_weight_path
-from specc.frontend.foreign_names import (
+from specc.frontend.foreign_names_and_options import (
     FOREIGN_LIBRARIES,
     suggest_builtin_for_qualified_name,
     suggest_foreign_replacement,

@@ -17,7 +17,7 @@ from specc.io.safe_read import escape_text
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_lexer import MAX_NESTING
 from specc.syntax.dsl.dsl_parser import parse_expression
-from specc.syntax.input_declarations import iterate_declared_inputs, resolve_declared_inputs
+from specc.syntax.inputs_section import iterate_declared_inputs, resolve_declared_inputs
 
 Entry = TypeVar("Entry", bound=ast.ConfigEntry)
 

@@ -14,7 +14,7 @@ from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
-from specc.syntax.input_declarations import iterate_declared_inputs
+from specc.syntax.inputs_section import iterate_declared_inputs
 from specc.weights.parameter_name_patterns import NamePattern, find_nearest_name
 
 UsableItem: TypeAlias = ast.Block | ast.Definition

@@ -24,7 +24,7 @@ from specc.syntax.dsl.dsl_parser import ExpectedTokens, find_expected_tokens
 from specc.syntax.dsl.expression_printer import format_inline_type
 from specc.syntax.dsl.syntax_errors import find_open_brackets
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
-from specc.syntax.input_declarations import iterate_declared_inputs
+from specc.syntax.inputs_section import iterate_declared_inputs
 
 VALUE_TERMINALS = {"NUMBER", "NAME"}
 

@@ -14,7 +14,7 @@ from support.onnx_sessions import open_silent_session
 
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
-from specc.frontend.foreign_names import FOREIGN_OPERATIONS
+from specc.frontend.foreign_names_and_options import FOREIGN_OPERATIONS
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
 

@@ -19,7 +19,7 @@ from specc.syntax.dsl.grammar_callbacks import (
     drop_absent_symbols,
     register_rule,
 )
-from specc.syntax.input_declarations import resolve_declared_inputs
+from specc.syntax.inputs_section import resolve_declared_inputs
 
 Argument: TypeAlias = ast.Expr | ast.Option
 

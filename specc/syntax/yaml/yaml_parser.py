@@ -8,7 +8,7 @@ from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_lexer import check_source_characters
 from specc.syntax.dsl.dsl_parser import DIM_NAME, SOURCE, truncate_diagnostics
-from specc.syntax.input_declarations import resolve_declared_inputs
+from specc.syntax.inputs_section import resolve_declared_inputs
 from specc.syntax.yaml import yaml_validation
 from specc.syntax.yaml.yaml_composer import (
     YamlEntry,

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_check_and_elaboration import check_spec
 from specc.driver.spec_loader import open_spec
 from specc.frontend.builtins import BUILTINS
-from specc.frontend.foreign_names import (
+from specc.frontend.foreign_names_and_options import (
     FOREIGN_OPERATIONS,
     FOREIGN_OPTIONS,
     RENAMED_STD_DEFINITIONS,
