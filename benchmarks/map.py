@@ -26,11 +26,11 @@ from unittest.mock import patch
 import numpy as np
 
 import specc
-from specc.batch_inference.block_runner import BlockInference, BlockRunner
+from specc.batch_inference.block_runner_and_crash_journal import BlockInference, BlockRunner
 from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest, plan_job
-from specc.batch_inference.row_batches import CostFormulas
+from specc.batch_inference.row_batches_and_cost_model import CostFormulas
 from specc.runtime.batched_generation import (
     generate_in_batches,
     make_continuous_batch,

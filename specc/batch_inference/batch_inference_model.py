@@ -12,7 +12,7 @@ from specc.batch_inference.result_columns import (
     GraphOutputColumns,
     LengthPadding,
 )
-from specc.batch_inference.row_batches import CostFormulas, InputRow, RowConverter
+from specc.batch_inference.row_batches_and_cost_model import CostFormulas, InputRow, RowConverter
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specc.batch_inference.block_runner import BlockRunner
+from specc.batch_inference.block_runner_and_crash_journal import BlockRunner
 from specc.batch_inference.job_plan_and_part_files import (
     PLAN_DIRECTORY,
     BlockStatistics,

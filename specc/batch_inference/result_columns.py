@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from specc.batch_inference.columns_and_parquet import ColumnType, TableColumn
-from specc.batch_inference.row_batches import InputRow, get_batch_dim
+from specc.batch_inference.row_batches_and_cost_model import InputRow, get_batch_dim
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays

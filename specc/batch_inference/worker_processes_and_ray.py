@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any, NoReturn, TextIO
 
-from specc.batch_inference.block_runner import BlockRunner
+from specc.batch_inference.block_runner_and_crash_journal import BlockRunner
 from specc.batch_inference.job_plan_and_part_files import PLAN_DIRECTORY, BlockStatistics, read_plan
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.io.json_io import JsonFields

@@ -5,7 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specc.batch_inference.job_plan_and_part_files import BatchLimits
-from specc.batch_inference.row_batches import InputRow, count_batch_positions, make_batches
+from specc.batch_inference.row_batches_and_cost_model import (
+    InputRow,
+    count_batch_positions,
+    make_batches,
+)
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=0, max_size=80)
 LIMITS = st.builds(

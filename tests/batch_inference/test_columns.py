@@ -15,7 +15,7 @@ from specc.batch_inference import columns_and_parquet
 from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.columns_and_parquet import ColumnType, TableColumn
 from specc.batch_inference.job_plan_and_part_files import encode_part
-from specc.batch_inference.row_batches import InputRow
+from specc.batch_inference.row_batches_and_cost_model import InputRow
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer

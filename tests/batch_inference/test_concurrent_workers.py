@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.batch_inference.block_runner import BlockRunner, CrashJournal
+from specc.batch_inference.block_runner_and_crash_journal import BlockRunner, CrashJournal
 from specc.batch_inference.data_files import find_data_files
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_plan_and_part_files import read_plan
@@ -19,7 +19,7 @@ from specc.diagnostics.diagnostic import SpeccError
 HOLDS = """
 import sys
 from pathlib import Path
-from specc.batch_inference.block_runner import CrashJournal
+from specc.batch_inference.block_runner_and_crash_journal import CrashJournal
 with CrashJournal.open(Path(sys.argv[1])) as journal:
     journal.record_started_rows([3, 4])
     print("begun", flush=True)
@@ -83,7 +83,7 @@ def test_finished_blocks_are_not_repeated(
     plan = read_plan(out)
     assert plan is not None
     blocks, told = BlockRunner.open(plan, out), list[int]()
-    monkeypatch.setattr("specc.batch_inference.block_runner.write_part", None)
+    monkeypatch.setattr("specc.batch_inference.block_runner_and_crash_journal.write_part", None)
     assert blocks.run_block(1, told.append).row_count == 2
     assert told == [2]
 

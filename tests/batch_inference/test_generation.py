@@ -12,7 +12,7 @@ import pytest
 from support.small_configs import SMALL_CONFIGS
 
 import specc
-import specc.batch_inference.block_runner
+import specc.batch_inference.block_runner_and_crash_journal
 from specc.batch_inference.batch_inference_model import GenerativeBatchModel
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_planner import JobRequest, plan_job
@@ -116,7 +116,7 @@ def test_killed_job_resumes_with_the_same_output(
     monkeypatch: pytest.MonkeyPatch,
     when: int,
 ) -> None:
-    real, count = specc.batch_inference.block_runner.append_journal_line, 0
+    real, count = specc.batch_inference.block_runner_and_crash_journal.append_journal_line, 0
 
     def append_and_crash(path: Path, line: str) -> None:
         nonlocal count
@@ -128,7 +128,11 @@ def test_killed_job_resumes_with_the_same_output(
             raise SimulatedCrash
         real(path, line)
 
-    monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append_and_crash)
+    monkeypatch.setattr(
+        specc.batch_inference.block_runner_and_crash_journal,
+        "append_journal_line",
+        append_and_crash,
+    )
     with suppress(SimulatedCrash):
         run_job(make_job_request(generator, data, tmp_path))
     report = run_job(make_job_request(generator, data, tmp_path))

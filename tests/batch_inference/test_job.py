@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from support.map_jobs import ROW_COUNT, hash_parts, make_job, read_rows
 
 import specc
-import specc.batch_inference.block_runner
+import specc.batch_inference.block_runner_and_crash_journal
 import specc.batch_inference.job_plan_and_part_files
 from specc.batch_inference.batch_inference_model import BatchInferenceModel
-from specc.batch_inference.block_runner import BlockRunner
+from specc.batch_inference.block_runner_and_crash_journal import BlockRunner
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.batch_inference.job_planner import plan_job
-from specc.batch_inference.row_batches import InputRow
+from specc.batch_inference.row_batches_and_cost_model import InputRow
 from specc.batch_inference.worker_processes_and_ray import LocalEngine
 from specc.diagnostics.diagnostic import SpeccError
 
@@ -87,11 +87,15 @@ def crash_at_write(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., 
             raise SimulatedCrash
         added(path, line)
 
-    added = specc.batch_inference.block_runner.append_journal_line
+    added = specc.batch_inference.block_runner_and_crash_journal.append_journal_line
     monkeypatch.setattr(
         specc.batch_inference.job_plan_and_part_files, "write_file_atomically", write_and_crash
     )
-    monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append_and_crash)
+    monkeypatch.setattr(
+        specc.batch_inference.block_runner_and_crash_journal,
+        "append_journal_line",
+        append_and_crash,
+    )
     return write_and_crash
 
 
@@ -115,9 +119,9 @@ def test_killed_job_loses_and_repeats_no_row(
             with suppress(SimulatedCrash):
                 run_job(make_job(small, data, out))
     twice = any(
-        count >= specc.batch_inference.block_runner.MAX_ATTEMPTS
+        count >= specc.batch_inference.block_runner_and_crash_journal.MAX_ATTEMPTS
         for path in out.glob("_specc/*.now")
-        for count in specc.batch_inference.block_runner.CrashJournal.open(
+        for count in specc.batch_inference.block_runner_and_crash_journal.CrashJournal.open(
             path
         ).crash_counts.values()
     )

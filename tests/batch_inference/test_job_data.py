@@ -11,9 +11,9 @@ import pytest
 from support.map_jobs import ROW_COUNT, hash_parts, make_job, read_rows
 
 import specc
-import specc.batch_inference.block_runner
+import specc.batch_inference.block_runner_and_crash_journal
 import specc.batch_inference.job_plan_and_part_files
-from specc.batch_inference.block_runner import BlockRunner
+from specc.batch_inference.block_runner_and_crash_journal import BlockRunner
 from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_plan_and_part_files import (
     BatchLimits,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.preprocessing_records import parse_input_record
 
-from specc.batch_inference.row_batches import _decode_pixels
+from specc.batch_inference.row_batches_and_cost_model import _decode_pixels
 from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.image_processor_config import read_image_options
 from specc.preprocessing.image_tiles_and_patches import flatten_patches, preprocess_pixels

@@ -9,7 +9,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.batch_inference.row_batches import RowConverter
+from specc.batch_inference.row_batches_and_cost_model import RowConverter
 from specc.cli.run_inputs import parse_input_arguments
 from specc.diagnostics.diagnostic import SpeccError
 

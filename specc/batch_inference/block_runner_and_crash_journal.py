@@ -23,7 +23,7 @@ from specc.batch_inference.job_plan_and_part_files import (
     write_part,
 )
 from specc.batch_inference.result_columns import ERROR_COLUMN
-from specc.batch_inference.row_batches import (
+from specc.batch_inference.row_batches_and_cost_model import (
     UNREADABLE_ROW_CODE,
     InputRow,
     count_batch_positions,
