@@ -42,7 +42,11 @@ from specc.preprocessing.preprocessing_records import (
     WordTokenizer,
 )
 from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
-from specc.preprocessing.vocabulary import find_unreachable_words, read_vocabulary
+from specc.preprocessing.vocabulary import (
+    explain_unreachable_words,
+    find_unreachable_words,
+    read_vocabulary,
+)
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
@@ -375,15 +379,7 @@ def warn_unreachable_tokens(program: Program, config: PreprocessingConfig) -> It
                 "W0756",
                 f"the tokenizer of `{name}` can never produce the tokens {listed}{more}",
                 Label.from_span(span, "tokenized with this vocabulary"),
-                notes=tuple(_explain_unreachable(record, words)),
+                notes=tuple(explain_unreachable_words(record, words)),
                 helps=("write the tokens as they occur in texts",),
                 severity="warning",
             )
-
-
-def _explain_unreachable(record: WordTokenizer, words: list[str]) -> Iterator[str]:
-    """Yield why no text produces some tokens: they contain whitespace or uppercase letters."""
-    if any(c.isspace() for word in words for c in word):
-        yield "texts are split at white space, so no token contains any"
-    if record.do_lower_case and any(word != word.lower() for word in words):
-        yield "`lower=true` lowercases every text"

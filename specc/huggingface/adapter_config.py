@@ -146,9 +146,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
 
 
 def _read_list(config: JsonObject, key: str, item_type: type[Item]) -> list[Item] | None:
-    """Read the list under a key. An integer becomes a list of one item. Return None for a string or
-    null.
-    """
+    """Read the list under a key. An integer becomes a list. Return None for a string or null."""
     value = _read_value(config, key)
     if isinstance(value, str) or value is None:
         return None

@@ -36,7 +36,7 @@ class _Defaults:
     defaults of its options.
     """
 
-    filter: int
+    filter: int = 2
     size: tuple[int, ...] = ()
     channel_stats: tuple[tuple[float, ...], tuple[float, ...]] = _HALF_STATS
     resizes_short_edge: bool = False
@@ -53,28 +53,28 @@ _CLIP = _Defaults(
     size=(224,), filter=3, channel_stats=_CLIP_STATS, resizes_short_edge=True, crop=224
 )
 _BLIP = _Defaults(size=(384, 384), filter=3, channel_stats=_CLIP_STATS)
-_DETR = _Defaults(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=1)
+_DETR = _Defaults(size=(800, 1333), channel_stats=_IMAGENET_STATS, side_multiple=1)
 _CLASS_DEFAULTS: Mapping[str, _Defaults] = {
-    "ViT": _Defaults(size=(224, 224), filter=2),
+    "ViT": _Defaults(size=(224, 224)),
     "DeiT": _Defaults(size=(256, 256), filter=3, crop=224),
     "Beit": _Defaults(size=(224, 224), filter=3),
     "CLIP": _CLIP,
     "Bit": _CLIP,
     "Siglip": _Defaults(size=(224, 224), filter=3, resizes_short_edge=True),
     "Blip": _BLIP,
-    "Gemma3": _Defaults(size=(224, 224), filter=2),
+    "Gemma3": _Defaults(size=(224, 224)),
     "GotOcr2": _BLIP,
     "ConvNext": _Defaults(size=(384,), filter=3, resizes_short_edge=True, crop_ratio=224 / 256),
-    "Segformer": _Defaults(size=(512, 512), filter=2, channel_stats=_IMAGENET_STATS),
+    "Segformer": _Defaults(size=(512, 512), channel_stats=_IMAGENET_STATS),
     "Detr": _DETR,
     "ConditionalDetr": _DETR,
     "DeformableDetr": _DETR,
     "GroundingDino": _DETR,
-    "RTDetr": _Defaults(size=(640, 640), filter=2, channel_stats=_IMAGENET_STATS, normalize=False),
-    "Mask2Former": _Defaults(size=(384, 384), filter=2, channel_stats=_IMAGENET_STATS),
+    "RTDetr": _Defaults(size=(640, 640), channel_stats=_IMAGENET_STATS, normalize=False),
+    "Mask2Former": _Defaults(size=(384, 384), channel_stats=_IMAGENET_STATS),
     "OwlViT": _Defaults(size=(768, 768), filter=3, channel_stats=_CLIP_STATS),
-    "Yolos": _Defaults(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16),
-    "Donut": _Defaults(size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True),
+    "Yolos": _Defaults(size=(800, 1333), channel_stats=_IMAGENET_STATS, side_multiple=16),
+    "Donut": _Defaults(size=(2560, 1920), channel_stats=_IMAGENET_STATS, is_page=True),
 }
 _IDEFICS3 = _Defaults(filter=1, sizing="tiles", settings={"size": 1456, "max_image_size": 364})
 _SIZED_DEFAULTS: Mapping[str, _Defaults] = {
@@ -97,12 +97,8 @@ _SIZED_DEFAULTS: Mapping[str, _Defaults] = {
     "LlavaOnevision": _Defaults(
         filter=3, channel_stats=_CLIP_STATS, sizing="anyres", settings={"size": 384}
     ),
-    "Owlv2": _Defaults(
-        filter=2, channel_stats=_CLIP_STATS, sizing="square", settings={"size": 960}
-    ),
-    "Siglip2": _Defaults(
-        filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
-    ),
+    "Owlv2": _Defaults(channel_stats=_CLIP_STATS, sizing="square", settings={"size": 960}),
+    "Siglip2": _Defaults(sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}),
 }  # fmt: skip
 """Default settings of image processors whose output size depends on the size of the image."""
 _CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
@@ -211,9 +207,7 @@ class ImageSettingsReader:
         return float(value)
 
     def read_bool(self, key: str, default: bool) -> bool:
-        """Return the boolean under a key, or `default` if the key is absent. A null value means
-        False.
-        """
+        """Return the boolean under a key, or `default` if the key is absent. Null means False."""
         member = self.file.find_member(key)  # transformers treats null as False
         value = default if member is None else member.value.to_plain()
         if not isinstance(value, bool | None):

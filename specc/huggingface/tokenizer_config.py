@@ -232,9 +232,7 @@ GENERATED_SETTINGS: Mapping[str, str] = {
 
 
 def drop_out_of_vocab_ids(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
-    """Remove ids outside the vocabulary from `FILTERING_SETTINGS`. Yield a remark for each affected
-    key.
-    """
+    """Remove ids outside the vocabulary from `FILTERING_SETTINGS`. Yield a remark for each key."""
     vocabulary = _read_vocabulary(model)
     for name, key in FILTERING_SETTINGS.items():
         value = settings.get(name)

@@ -49,6 +49,14 @@ def find_unreachable_words(record: WordTokenizer) -> list[str]:
     ]
 
 
+def explain_unreachable_words(record: WordTokenizer, words: list[str]) -> Iterator[str]:
+    """Yield why no text produces some tokens: they contain whitespace or uppercase letters."""
+    if any(c.isspace() for word in words for c in word):
+        yield "texts are split at white space, so no token contains any"
+    if record.do_lower_case and any(word != word.lower() for word in words):
+        yield "`lower=true` lowercases every text"
+
+
 def _split_words(text: str, record: WordTokenizer) -> Iterator[tuple[int, int]]:
     """Yield the start and end offset of each word in a text."""
     ids_by_word = _map_words_to_ids(record.vocab)

@@ -310,9 +310,7 @@ class _FormatChooser:
         )
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
-        """Return the storage format of a weight that is quantized to `kind`, in the target's weight
-        layout.
-        """
+        """Return the storage format of a weight quantized to `kind`, in the target's layout."""
         is_per_channel = self.layout == "columns" and _needs_row_layout(kind, uses)
         if is_per_channel or kind in ("int8", "int8-tensor"):
             # integer MatMul kernels read `[in, out]`, but embedding tables and expert weights are

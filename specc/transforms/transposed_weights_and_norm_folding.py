@@ -136,9 +136,7 @@ class _ValueUsers:
         return FoldedNorm(names[0], "".join(names[1:]), tuple(weights.items()))
 
     def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
-        """Return True if `norm` is the only user of `parameters`, so a fold affects no other
-        user.
-        """
+        """Return True if only `norm` uses `parameters`, so a fold affects no other user."""
         return all(a in self.names and self.users_by_value[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:

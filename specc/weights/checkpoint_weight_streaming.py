@@ -145,9 +145,7 @@ class CheckpointBinding:
         return self.find_tensor_byte_range(expr) if expr is not None else None
 
     def find_tensor_byte_range(self, expr: Expr) -> TensorByteRange | None:
-        """Return the stored bytes that equal the value of `expr`, or None if the value must be
-        computed.
-        """
+        """Return the stored bytes that equal the value of `expr`, or None if it is computed."""
         view, checkpoint = find_stored_byte_range(expr, self.checkpoint.tensors), self.checkpoint
         computed_tensors = checkpoint.adapted_tensors | checkpoint.decoded_tensors
         return None if view and view.tensor in computed_tensors else view

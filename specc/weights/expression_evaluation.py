@@ -104,9 +104,7 @@ def split_concatenation(expr: Expr) -> Iterator[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class TensorByteRange:
-    """A contiguous range of a tensor's stored bytes. `offset` is relative to the start of the
-    tensor.
-    """
+    """A contiguous range of a tensor's stored bytes. `offset` is relative to the tensor's start."""
 
     tensor: str
     offset: int

@@ -148,9 +148,7 @@ class LoraAdapter:
     def _find_factor_pair(
         self, module: str, parts: Mapping[str, str], roles: tuple[str, str]
     ) -> tuple[str, str]:
-        """Return the names of the LoRA A and B tensors of a module. Raise E0530 if the tensors are
-        invalid.
-        """
+        """Return the names of a module's LoRA A and B tensors. Raise E0530 if they are invalid."""
         if missing := [role for role in roles if role not in parts]:
             letter = "A" if missing[0].endswith("a") else "B"
             self._raise_broken(f"missing `lora_{letter}` of `{module}`")
@@ -208,9 +206,7 @@ class AdaptedCheckpoint(Checkpoint):
         return (*self.files, self.adapter.file)
 
     def get_file(self, name: str) -> TensorFile:
-        """Return the file of a tensor, which is the adapter file if the adapter adds or replaces
-        the tensor.
-        """
+        """Return the file of a tensor: the adapter file if the adapter adds or replaces it."""
         change = self.changes.get(name)
         is_in_adapter = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if is_in_adapter else self.base.get_file(name)

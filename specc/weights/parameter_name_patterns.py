@@ -321,9 +321,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
 
 
 def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
-    """Return namings with a prefix that match at least one tensor, sorted by decreasing number of
-    matches.
-    """
+    """Return namings with a prefix that match any tensor, by decreasing number of matches."""
     counts: Counter[ParameterNaming] = Counter()
     for longer, shorter in ((names, tensors), (tensors, names)):
         for name in longer:

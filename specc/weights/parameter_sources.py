@@ -57,9 +57,7 @@ class ParameterSource(Protocol):
         ...
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield values as little-endian bytes in C order. A chunk is valid until the next
-        iteration.
-        """
+        """Yield values as little-endian bytes in C order. A chunk is valid until the next one."""
         ...
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:

@@ -242,9 +242,7 @@ def find_copyable_quantized_weights(values: ParameterSource) -> Mapping[str, Pac
 
 
 def make_scale_source(values: ParameterSource) -> ParameterSource:
-    """Return a parameter source whose values are the scales of dequantized parameters, one scale
-    per element.
-    """
+    """Return a source of the scales of dequantized parameters, one scale per element."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))

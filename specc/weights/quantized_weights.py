@@ -161,9 +161,7 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def tensor_roles(self) -> Mapping[str, tuple[str, TensorRole]]:
-        """The weight and the role (codes, scales or zero points) of each stored tensor, by tensor
-        name.
-        """
+        """The weight and role (codes, scales or zero points) of each stored tensor, by its name."""
         return {
             format.format_tensor_name(name, role): (name, role)
             for name, format in self.plan.items()
@@ -268,9 +266,7 @@ class QuantizedWeights(ParameterOverrides):
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
 
     def _iterate_rows(self, name: str, values: ParameterSource | None = None) -> Iterator[Array]:
-        """Yield float32 rows `[chunk, in]`, one per output channel, from `values` or by default
-        from `base`.
-        """
+        """Yield float32 rows `[chunk, in]`, one per output channel, from `values` or `base`."""
         stream = self.streams[name]
         chunk_rows, gptq_chunk_rows = (
             max(1, elements // max(stream.in_channels, 1))

@@ -378,9 +378,7 @@ def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
 
 
 def resolve_first_present(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
-    """Replace each `first_present` with its first option whose tensors exist, or with its last
-    option.
-    """
+    """Replace each `first_present` with its first option whose tensors exist, or with its last."""
     resolved = expr.map_operands(lambda operand: resolve_first_present(operand, is_present))
     if not isinstance(resolved, FirstPresentExpr):
         return resolved

@@ -274,9 +274,7 @@ class Initializer:
         return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
 
     def compute_bound(self, shape: tuple[int, ...]) -> float:
-        """Return the bound b of the uniform distribution within ±b for a parameter of shape
-        `shape`.
-        """
+        """Return the bound b of the uniform distribution within ±b for a parameter's `shape`."""
         if self.kind == "uniform":
             return self.value
         weight = shape[1:] if self.kind == "fan_in_each" else shape
@@ -284,9 +282,7 @@ class Initializer:
 
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:
-    """Parse an initializer such as `normal(0.02)`. Raise E0516 at `span` if the initializer is
-    invalid.
-    """
+    """Parse an initializer such as `normal(0.02)`. Raise E0516 at `span` if it is invalid."""
     match = _INITIALIZER_PATTERN.fullmatch(text)
     kind, number = match.groups() if match else ("", None)
     if kind in PLAIN_KINDS and number is None:

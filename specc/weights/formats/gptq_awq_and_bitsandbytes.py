@@ -105,9 +105,7 @@ def infer_awq_layout(
 def infer_llm_int8_layout(
     _: StoredTensors, lengths: Lengths, __: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of an LLM.int8 weight of bitsandbytes, `[out, in]`, with per-channel absmax
-    scales.
-    """
+    """Return the layout of an LLM.int8 weight, `[out, in]`, with per-channel absmax scales."""
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
         scales = decode_scales(tensors[".SCB"][rows]) / np.float32(127)

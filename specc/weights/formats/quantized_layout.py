@@ -62,9 +62,7 @@ def check_tensor_pattern(tensor_name: str, tensor: Array, pattern: str, lengths:
 
 
 def check_element_count(name: str, count: int, expected: int) -> None:
-    """Raise LayoutError unless a tensor has the number of elements that the shapes of the other
-    tensors imply.
-    """
+    """Raise LayoutError unless a tensor has the number of elements that other tensors imply."""
     if count != expected:
         raise LayoutError(f"{name}: {count} values, expected {expected}")
 

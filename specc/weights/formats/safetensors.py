@@ -39,9 +39,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class TensorFile(Closeable):
-    """An open, validated safetensors file. The values of `transformed_tensors` are changed when
-    they are read.
-    """
+    """An open, validated safetensors file. Reading changes the values of `transformed_tensors`."""
 
     transformed_tensors: Set[str] = frozenset()
 
@@ -96,9 +94,7 @@ class TensorFile(Closeable):
     def _read_blocks(
         self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
-        """Yield bytes of a tensor with double buffering: one buffer is read while the other buffer
-        is filled.
-        """
+        """Yield bytes of a tensor with double buffering: one buffer is filled while one is read."""
         self.check_unchanged()
         for position in range(0, count, CHUNK_BYTES):
             buffers.reverse()
@@ -108,9 +104,7 @@ class TensorFile(Closeable):
         self.check_unchanged()
 
     def iterate_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
-        """Yield all bytes in order, each chunk with its tensor ("" for bytes between tensors) and
-        offset.
-        """
+        """Yield all bytes in order, each chunk with its tensor ("" between tensors) and offset."""
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         # all tensors use the same pair of buffers, because allocating new memory is slow
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
