@@ -351,15 +351,11 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReadOptions)
         file = reader.config_file.span.source.name
         keys_text = [f'"{k}"' for k in keys]
         title = f"`{path}` has no value: {' or '.join(keys_text)} is not in {file}"
-        if nested_keys := _find_nested_keys(reader.config_file, keys):
+        names = {key.rpartition(".")[2] for key in keys}
+        paths = [path for path, _ in reader.config_file.iterate_members()]
+        if nested_keys := [path for path in paths if path.rpartition(".")[2] in names]:
             notes.append(f"{file} has {', '.join(nested_keys[:4])}")
             sources = dict.fromkeys((*nested_keys[:2], *keys))
             helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in sources))
     primary = Label.from_span(entry.span, "declared here, without a default")
     raise SpeccError(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))
-
-
-def _find_nested_keys(file: JsonObject, keys: list[str]) -> list[str]:
-    """Return the paths in a config file that end in one of the keys, for a suggestion."""
-    names = {key.rpartition(".")[2] for key in keys}
-    return [path for path, _ in file.iterate_members() if path.rpartition(".")[2] in names]

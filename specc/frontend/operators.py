@@ -114,15 +114,11 @@ def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
-        span, origin_span = side.span, origin and origin.span
+        span, source = side.span, origin and origin.span
         # a literal in the expression needs no note on its origin
-        if span and origin_span and not _has_same_start(span, origin_span):
-            notes.append(f"`{span.text}` is defined in {origin_span}")
+        if span and source and (span.source is not source.source or span.start != source.start):
+            notes.append(f"`{span.text}` is defined in {source}")
     return notes
-
-
-def _has_same_start(first: Span, second: Span) -> bool:
-    return first.source is second.source and first.start == second.start
 
 
 def _suggest_divisors(

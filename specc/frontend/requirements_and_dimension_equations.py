@@ -258,15 +258,11 @@ def check_requirement(
         return
     names = sorted(collect_variable_names(condition), key=lambda name: name.path)
     values = {n.path: resolve_name(n, env, is_quiet=True) for n in names}
-    value_texts = _format_values(values)
+    value_texts = [f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str)]
     primary, related_labels = _make_requirement_labels(condition, values, assignment_spans)
     title = statement.because or "a requirement of this spec is not met"
-    notes = (value_texts,) if value_texts else ()
+    notes = (", ".join(value_texts),) if value_texts else ()
     raise SpeccError(Diagnostic("E0404", title, primary, tuple(related_labels), notes))
-
-
-def _format_values(values: Mapping[str, EvalResult]) -> str:
-    return ", ".join(f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str))
 
 
 def _make_requirement_labels(

@@ -67,16 +67,13 @@ def find_unused_names_in_files(
                 warnings.append(
                     make_unused_warning(description, name, item.name_span, used_names, remedy)
                 )
-        file_warnings += [(file, d) for d in sorted(warnings, key=_get_offset)]
+        warnings.sort(key=lambda d: d.primary.span.start if d.primary else 0)
+        file_warnings += [(file, d) for d in warnings]
     return file_warnings
 
 
 def _list_items(file: ast.File) -> list[UsableItem]:
     return [i for i in file.items if isinstance(i, UsableItem)]
-
-
-def _get_offset(warning: Diagnostic) -> int:
-    return warning.primary.span.start if warning.primary else 0
 
 
 def collect_names(*nodes: ast.Node | None) -> set[str]:
