@@ -30,7 +30,7 @@ from specc.batch_inference.block_runner_and_crash_journal import BlockInference,
 from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest, plan_job
-from specc.batch_inference.row_batches_and_cost_model import CostFormulas
+from specc.batch_inference.row_batches_and_cost_model import CostModel
 from specc.runtime.batched_generation import (
     generate_in_batches,
     make_continuous_batch,
@@ -190,7 +190,7 @@ def _compute_overhead(table: MapBenchmark) -> float:
 
 def _measure_memory(table: MapBenchmark) -> Iterator[str]:
     """Yield the memory that the cost model predicts for batches of the longest rows."""
-    formulas = CostFormulas.from_graph(specc.load(table.model).manifest.graph)
+    formulas = CostModel.from_graph(specc.load(table.model).manifest.graph)
     limit, longest = BatchLimits().max_bytes, max(map(len, table.rows))
     yield "| batch size | sequence length | peak memory of activations by the cost model, MB |"
     yield "|---|---|---|"

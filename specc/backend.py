@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specc.artifact.package_index_and_format_versions import WeightFileMetadata
     from specc.ir.array import Array
     from specc.ir.graph import Graph, Value
-    from specc.ir.model_definition import DecodeState, KVCache, ModelSource
+    from specc.ir.model_definition import DecodeState, KVCacheNames, ModelSource
     from specc.ir.target import Target
     from specc.weights.external_data import ExternalDataPlan
     from specc.weights.parameter_sources import ParameterSource
@@ -112,9 +112,9 @@ class CompilerBackend(Protocol):
     def get_target(self, name: str) -> "Target":
         """Return the target `name`. Raise E0822 for an unknown target."""
 
-    def find_kv_buffers(
+    def find_in_place_kv_caches(
         self, graph: "Graph", states: Sequence["DecodeState"], target: "Target", opset: int
-    ) -> tuple["KVCache", ...]:
+    ) -> tuple["KVCacheNames", ...]:
         """Return the KV caches of a step graph that the target can update in place."""
 
     def write_model(
@@ -207,7 +207,7 @@ class BoundSession(Protocol):
         """Run the model on `inputs` and the bound inputs. Raise E0924 if the run fails."""
 
 
-class Computation(Protocol):
+class Executable(Protocol):
     """A function that maps arrays by input name to arrays by output name."""
 
     @property
@@ -218,7 +218,7 @@ class Computation(Protocol):
         """Compute all outputs. Raise E0907, E0910 to E0912, or E0924 if the run fails."""
 
 
-class Session(Computation, Protocol):
+class Session(Executable, Protocol):
     """A loaded model. Optional inputs have a default value in the model."""
 
     @property
@@ -302,13 +302,13 @@ class ModelFile(Protocol):
 
     def open_with_static_shapes(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
-    ) -> Computation:
+    ) -> Executable:
         """Open the model with static dimension sizes and static input shapes."""
 
     def open_without_activation_quantization(self, provider: str, threads: int = 0) -> Session:
         """Open a copy of the model without activation quantization (weight-only)."""
 
-    def open_with_quantized_matmuls(
+    def open_with_quantized_matmul_outputs(
         self, provider: str
     ) -> tuple[Session, tuple[QuantizedMatMul, ...]]:
         """Open a copy of the model that outputs the operands and results of quantized MatMuls."""

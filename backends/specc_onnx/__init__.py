@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import specc_onnx
     from specc.backend import CompilerBackend, RunnerBackend
     from specc_onnx.generate.generator_model import build_generation_model
-    from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
+    from specc_onnx.lower.kv_buffer_attention import find_in_place_kv_caches
     from specc_onnx.lower.onnx_targets import DEFAULT_OPSET, TARGETS, get_target
     from specc_onnx.model_reader import parse_model, read_model
     from specc_onnx.write.model_writer import write_model
@@ -26,7 +26,7 @@ __all__ = [
     "BuiltModel",
     "build_generation_model",
     "build_model",
-    "find_kv_buffers",
+    "find_in_place_kv_caches",
     "get_target",
     "parse_model",
     "read_model",

@@ -44,7 +44,7 @@ from specc_onnx.write.quantization_probes import (
 )
 
 
-def measure_weight_memory(model: ModelProto) -> WeightFootprint:
+def compute_weight_memory(model: ModelProto) -> WeightFootprint:
     """Return the number of weight elements, and the weights' size in bytes on disk and in memory.
     ONNX Runtime applies a `Cast` of a weight once, at load time, so a weight that is cast to a
     wider type takes more memory than disk space.
@@ -113,7 +113,7 @@ class OnnxModelFile:
 
     def compute_weight_footprint(self) -> WeightFootprint:
         """Return the number of weight elements and their bytes on disk and in memory."""
-        return measure_weight_memory(self.model)
+        return compute_weight_memory(self.model)
 
     def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, Array]:
         """Read each parameter's value from its initializer. `initializer_names` maps parameters to
@@ -188,7 +188,7 @@ class OnnxModelFile:
         remove_activation_quantization(copy)
         return self._open_model(copy, provider, threads, without_activation_quantization=True)
 
-    def open_with_quantized_matmuls(
+    def open_with_quantized_matmul_outputs(
         self, provider: str
     ) -> tuple[OrtModel, tuple[QuantizedMatMul, ...]]:
         """Load a model copy that also outputs the operands and results of quantized MatMuls."""

@@ -16,7 +16,10 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
 
     a[*s]... -> a[*t]
     """
-    keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
+    keep, steps = (
+        op.split_operands(operands).keep,
+        operands[op.first_body_operand_index].shape[op.axis],
+    )
 
     def select_unpadded(t: int, new_value: Tensor, old_value: Tensor | None) -> Tensor:
         # At a padded position, the state is unchanged and the output is zeros.

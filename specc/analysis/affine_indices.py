@@ -39,8 +39,8 @@ ZERO_LENGTH = Dim.from_value(0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineIndex:
     """The affine function `query_coefficient · t + key_coefficient · u +
-    length_sum / length_divisor + c` of query time `t` and key time `u`, where
-    `min_offset <= c <= max_offset`. `length_sum` is a sum of
+    symbolic_length / length_divisor + c` of query time `t` and key time `u`, where
+    `min_offset <= c <= max_offset`. `symbolic_length` is a sum of
     symbolic dimensions without a constant term.
     """
 
@@ -48,7 +48,7 @@ class AffineIndex:
     key_coefficient: Fraction = ZERO
     min_offset: Fraction = ZERO
     max_offset: Fraction = ZERO
-    length_sum: Dim = ZERO_LENGTH
+    symbolic_length: Dim = ZERO_LENGTH
     length_divisor: int = 1
 
     def multiply(self, factor: Fraction) -> "AffineIndex":
@@ -59,7 +59,7 @@ class AffineIndex:
             key_coefficient=self.key_coefficient * factor,
             min_offset=low,
             max_offset=high,
-            length_sum=self.length_sum * factor.numerator,
+            symbolic_length=self.symbolic_length * factor.numerator,
             length_divisor=self.length_divisor * factor.denominator,
         )
 
@@ -75,15 +75,17 @@ class AffineIndex:
             key_coefficient=self.key_coefficient + other.key_coefficient,
             min_offset=self.min_offset + other.min_offset,
             max_offset=self.max_offset + other.max_offset,
-            length_sum=self.length_sum * (divisor // self.length_divisor)
-            + other.length_sum * (divisor // other.length_divisor),
+            symbolic_length=self.symbolic_length * (divisor // self.length_divisor)
+            + other.symbolic_length * (divisor // other.length_divisor),
             length_divisor=divisor,
         )
 
     @property
     def constant_value(self) -> Fraction | None:
         """The value of the function if it is the same at all positions, otherwise None."""
-        is_constant = self.query_coefficient == self.key_coefficient == 0 and self.length_sum == 0
+        is_constant = (
+            self.query_coefficient == self.key_coefficient == 0 and self.symbolic_length == 0
+        )
         return self.min_offset if is_constant and self.min_offset == self.max_offset else None
 
 
@@ -93,11 +95,11 @@ MaybeAffineIndex: TypeAlias = AffineIndex | None
 AffineIndexSearch: TypeAlias = Generator[QueryKeyTensor, MaybeAffineIndex, MaybeAffineIndex]
 
 
-def split_length_constant(length: Dim) -> AffineIndex:
+def convert_length_to_affine_index(length: Dim) -> AffineIndex:
     """Split an axis size into a constant and symbolic terms, as an affine function."""
     number = dict(length.terms).get((), 0)
     return AffineIndex(
-        min_offset=Fraction(number), max_offset=Fraction(number), length_sum=length - number
+        min_offset=Fraction(number), max_offset=Fraction(number), symbolic_length=length - number
     )
 
 
@@ -123,9 +125,9 @@ def solve_offset_interval(difference: AffineIndex, is_strict: bool, qk: QueryKey
 
 def _is_nonnegative(difference: AffineIndex, qk: QueryKeyTensor) -> bool:
     """Return True if the symbolic terms of `difference` are never negative and can be dropped."""
-    if difference.length_sum == 0:
+    if difference.symbolic_length == 0:
         return True
-    return qk.time_axis is not None and qk.time_axis.is_non_negative(difference.length_sum)
+    return qk.time_axis is not None and qk.time_axis.is_non_negative(difference.symbolic_length)
 
 
 def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
@@ -135,7 +137,9 @@ def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
         case Node(ops.Constant(int() | float() as number)):
             return _match_constant(number)
         case Node(ops.Size(length)):
-            return split_length_constant(length) if _is_constant_length(length, qk) else None
+            return (
+                convert_length_to_affine_index(length) if _is_constant_length(length, qk) else None
+            )
         case Node(ops.Extent() | ops.Range()):
             return _match_position_id(qk)
         case Node(ops.Cast(to), (Value() as x,)):
@@ -173,7 +177,7 @@ def _match_position_id(qk: QueryKeyTensor) -> AffineIndex | None:
         if qk.query_axis == 0
         else AffineIndex(key_coefficient=ONE)
     )
-    return index.add(split_length_constant(prefix_length))
+    return index.add(convert_length_to_affine_index(prefix_length))
 
 
 def _match_constant(number: float) -> AffineIndex | None:

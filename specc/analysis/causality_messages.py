@@ -99,7 +99,7 @@ def _is_initial_value(violation: CausalityViolation) -> bool:
     op = violation.node.op
     if not isinstance(op, ops.Scan):
         return True
-    starts = op.first_body_operand + op.scanned_count
+    starts = op.first_body_operand_index + op.scanned_count
     return violation.operand is not None and starts <= violation.operand < starts + op.carry_count
 
 

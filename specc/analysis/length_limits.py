@@ -208,7 +208,7 @@ class PositionLimit:
 def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
     """Yield the limits that position embeddings impose on dynamic axis sizes."""
     for node, _ in graph.nodes:
-        limit = find_position_limit(node)
+        limit = find_context_length_limit(node)
         if limit is None:
             continue
         length = limit.length.substitute(graph.length_equations)
@@ -216,7 +216,7 @@ def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
             yield PositionLimit(node, length, limit.max_positions, limit.table)
 
 
-def find_position_limit(node: Node) -> PositionLimit | None:
+def find_context_length_limit(node: Node) -> PositionLimit | None:
     """Return the limit that a node imposes if it is a position embedding, otherwise None."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):

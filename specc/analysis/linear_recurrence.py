@@ -3,7 +3,7 @@ product in each iteration.
 
     S = decay * S                                      one decay ≥ 0 per head
     S = S + k ⊗ v                                      linear attention, Mamba-2
-    S = S + k ⊗ (beta * (v - sum(S * read_key)))       delta rule
+    S = S + k ⊗ (beta * (v - sum(S * delta_rule_key)))       delta rule
     y = sum(S * q)                                     sums over the key axis
 
 The positions of a chunk of a linear recurrence can be computed in parallel
@@ -140,8 +140,8 @@ def _match_delta_rule(
     queries: NodeResults,
     decay: Value | None,
 ) -> LinearRecurrence | None:
-    """Match the delta rule: an update vector `beta * (v - sum(state * read_key))`, with or without
-    an inserted key axis. Return the recurrence, or None if `value` does not match.
+    """Match the delta rule: an update vector `beta * (v - sum(state * delta_rule_key))`, with or
+    without an inserted key axis. Return the recurrence, or None if `value` does not match.
     """
     rank, difference = decayed.rank, value
     if value.node and value.op == ops.Insert(rank + key_axis):
@@ -159,7 +159,7 @@ def _match_delta_rule(
                         queries=queries,
                         decay=decay,
                         delta_rule_beta=beta,
-                        read_key=read[1],
+                        delta_rule_key=read[1],
                     )
     return None
 
@@ -178,7 +178,7 @@ def _is_vectorizable(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOpera
         recurrence.key,
         recurrence.value,
         recurrence.delta_rule_beta,
-        recurrence.read_key,
+        recurrence.delta_rule_key,
         *recurrence.queries,
     )
     if not all(v in vectorizable_values for v in factors if v):

@@ -210,11 +210,11 @@ def _infer_reordered_constants(
             return {0.0: constants[-inf]}
         case ops.CumSum(axis) if axis == qk.key_axis:
             # all elements of a cumulative sum after the first infinite element are infinite
-            return {n: bound_visible_sort_indices(i) for n, i in constants.items() if isinf(n)}
+            return {n: compute_sort_index_interval(i) for n, i in constants.items() if isinf(n)}
         case ops.Sort(axis) if axis == qk.key_axis and qk.value.index == 0:
             # Masked keys sort last: sort index r is masked at query t if r > t - lo.
             return {
-                n: bound_visible_sort_indices(i)
+                n: compute_sort_index_interval(i)
                 for n, i in constants.items()
                 if is_sorted_last(node, n)
             }
@@ -239,7 +239,7 @@ def _filter_unrelated_axis_values(
     return constants if axis not in (qk.query_axis, qk.key_axis) else NO_MASKED_CONSTANTS
 
 
-def bound_visible_sort_indices(interval: Interval) -> Interval:
+def compute_sort_index_interval(interval: Interval) -> Interval:
     """Return the interval of the sort indices of visible positions, whose offsets are in
     `interval`.
     """
@@ -371,7 +371,7 @@ def _infer_gathered_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantR
     last_intervals = [i for n, i in key_constants.items() if is_sorted_last(sort, n)]
     # Positions that are masked in the sort keys must also be masked in the table.
     return {
-        n: bound_visible_sort_indices(o)
+        n: compute_sort_index_interval(o)
         for n, i in table_constants.items()
         for o in last_intervals
         if i & o == i

@@ -21,7 +21,7 @@ from math import inf
 
 from specc.analysis.mask_bands import intersect_bands
 from specc.analysis.masked_constants import (
-    bound_visible_sort_indices,
+    compute_sort_index_interval,
     find_masked_constants,
     is_sorted_last,
 )
@@ -80,7 +80,7 @@ def _find_relevant_keys(
                 dependence.operand == ops.Gather.table.index and axis == dependence.operand_axis
             )
             return (
-                bound_visible_sort_indices(interval)
+                compute_sort_index_interval(interval)
                 if is_table and _are_indices_in_range(node)
                 else FULL_INTERVAL
             )
@@ -88,7 +88,7 @@ def _find_relevant_keys(
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
             # indices count from the axis's first position, so they also depend on the first keys
-            return bound_visible_sort_indices(interval)
+            return compute_sort_index_interval(interval)
     return interval
 
 

@@ -227,7 +227,7 @@ def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
             "this selects every n-th position, counted from the first",
         )
     if padded_read is None:
-        order = "flipped" if violation.is_read_in_reverse() else "sorted"
+        order = "flipped" if violation.has_reversed_operand() else "sorted"
         return f"`{op_name}` combines {order} positions with others", "this combines both orders"
     location = _describe_position(violation, padded_read)
     return (f"`{op_name}` reads them{location} without a mask", "this reads padded positions")

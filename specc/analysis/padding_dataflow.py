@@ -17,7 +17,7 @@ from specc.analysis.padding_loops import (
     InferBody,
     infer_loop_facts,
     is_loop_axis_read,
-    is_masked_loop_unaffected,
+    is_masked_loop_padding_invariant,
 )
 from specc.analysis.padding_masked_scores import is_condition_always_true
 from specc.analysis.padding_offsets import (
@@ -225,7 +225,7 @@ class PaddingDataflow:
             facts = replace(facts, can_be_nan=False, possible_infinity_signs=frozenset())
         return replace(
             facts,
-            zero_sides=infer_zero_padding_sides(result, reads),
+            zero_padding_sides=infer_zero_padding_sides(result, reads),
             padding_count=count,
             rotation=None if padding_source else rotation,
             is_valid_index=facts.is_valid_index or self._is_valid_index(node, count),
@@ -283,7 +283,7 @@ class PaddingDataflow:
         if self._has_padded_body(node):
             infer_body = self._make_body_inference(result.known_facts)
             lengths = self.padded_lengths
-            if not is_masked_loop_unaffected(node, operand_facts, lengths, infer_body):
+            if not is_masked_loop_padding_invariant(node, operand_facts, lengths, infer_body):
                 return PaddingSource(node, is_counted=True)
             affecting_reads = [*filter(is_loop_axis_read, reads)]  # the body is checked above
         is_counted = self._is_counted(node, operand_facts, counts)

@@ -48,9 +48,9 @@ class PaddingFacts:
     the rotation of its features by angles that depend on `padding_count`. If `is_valid_index` is
     True, the value contains indices of valid positions. `constants` are the constants at padded
     positions, by axis; `fill_constants` are the constants that positions added by `pad` or `concat`
-    also hold. `zero_sides` maps an axis to the sides, `left` and `right`, whose padding is zero.
-    Along `repeated_axes`, padded positions repeat the last valid position. `sorted_axes` are in
-    sorted order, with padded positions last. `reversed_axes` were reversed by `flip`, including
+    also hold. `zero_padding_sides` maps an axis to the sides, `left` and `right`, whose padding is
+    zero. Along `repeated_axes`, padded positions repeat the last valid position. `sorted_axes` are
+    in sorted order, with padded positions last. `reversed_axes` were reversed by `flip`, including
     their padding. `rolled_axes` maps axes that `roll` rotated, including their padding, to the
     source to report if an op reads single positions. `infinity_mask` is the condition of the
     `where` that inserted infinity, if no other op can be the origin of NaN. `padding_source` is the
@@ -71,7 +71,7 @@ class PaddingFacts:
     is_valid_index: bool = False
     constants: Mapping[int, float] = field(default_factory=dict)
     fill_constants: Mapping[int, float] = field(default_factory=dict)
-    zero_sides: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    zero_padding_sides: Mapping[int, frozenset[str]] = field(default_factory=dict)
     repeated_axes: frozenset[int] = frozenset()
     sorted_axes: frozenset[int] = frozenset()
     reversed_axes: frozenset[int] = frozenset()
@@ -139,7 +139,7 @@ it.
 AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
 """The fields of `PaddingFacts` that are sets of axes."""
 
-AXIS_MAPS = ("constants", "fill_constants", "zero_sides")
+AXIS_MAPS = ("constants", "fill_constants", "zero_padding_sides")
 """The fields of `PaddingFacts` that map axes to properties, except `rolled_axes`."""
 
 T = TypeVar("T")

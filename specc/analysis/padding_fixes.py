@@ -131,7 +131,7 @@ class PaddingViolation:
         """Return True if the op reads an axis size that includes padded positions."""
         return any(isinstance(find_op_behind_views(a, ops.Cast), ops.Size) for a in self.node.args)
 
-    def is_read_in_reverse(self) -> bool:
+    def has_reversed_operand(self) -> bool:
         """Return True if the op reads an axis that `flip` reversed."""
         return any(self.get_facts(a).reversed_axes for a in self.node.args)
 
@@ -215,7 +215,7 @@ def _suggest_count(violation: PaddingViolation) -> str:
 
 def _suggest_order(violation: PaddingViolation) -> str:
     """Suggest a fix for an op that combines positions in different orders (reversed, sorted)."""
-    if not violation.is_read_in_reverse():
+    if not violation.has_reversed_operand():
         return violation.format_side_help("right")
     is_elementwise = not isinstance(violation.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
     flip_help = f"flip the others as well: `flip({violation.mask_name}, axis=1)`"

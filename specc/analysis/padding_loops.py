@@ -63,7 +63,7 @@ def infer_loop_facts(
         carries = next_carries
 
 
-def is_masked_loop_unaffected(
+def is_masked_loop_padding_invariant(
     node: Node,
     operand_facts: Sequence[PaddingFacts],
     padded_lengths: frozenset[Dim],
@@ -75,7 +75,7 @@ def is_masked_loop_unaffected(
     op = node.op
     if not isinstance(op, ops.Scan) or not op.has_mask or 1 not in operand_facts[0].zero_pad_axes:
         return False
-    scanned = operand_facts[: op.first_body_operand + op.scanned_count]
+    scanned = operand_facts[: op.first_body_operand_index + op.scanned_count]
     if any(facts.depends_on_padding_amount or facts.has_changed_order for facts in scanned):
         return False
     body, carries, outputs = infer_loop_facts(node, op, operand_facts, infer_body)
@@ -96,7 +96,7 @@ def _is_unaffected_result(facts: PaddingFacts, *, is_padded: bool) -> bool:
     return not (is_affected or facts.has_mask_value) and (is_finite or not is_padded)
 
 
-def is_loop_state_unaffected(read: PaddedRead) -> bool:
+def is_loop_state_padding_invariant(read: PaddedRead) -> bool:
     """Return True if `read` is the read of a loop along the padded axis, and iterations at padded
     positions do not change the loop-carried values that the result depends on.
     """
@@ -123,7 +123,7 @@ def is_loop_axis_read(read: PaddedRead) -> bool:
     assert isinstance(op, ops.Scan), "a dependence of a loop"
     if op.has_mask and read.dependence.operand == 0:
         return read.axis == 1
-    is_scanned = read.dependence.operand < op.first_body_operand + op.scanned_count
+    is_scanned = read.dependence.operand < op.first_body_operand_index + op.scanned_count
     return is_scanned and read.axis == op.axis
 
 

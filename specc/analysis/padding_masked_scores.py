@@ -124,7 +124,7 @@ def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) ->
     return result.flag_operands_with_fact("zero_pad_axes", axis)[0] and (is_beyond or is_mask_fill)
 
 
-def is_exp_of_fill_zero(scores: Value | None) -> bool:
+def has_underflowing_fill(scores: Value | None) -> bool:
     """Return True if `exp(fill - s)` is 0 for a `where`'s fill value and all its other scores."""
     match skip_views(scores):
         case Value(node=Node(ops.Where()) as node):

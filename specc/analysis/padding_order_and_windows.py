@@ -249,7 +249,7 @@ def _is_reading_only_padding(read: PaddedRead) -> bool:
     return (reads_only_before or reads_only_after) and not read.is_merged
 
 
-def is_window_unaffected(read: PaddedRead) -> bool:
+def is_window_padding_invariant(read: PaddedRead) -> bool:
     """Return True if padding does not affect a window op that preserves the size of the axis."""
     if read.dependence.offsets == SAME_POSITION:
         return True

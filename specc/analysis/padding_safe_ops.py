@@ -9,14 +9,14 @@ proofs for windows and slices.
 from math import inf
 
 from specc.analysis.padding_facts import PaddedRead
-from specc.analysis.padding_loops import is_loop_state_unaffected
+from specc.analysis.padding_loops import is_loop_state_padding_invariant
 from specc.analysis.padding_order_and_windows import (
     is_gather_in_sort_order,
     is_last_sorted_position_read,
     is_padding_sorted_first,
     is_padding_sorted_last,
     is_resize_padding_invariant,
-    is_window_unaffected,
+    is_window_padding_invariant,
 )
 from specc.analysis.padding_zeros import has_recurrent_padding_mask, is_padding_ignored_by_softmax
 from specc.analysis.time_dataflow import resolve_time_dependence
@@ -44,7 +44,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
         ):
             return True
         case "window":
-            return is_window_unaffected(read)
+            return is_window_padding_invariant(read)
         case "newest":
             return _is_last_rank(read)
         case "strided":
@@ -129,7 +129,7 @@ def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
     order (`is_sorted`), the positions of mask and values do not match.
     """
     skipped = has_recurrent_padding_mask(read.node, read.operand_facts)
-    is_kept = skipped or _is_state_zero(read) or is_loop_state_unaffected(read)
+    is_kept = skipped or _is_state_zero(read) or is_loop_state_padding_invariant(read)
     return is_kept and not is_sorted
 
 

@@ -38,7 +38,7 @@ from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts
 from specc.analysis.padding_masked_scores import (
     can_have_mask_value,
     can_have_mask_value_at_padding,
-    is_exp_of_fill_zero,
+    has_underflowing_fill,
     is_extreme_at_padding,
     is_mask_constant_at_padding,
     iterate_axes_with_finite_scores,
@@ -184,7 +184,7 @@ def is_padding_ignored_by_softmax(node: Node, scores: PaddingFacts, axis: int) -
     mask fill values or so far below all other scores that the exponential is zero.
     """
     fill_axes = scores.mask_constant_axes or (
-        scores.minimum_pad_axes if is_exp_of_fill_zero(node.first_operand) else frozenset()
+        scores.minimum_pad_axes if has_underflowing_fill(node.first_operand) else frozenset()
     )
     return axis in fill_axes & scores.finite_pad_axes
 
@@ -210,9 +210,11 @@ def infer_zero_padding_sides(
         return {r.axis: find_sides_with_kept_padding(r) for r in unsorted}
     if isinstance(op, ops.And):
         for k in result.dependences:
-            zero_sides = result.operand_facts[k.operand].zero_sides.get(k.operand_axis)
-            if k.result_axis is not None and zero_sides:
-                sides[k.result_axis] = sides.get(k.result_axis, frozenset()) | zero_sides
+            zero_padding_sides = result.operand_facts[k.operand].zero_padding_sides.get(
+                k.operand_axis
+            )
+            if k.result_axis is not None and zero_padding_sides:
+                sides[k.result_axis] = sides.get(k.result_axis, frozenset()) | zero_padding_sides
     return sides
 
 

@@ -233,7 +233,7 @@ def count_positions_before_first_chunk(
     return operand.prefix_length.number if result.prefix_length == 0 else None
 
 
-def resolve_stride(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead:
+def resolve_strided_read(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead:
     """Return the result axis of a strided dependence, and the interval that position `t` of this
     axis reads, relative to the last position of its chunk. Return None and the full interval if the
     op does not process complete chunks.

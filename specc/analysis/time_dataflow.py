@@ -52,7 +52,7 @@ from specc.analysis.time_axis_prefix_and_chunks import (
     TimeRead,
     find_time_axis,
     resolve_concat_or_slice,
-    resolve_stride,
+    resolve_strided_read,
 )
 from specc.analysis.time_dependence_and_unsupported_loops import (
     CausalityViolation,
@@ -97,24 +97,24 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeD
 class _TimeReads:
     """The positions that one result of a node reads along the time axes of its operands.
 
-    `intervals` maps each time axis of the result to its receptive field. `is_last_only` is true if
-    the last position is read, and `is_all` is true if all positions are read. If the first position
-    is read, `first_offsets` is the interval of distances to it.
+    `intervals` maps each time axis of the result to its receptive field. `is_last_position_only` is
+    true if the last position is read, and `is_all` is true if all positions are read. If the first
+    position is read, `first_offsets` is the interval of distances to it.
     """
 
     intervals: dict[int, Interval]
-    is_last_only: bool = False
+    is_last_position_only: bool = False
     is_all: bool = False
     first_offsets: Interval = EMPTY_INTERVAL
 
     @property
     def is_mixed(self) -> bool:
         """True if earlier positions of the result read the newest position."""
-        return self.is_last_only and bool(self.intervals)
+        return self.is_last_position_only and bool(self.intervals)
 
     def make_state(self) -> TimeDependence:
         """Return the lattice element of the result."""
-        is_newest = self.is_last_only and not self.is_mixed
+        is_newest = self.is_last_position_only and not self.is_mixed
         # Every position of the result depends on the first position.
         axes = {axis: offsets | self.first_offsets for axis, offsets in self.intervals.items()}
         first_offsets = EMPTY_INTERVAL if axes else self.first_offsets
@@ -138,11 +138,11 @@ def _compute_node_states(
 ) -> tuple[list[TimeDependence], list[CausalityViolation]]:
     """Return the lattice elements of the results of a node, and its causality violations."""
     operand_states = flow.get_operand_states(node)
-    is_last_only = any(s.is_last_only for s in operand_states)
+    is_last_position_only = any(s.is_last_position_only for s in operand_states)
     is_all = any(s.is_all for s in operand_states)
     first_offsets = reduce(or_, (s.first_offsets for s in operand_states), EMPTY_INTERVAL)
     intervals = [dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL) for r in results]
-    reads = [_TimeReads(i, is_last_only, is_all, first_offsets) for i in intervals]
+    reads = [_TimeReads(i, is_last_position_only, is_all, first_offsets) for i in intervals]
     violations: list[CausalityViolation] = []
     for dependence in find_dependences(node, results):
         state, read = operand_states[dependence.operand], reads[dependence.result]
@@ -151,7 +151,7 @@ def _compute_node_states(
     states = [read.make_state() for read in reads]
     violations += _find_mixing_violations(node, results, operand_states, states, flow)
     if any(read.is_mixed for read in reads):
-        operand = next((n for n, s in enumerate(operand_states) if s.is_last_only), None)
+        operand = next((n for n, s in enumerate(operand_states) if s.is_last_position_only), None)
         violations.append(CausalityViolation(node, "newest", operand))
     return states, violations
 
@@ -171,7 +171,7 @@ def _follow_dependence(
     if dependence.kind == "extent":
         return []  # the op reads only the axis size
     if dependence.kind == "newest":
-        time_reads.is_last_only = True
+        time_reads.is_last_position_only = True
         return []
     result_axis, offsets = resolve_time_dependence(node, dependence, time_axis)
     if (result_axis, offsets) == PREFIX_READ:
@@ -249,7 +249,7 @@ def _visit_loop(
         # The body of a loop along another axis is analyzed once per iteration, up to a fixpoint.
         states = _list_loop_result_states(op, body, body_flow)
         violations = _find_mixing_violations(node, results, operand_states, states, flow)
-        flow.loop_body_dataflows.update({node: body, **body_flow.loop_body_dataflows})
+        flow.inlined_loop_bodies.update({node: body, **body_flow.inlined_loop_bodies})
         flow.states.update(body_flow.states)
     is_time_dependent = any(s.axes for s in (*operand_states, *states))
     if (length_reader := find_length_dependent_node(op.body, flow.dependent_symbols)) and (
@@ -301,7 +301,7 @@ def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow
 def _get_element_state(state: TimeDependence, axis: int) -> TimeDependence:
     """Return the lattice element of a value's slice at one index of `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
-    return TimeDependence(axes, state.is_last_only, state.is_all, state.first_offsets)
+    return TimeDependence(axes, state.is_last_position_only, state.is_all, state.first_offsets)
 
 
 def _list_loop_result_states(
@@ -344,7 +344,7 @@ def _merge_carry_states(
     first_offsets = EMPTY_INTERVAL if axes else carry.first_offsets | next_state.first_offsets
     return TimeDependence(
         axes,
-        carry.is_last_only or next_state.is_last_only,
+        carry.is_last_position_only or next_state.is_last_position_only,
         carry.is_all or next_state.is_all,
         first_offsets,
     )
@@ -367,7 +367,7 @@ def resolve_time_dependence(
     ):
         return splice
     if dependence.kind == "strided" and time_axis:
-        return resolve_stride(node, dependence, time_axis)
+        return resolve_strided_read(node, dependence, time_axis)
     reads: list[TimeRead] = [
         (dependence.result_axis, dependence.offsets),
         *_iterate_masked_reads(node, dependence, time_axis),

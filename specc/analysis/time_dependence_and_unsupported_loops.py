@@ -26,12 +26,12 @@ class TimeDependence:
     """The lattice element of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
 
-    A value without time axes may depend on the last position (`is_last_only`), on all positions
-    (`is_all`), or only on the first position, at distances in `first_offsets`.
+    A value without time axes may depend on the last position (`is_last_position_only`), on all
+    positions (`is_all`), or only on the first position, at distances in `first_offsets`.
     """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
-    is_last_only: bool = False
+    is_last_position_only: bool = False
     is_all: bool = False
     first_offsets: Interval = EMPTY_INTERVAL
 
@@ -39,13 +39,18 @@ class TimeDependence:
     def is_time_dependent(self) -> bool:
         """True if the value depends on positions of the time axis."""
         return (
-            bool(self.axes) or self.is_last_only or self.is_all or not self.first_offsets.is_empty
+            bool(self.axes)
+            or self.is_last_position_only
+            or self.is_all
+            or not self.first_offsets.is_empty
         )
 
     @property
     def depends_only_on_first_position(self) -> bool:
         """True if the value depends only on the first position, after which it is constant."""
-        return not (self.axes or self.is_last_only or self.is_all or self.first_offsets.is_empty)
+        return not (
+            self.axes or self.is_last_position_only or self.is_all or self.first_offsets.is_empty
+        )
 
 
 @immutable_dataclass
@@ -69,13 +74,13 @@ class CausalityViolation:
 @immutable_dataclass()
 class TimeDataflow:
     """The lattice elements of all values along the time axis, and the causality violations in graph
-    order. `loop_body_dataflows` contains the dataflow of the body of every loop along another axis.
+    order. `inlined_loop_bodies` contains the dataflow of the body of every loop along another axis.
     """
 
     time_axis: TimeAxis
     states: dict[Value, TimeDependence] = field(default_factory=dict)
     violations: list[CausalityViolation] = field(default_factory=list)
-    loop_body_dataflows: dict[Node, Graph] = field(default_factory=dict)
+    inlined_loop_bodies: dict[Node, Graph] = field(default_factory=dict)
 
     @property
     def symbol(self) -> str:
@@ -127,7 +132,7 @@ def iterate_capture_violations(
 def _iterate_loop_violations(
     node: Node, op: ops.Scan, operand_states: Sequence[TimeDependence]
 ) -> Iterator[CausalityViolation]:
-    starts = op.first_body_operand + op.scanned_count
+    starts = op.first_body_operand_index + op.scanned_count
     captured = starts + op.carry_count
     # Initial values and captures are the same in all iterations. If an initial value or capture
     # depends on time, a position may depend on later positions. A value that depends only on the
@@ -268,8 +273,8 @@ def iterate_unsupported_nodes(
         if live_nodes is not None and node not in live_nodes:
             continue
         inner_node = None
-        if node in flow.loop_body_dataflows and isinstance(node.op, ops.Scan):
-            body = flow.loop_body_dataflows[node]
+        if node in flow.inlined_loop_bodies and isinstance(node.op, ops.Scan):
+            body = flow.inlined_loop_bodies[node]
             inner_node = next(iterate_unsupported_nodes(body, flow, None, node.op.axis), None)
         if inner_node is not None:
             yield inner_node

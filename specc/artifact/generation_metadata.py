@@ -16,7 +16,7 @@ from specc.analysis.length_limits import (
 from specc.analysis.valid_axis_sizes import find_divisibility_constraints
 from specc.artifact.manifest import RandomInitMetadata, parse_generate_section
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, get_exact_integer, to_json_value
+from specc.io.json_io import INTEGER_BOUND, Json, JsonReader, get_exact_integer, to_json_value
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
@@ -56,7 +56,7 @@ class GenerationMetadata:
     prompt is empty, the first token is sampled from the `encode` output `first_token_logits`.
     `in_place_states` are the states whose buffers a step updates in place
     (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths` is True, a batch may contain
-    sequences of different lengths (`specc.runtime.batch_slots`). `stream_chunks` is None for a
+    sequences of different lengths (`specc.runtime.batch_slots`). `chunk_config` is None for a
     generative model.
     """
 
@@ -74,13 +74,13 @@ class GenerationMetadata:
     in_place_states: tuple[str, ...] = ()
     length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
     allows_mixed_lengths: bool = False
-    stream_chunks: ChunkConfig | None = None
+    chunk_config: ChunkConfig | None = None
 
     def to_json(self) -> dict[str, Json]:
         """Return the metadata as JSON for `parse_generation_metadata`."""
         graphs = [self.signature, *([self.defaults] if self.defaults else [])]
         chunks: Json = None
-        if stream := self.stream_chunks:
+        if stream := self.chunk_config:
             chunks = {
                 "step_length": stream.step_length,
                 "output_lengths": {
@@ -153,7 +153,7 @@ def parse_generation_metadata(
     data = metadata.get(METADATA_KEY)
     if not isinstance(data, dict):
         _raise_invalid_package(path, "its generation settings are missing")
-    fields = JsonFields(
+    fields = JsonReader(
         data,
         report_error=lambda place, what: _raise_invalid_package(
             path, f"`{'.'.join(place)}` {what}"
@@ -187,11 +187,11 @@ def parse_generation_metadata(
         in_place_states=_read_names(fields, "in_place_states", step, path),
         length_bounds=parse_length_bounds(fields.get_optional("length_bounds")),
         allows_mixed_lengths=fields.get_optional("allows_mixed_lengths") is True,
-        stream_chunks=chunks,
+        chunk_config=chunks,
     )
 
 
-def _read_chunks(metadata_fields: JsonFields, step: Graph, path: str) -> ChunkConfig | None:
+def _read_chunks(metadata_fields: JsonReader, step: Graph, path: str) -> ChunkConfig | None:
     """Parse the chunk size of a streaming model. Return None for a generative model."""
     chunk_data = metadata_fields.get_optional("chunks")
     if chunk_data is None:
@@ -270,7 +270,7 @@ def check_encoder_outputs(
 
 
 def _read_states(
-    data: JsonFields, signature: Graph, step: Graph, path: str
+    data: JsonReader, signature: Graph, step: Graph, path: str
 ) -> tuple[DecodeState, ...]:
     """Parse a step's states. Raise E0831 unless each state has its own input and output of the
     step, and is either an output of `encode` or has an initial shape that follows from the inputs.
@@ -305,7 +305,7 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     ):
         _raise_invalid_package(path, f"the step has no state `{escape_text(name)[:200]}`")
     reason = f"the state `{escape_text(name)[:200]}` is invalid"
-    fields = JsonFields(data, report_error=lambda *_: _raise_invalid_package(path, reason))
+    fields = JsonReader(data, report_error=lambda *_: _raise_invalid_package(path, reason))
     type_ = step.inputs[name].type
     max_positions = _read_optional_int(fields, "max_positions", INTEGER_BOUND)
     return DecodeState(
@@ -321,12 +321,12 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     )
 
 
-def _read_optional_int(data: JsonFields, key: str, maximum: int) -> int | None:
+def _read_optional_int(data: JsonReader, key: str, maximum: int) -> int | None:
     """Parse an integer from 0 to `maximum`, or return None if the field is missing or null."""
     return data.read_int(key, 0, maximum) if data.has_field(key) else None
 
 
-def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
+def _read_names(data: JsonReader, key: str, step: Graph, path: str) -> tuple[str, ...]:
     """Parse a list of step inputs. Raise E0831 if the step graph lacks one of the inputs."""
     names = data.read_list(key)
     for name in names:

@@ -17,7 +17,7 @@ from specc.artifact.package_index_and_format_versions import (
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
-from specc.io.json_io import JsonFields, get_exact_integer, replace_non_finite, to_json_value
+from specc.io.json_io import JsonReader, get_exact_integer, replace_non_finite, to_json_value
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.input_shapes_and_defaults import DEFAULTS_GRAPH_NAME
@@ -117,7 +117,7 @@ class QuantizedWeight:
     max_error: float
 
 
-def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
+def _parse_quantized_weight(fields: JsonReader) -> QuantizedWeight:
     """Parse the metadata of a quantized weight. Raise E0917 if a field is invalid."""
     bits = fields.read_int("bits", min(QUANTIZED_BITS), max(QUANTIZED_BITS))
     if bits not in QUANTIZED_BITS:
@@ -318,7 +318,7 @@ def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:
 
 
 def _read_quantized_weights(
-    data: JsonFields, graph: Graph, path: str
+    data: JsonReader, graph: Graph, path: str
 ) -> dict[str, QuantizedWeight]:
     """Parse the metadata of all quantized weights by name. Raise E0917 unless each weight is a
     matrix or a stack of matrices in the graph.
@@ -336,7 +336,7 @@ def _read_quantized_weights(
     return {name: _parse_quantized_weight(weights.read_object(name)) for name in weights.names()}
 
 
-def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
+def _read_attentions(data: JsonReader, path: str) -> tuple[dict[str, str], ...]:
     """Parse the metadata of all attention layers. Models that older versions compiled have none."""
     attentions = []
     for layer in data.read_list("attentions") if "attentions" in data.names() else ():

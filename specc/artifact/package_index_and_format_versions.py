@@ -16,7 +16,7 @@ from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
 from specc.io.json_io import (
     InvalidJsonError,
-    JsonFields,
+    JsonReader,
     get_exact_integer,
     parse_strict_json,
     to_json_value,
@@ -96,7 +96,7 @@ def _rename_keys(data: object, renames: KeyRenames) -> object:
 
 def parse_versioned_record(
     text: str | bytes, version_1_keys: KeyRenames, artifact: str, fail: Callable[[str], NoReturn]
-) -> JsonFields:
+) -> JsonReader:
     """Parse a JSON object of the current format version or of version 1. Call `fail` if the text is
     not a valid JSON object of these versions.
     """
@@ -113,7 +113,7 @@ def parse_versioned_record(
     elif version != FORMAT_VERSION:
         expected = f"expected {FORMAT_VERSION}; compile the {artifact} again"
         fail(f"unsupported format version {version!r:.40}, {expected}")
-    return JsonFields(data, report_error=lambda path, text: fail(f"`{'.'.join(path)}` {text}"))
+    return JsonReader(data, report_error=lambda path, text: fail(f"`{'.'.join(path)}` {text}"))
 
 
 COMPARED_BYTES = 1 << 20
@@ -306,7 +306,7 @@ def parse_package_index(data: bytes, location: str) -> PackageIndex:
     return index
 
 
-def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
+def _read_files(data: JsonReader, location: str) -> dict[str, FileDigest]:
     """Parse the sizes and hashes of files by name. Raise E0831 if a name contains a directory."""
     digests = {}
     for name, entry in _limit_files(data.read_dict("files"), location).items():
@@ -324,7 +324,7 @@ def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
     return digests
 
 
-def _read_kept_files(data: JsonFields, files: Collection[str], location: str) -> tuple[str, ...]:
+def _read_kept_files(data: JsonReader, files: Collection[str], location: str) -> tuple[str, ...]:
     """Parse the names of files that are not deleted when the package is replaced."""
     entries = data.read_list("preexisting") if "preexisting" in data.names() else []
     names = tuple(name for name in entries if isinstance(name, str) and name in files)
@@ -333,7 +333,7 @@ def _read_kept_files(data: JsonFields, files: Collection[str], location: str) ->
     return names
 
 
-def _read_linked_checkpoints(data: JsonFields, location: str) -> dict[str, WeightFileMetadata]:
+def _read_linked_checkpoints(data: JsonReader, location: str) -> dict[str, WeightFileMetadata]:
     """Parse the metadata of linked checkpoints, which are in the directory of the package."""
     linked_files = parse_weight_files(_limit_files(data.read_dict("linked_files"), location))
     if linked_files is None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from specc.batch_inference.result_columns import (
     ATTENTION_PREFIX,
+    BatchPadding,
     GeneratedResultColumns,
     GraphOutputColumns,
-    LengthPadding,
 )
-from specc.batch_inference.row_batches_and_cost_model import CostFormulas, InputRow, RowConverter
+from specc.batch_inference.row_batches_and_cost_model import CostModel, InputRow, RowConverter
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
@@ -179,13 +179,13 @@ class BatchInferenceModel:
         return self.is_generative and not self.generative_model.static_batching_reason
 
     @cached_property
-    def cost_formulas(self) -> CostFormulas:
+    def cost_formulas(self) -> CostModel:
         """The cost model of a batch, derived from the full-forward graph of the model."""
         scoring_model = self.model.scoring_model
         # a standalone generator has no full-forward graph from which costs can be derived
         if scoring_model is not None and scoring_model.manifest.decoding is None:
-            return CostFormulas.from_graph(scoring_model.manifest.graph)
-        return CostFormulas.from_graph(self.input_signature.graph)
+            return CostModel.from_graph(scoring_model.manifest.graph)
+        return CostModel.from_graph(self.input_signature.graph)
 
     def run_batch(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
         """Compute the results of each row of a batch. Raise E09xx if an input is invalid."""
@@ -206,10 +206,10 @@ class BatchInferenceModel:
         return outputs | {f"{ATTENTION_PREFIX}{scope}": w for scope, w in weights.items()}
 
     @cached_property
-    def _length_padding(self) -> LengthPadding:
+    def _length_padding(self) -> BatchPadding:
         input_signature, padded_inputs = self.input_signature, self.row_reader.padded_inputs
         sides = {name: input_signature.is_left_padded(name) for name in padded_inputs}
-        return LengthPadding(input_signature.graph, sides)
+        return BatchPadding(input_signature.graph, sides)
 
 
 def find_text_inputs(model: InferenceModel) -> list[str]:

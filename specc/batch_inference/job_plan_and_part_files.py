@@ -26,7 +26,7 @@ from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.atomic_write import write_file_atomically
 from specc.io.json_io import (
     InvalidJsonError,
-    JsonFields,
+    JsonReader,
     JsonRecord,
     parse_strict_json,
     to_json_value,
@@ -191,7 +191,7 @@ def get_file_fingerprint(path: Path) -> InputFileFingerprint:
     return InputFileFingerprint(str(path), sum(status.st_size for status in statuses), newest)
 
 
-def _read_errors(fields: JsonFields, name: str) -> list[tuple[int, str, str]]:
+def _read_errors(fields: JsonReader, name: str) -> list[tuple[int, str, str]]:
     errors: list[tuple[int, str, str]] = []
     for item in fields.read_list(name):
         match item:
@@ -202,7 +202,7 @@ def _read_errors(fields: JsonFields, name: str) -> list[tuple[int, str, str]]:
     return errors
 
 
-Count: TypeAlias = Annotated[int, partial(JsonFields.read_int, low=0, high=2**63)]
+Count: TypeAlias = Annotated[int, partial(JsonReader.read_int, low=0, high=2**63)]
 
 
 @dataclass(kw_only=True)
@@ -256,7 +256,7 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
         return None
     try:
         text = (out / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
-        return BlockStatistics.from_fields(JsonFields(json.loads(text)))
+        return BlockStatistics.from_fields(JsonReader(json.loads(text)))
     # a block with invalid statistics is computed again
     except (OSError, ValueError, SpeccError):
         return None

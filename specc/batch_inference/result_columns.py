@@ -116,7 +116,7 @@ class GraphOutputColumns:
         return heads, node.query_dim, node.key_dim
 
     def format_rows(
-        self, outputs: Arrays, rows: Sequence[InputRow], padding: "LengthPadding"
+        self, outputs: Arrays, rows: Sequence[InputRow], padding: "BatchPadding"
     ) -> list[dict[str, object]]:
         """Return the results of each row in a batch, by column name."""
         return [
@@ -130,9 +130,7 @@ class GraphOutputColumns:
             for index, row in enumerate(rows)
         ]
 
-    def _select_row(
-        self, name: str, value: Array, row: InputRow, padding: "LengthPadding"
-    ) -> Array:
+    def _select_row(self, name: str, value: Array, row: InputRow, padding: "BatchPadding") -> Array:
         """Return the slice of an output that belongs to one row of the batch, without padding."""
         if name.startswith(ATTENTION_PREFIX):
             return padding.remove_padding(value, self._get_attention_shape(name), row)
@@ -140,7 +138,7 @@ class GraphOutputColumns:
 
 
 @dataclass(frozen=True)
-class LengthPadding:
+class BatchPadding:
     """The padding of a batch, which is removed from outputs based on the input lengths of each row.
     `is_left_padded` has one entry per padded input.
     """

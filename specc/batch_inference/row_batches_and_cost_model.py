@@ -274,7 +274,7 @@ def count_batch_positions(rows: Sequence[InputRow]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class CostFormulas:
+class CostModel:
     """The cost model of a graph: formulas for memory and multiply-adds as functions of the batch
     size and the sequence length. Symbolic dimensions other than the batch size are set to the
     sequence length.
@@ -288,13 +288,13 @@ class CostFormulas:
     """Costs by quantity, batch size and length, cached because few distinct lengths occur."""
 
     @staticmethod
-    def from_graph(graph: Graph) -> "CostFormulas":
+    def from_graph(graph: Graph) -> "CostModel":
         """Derive the cost formulas of a graph: the operand and result sizes of each node, and the
         total number of multiply-adds.
         """
         batch_size = get_batch_dim(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
-        return CostFormulas(
+        return CostModel(
             batch_symbol=(batch_size.name or "") if batch_size is not None else "",
             element_counts=tuple(sorted(sizes, key=str)),
             multiply_adds=sum_dims(count_multiply_adds(node) for node, _ in graph.nodes),

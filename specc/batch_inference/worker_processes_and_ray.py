@@ -21,7 +21,7 @@ from typing import IO, Any, NoReturn, TextIO
 from specc.batch_inference.block_runner_and_crash_journal import BlockRunner
 from specc.batch_inference.job_plan_and_part_files import PLAN_DIRECTORY, BlockStatistics, read_plan
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
-from specc.io.json_io import JsonFields
+from specc.io.json_io import JsonReader
 from specc.io.safe_read import escape_text
 from specc.version import __version__
 
@@ -228,7 +228,7 @@ class LocalEngine:
                 yield BlockProgress(row_count=rows)
             case {"done": dict() as statistics}:
                 self.consecutive_crashes = 0
-                yield BlockProgress(statistics=BlockStatistics.from_fields(JsonFields(statistics)))
+                yield BlockProgress(statistics=BlockStatistics.from_fields(JsonReader(statistics)))
                 self._assign_block(worker)
             case {"failed": failure}:
                 raise _decode_failure(failure)
@@ -337,7 +337,7 @@ class RayEngine:
                 results = json.loads(row["results"])
                 if "failed" in results:
                     raise _decode_failure(results["failed"])
-                statistics = BlockStatistics.from_fields(JsonFields(results))
+                statistics = BlockStatistics.from_fields(JsonReader(results))
                 yield BlockProgress(row_count=statistics.row_count, statistics=statistics)
         finally:
             ray.shutdown()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from specc.backend import Computation
+from specc.backend import Executable
 from specc.calibration.calibration_activations import (
     CalibrationTargets,
     WeightInputs,
@@ -44,13 +44,13 @@ class CalibrationStage:
     """A stage of the forward pass, which reads only some of the model's weights.
 
     `graph` computes the outputs `stage_outputs`, which later stages read, from the model inputs and
-    from `stage_inputs`, the outputs of earlier stages. `activations_of` maps the remaining outputs
-    of `graph` to the activations of the model that they contain. `released_values` are stage
-    outputs that no later stage reads.
+    from `stage_inputs`, the outputs of earlier stages. `activations_by_output` maps the remaining
+    outputs of `graph` to the activations of the model that they contain. `released_values` are
+    stage outputs that no later stage reads.
     """
 
     graph: Graph
-    activations_of: Mapping[str, Value]
+    activations_by_output: Mapping[str, Value]
     stage_inputs: tuple[str, ...]
     stage_outputs: tuple[str, ...]
     released_values: tuple[str, ...]
@@ -67,14 +67,14 @@ def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
     for n, group in enumerate(groups):
         # the first stage also computes all activations that do not depend on weights
         tapped = [v for v in targets.activations if first.get(v, 0) == n]
-        activations_of = {f"met {k}": v for k, v in enumerate(tapped)}
+        activations_by_output = {f"met {k}": v for k, v in enumerate(tapped)}
         operands = staged_graph.list_heavy_operands(group)
         stage_inputs = {names[v]: v for v in operands if first[v] < n}
         stage_outputs = {name: v for v, name in names.items() if first[v] == n}
-        outputs = {**activations_of, **stage_outputs}
+        outputs = {**activations_by_output, **stage_outputs}
         yield CalibrationStage(
             graph=staged_graph.build_stage_graph(group, stage_inputs, outputs),
-            activations_of=activations_of,
+            activations_by_output=activations_by_output,
             stage_inputs=tuple(stage_inputs),
             stage_outputs=tuple(stage_outputs),
             released_values=tuple(name for v, name in names.items() if last[v] == n),
@@ -261,7 +261,7 @@ Sample: TypeAlias = Mapping[str, Array]
 """The input arrays of one model run, by input name."""
 RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
 """A function that returns a new iterator over the calibration samples."""
-OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
+OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Executable]]
 """A function that opens a session for a graph and loads the graph's weights. Both are released at
 the end of the `with` block."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
@@ -284,11 +284,13 @@ def quantize_with_gptq(
     sums, factors = _GramMatrixSums(targets), _FactorFiles(targets.tap_points, directory)
     for stage in split_stages(targets):
         _run_stage(stage, open_session, samples(), directory, sums)
-        for activations, total in sums.pop_complete_sums(stage.activations_of.values()):
+        for activations, total in sums.pop_complete_sums(stage.activations_by_output.values()):
             factor = compute_inverse_cholesky_factor(total)
             del total  # release the Gram matrix, which is as large as its Cholesky factor
-            for name, get_factor in factors.add_factor(activations, factor):
-                quantized[name] = quantize_weight(name, get_factor, directory / f"{len(quantized)}")
+            for name, get_cholesky_factor in factors.add_factor(activations, factor):
+                quantized[name] = quantize_weight(
+                    name, get_cholesky_factor, directory / f"{len(quantized)}"
+                )
     return quantized
 
 
@@ -305,7 +307,9 @@ def _run_stage(
     with open_session(stage.graph) as session:
         for number, sample in enumerate(samples):
             results = session.run({**sample, **_load_stage_inputs(directory, stage, number)})
-            sums.add_sample({v: results[name] for name, v in stage.activations_of.items()}, sample)
+            sums.add_sample(
+                {v: results[name] for name, v in stage.activations_by_output.items()}, sample
+            )
             for name in stage.stage_outputs:
                 _save_array(_get_value_path(directory, name, number), results[name])
 
@@ -320,23 +324,28 @@ class _GramMatrixSums:
         self.totals: dict[WeightInputs, Array] = {}
         self.pending = {activations: set(activations) for activations in self.targets.tap_points}
 
-    def add_sample(self, activations_of: Mapping[Value, Array], sample: Sample) -> None:
+    def add_sample(self, activations_by_output: Mapping[Value, Array], sample: Sample) -> None:
         """Add the activations for a sample, excluding padding positions."""
         for activations, names in self.targets.tap_points.items():
             for value in activations:
-                if value not in activations_of:
+                if value not in activations_by_output:
                     continue
                 if activations not in self.totals:
                     self.totals[activations] = np.zeros(2 * (count_input_features(activations),))
-                mask_name, x = find_padding_mask(self.targets.graph, value), activations_of[value]
+                mask_name, x = (
+                    find_padding_mask(self.targets.graph, value),
+                    activations_by_output[value],
+                )
                 x = x[sample[mask_name]] if mask_name else x
                 self.totals[activations] += _compute_gram(x, names[0].name)
 
     def pop_complete_sums(
-        self, activations_of: Iterable[Value]
+        self, activations_by_output: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
-        """Remove and yield the Gram matrices that are complete after adding `activations_of`."""
-        added = set(activations_of)
+        """Remove and yield the Gram matrices that are complete after adding
+        `activations_by_output`.
+        """
+        added = set(activations_by_output)
         for activations, pending_values in self.pending.items():
             pending_values -= added
             if not pending_values and activations in self.totals:

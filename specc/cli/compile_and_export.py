@@ -77,11 +77,11 @@ def execute_compile(args: Namespace) -> int:
     result = {
         "files": [{"path": str(path), "bytes": size} for path, size in report.files],
         "notes": list(report.remarks),
-        "attention_lowerings": list(report.attention_forms),
+        "attention_lowerings": list(report.attention_lowerings),
     }
     if terminal.print_json_result(result):
         return 0
-    for form in report.attention_forms if args.explain else ():
+    for form in report.attention_lowerings if args.explain else ():
         print(form)
     for remark in report.remarks:
         # warnings about the spec were printed when the spec was opened

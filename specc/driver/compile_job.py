@@ -56,8 +56,8 @@ class CompileJob:
     the manifest stores it. `parameter_source` provides the parameters. `directories` are searched
     for a tokenizer. `preprocessing` describes the preprocessing of inputs and the postprocessing of
     outputs, and `remarks` are notes about files next to the weights. `quantize` merges the
-    quantization requests of the spec and of the options. `attention_forms` records how the backend
-    lowers each attention layer.
+    quantization requests of the spec and of the options. `attention_lowerings` records how the
+    backend lowers each attention layer.
     """
 
     spec: LoadedSpec
@@ -71,7 +71,7 @@ class CompileJob:
     target: Target
     quantize: QuantizeRequest
     remarks: tuple[str, ...] = ()
-    attention_forms: list[str] = field(default_factory=list)
+    attention_lowerings: list[str] = field(default_factory=list)
 
     @property
     def half_dtype(self) -> HalfDtype | None:
@@ -109,7 +109,7 @@ def open_compile_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[Comp
     choices = _choose_target(spec, options)
     with closing(load_parameters(spec, graph, options)) as parameter_source:
         # only weights that are not quantized can remain in the checkpoint, in its layout
-        if not choices["quantize"].weight_request:
+        if not choices["quantize"].weight_options:
             graph, parameter_source = keep_checkpoint_layout(graph, parameter_source)
         yield CompileJob(
             spec=spec,
@@ -151,7 +151,9 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
 
 def copy_job_with_options(job: CompileJob, options: CompileOptions) -> CompileJob:
     """Return a compile job with other options that reuses the model and weights of `job`."""
-    return replace(job, options=options, attention_forms=[], **_choose_target(job.spec, options))
+    return replace(
+        job, options=options, attention_lowerings=[], **_choose_target(job.spec, options)
+    )
 
 
 def list_job_input_files(job: CompileJob) -> list[Path]:
@@ -241,21 +243,21 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
 
     Raise E0850 to E0853 or E0963 if the requested quantization is not possible.
     """
-    weight_request = job.quantize.weight_request
+    weight_options = job.quantize.weight_options
     # weights are dequantized for a target without quantized operators
     keeps_stored_codes = (
-        weight_request is None
+        weight_options is None
         and not job.quantize.dequantizes_checkpoint
-        and job.target.quantized_operators
+        and job.target.quantized_matmul_mode
     )
     source = job.parameter_source
-    stored_codes = find_copyable_quantized_weights(source) if keeps_stored_codes else {}
+    packed_weight_formats = find_copyable_quantized_weights(source) if keeps_stored_codes else {}
     graph = pass_pipeline.simplify_graph(
-        job.graph, fuses_loops=weight_request is None and not stored_codes
+        job.graph, fuses_loops=weight_options is None and not packed_weight_formats
     )
     ties = find_tied_parameters(source)
-    if stored_codes:
-        decision = choose_checkpoint_weight_formats(graph, ties, stored_codes)
+    if packed_weight_formats:
+        decision = choose_checkpoint_weight_formats(graph, ties, packed_weight_formats)
     else:
         decision = plan_quantization(
             graph,
@@ -266,7 +268,7 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
             lambda: iterate_sibling_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = make_scale_source(source) if plan and stored_codes else None
+    scales = make_scale_source(source) if plan and packed_weight_formats else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.folds_norms else ()
     unquantized = NormFoldedWeights(source, folds) if folds else source
     return LoweringJob(

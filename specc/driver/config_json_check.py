@@ -224,7 +224,7 @@ def _has_no_effect(key: str, member: JsonMember) -> bool:
     # dropout has many names and is inactive at inference, and null is treated as absent
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
-    value, default = member.value.to_plain(), NO_EFFECT_VALUES.get(key)
+    value, default = member.value.to_python(), NO_EFFECT_VALUES.get(key)
     # 0 is not treated as false, because 0 and false have different meanings in a config file
     return key in NO_EFFECT_VALUES and value == default and type(value) is type(default)
 

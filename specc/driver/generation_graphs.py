@@ -187,7 +187,7 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
         return graph
     return pass_pipeline.simplify_graph(
         pass_pipeline.inline_default_inputs(source, resolve_missing_inputs(defaults, names)),
-        fuses_loops=job.quantize.weight_request is None,
+        fuses_loops=job.quantize.weight_options is None,
     )
 
 
@@ -216,7 +216,7 @@ def _derive_streaming_graphs(
         _find_output_lengths(graph, sequence_input, derived.step),
         _find_pointwise_defaults(defaults, sequence_input),
     )
-    return derived, replace(metadata, stream_chunks=chunks)
+    return derived, replace(metadata, chunk_config=chunks)
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
@@ -364,7 +364,7 @@ def _build_buffered_step(
     job: LoweringJob, step: Graph, derived: DerivedGraphs
 ) -> tuple[PackageGraph, tuple[str, ...]]:
     """Return the step graph, with KV buffers if supported, and the names of buffer inputs."""
-    caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
+    caches = job.compiler.find_in_place_kv_caches(step, derived.states, job.target, job.opset)
     # there are no buffers if the target cannot update them in place or if its kernel supports no
     # attention layer of the graph
     if not caches:

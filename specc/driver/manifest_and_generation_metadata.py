@@ -95,7 +95,7 @@ def build_manifest(
     """
     model, declared_graph = job.model, scoring_graph or graph
     unquantized_reasons = job.quantization_decision.unquantized_reasons
-    job.attention_forms.extend(describe_attention_lowerings(graph.name, emitted_model))
+    job.attention_lowerings.extend(describe_attention_lowerings(graph.name, emitted_model))
     # a standalone generator computes the defaults of its inputs, so the manifest lists no defaults
     inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
@@ -282,7 +282,7 @@ def build_step_metadata(
 ) -> GenerationMetadata:
     """Build the step graph metadata that generation and streaming share."""
     graph = job.simplified_graph
-    limit = find_position_limit(job, graph)
+    limit = find_context_length_limit(job, graph)
     return GenerationMetadata(
         generation=generation,
         signature=build_input_signature(job, graph),
@@ -327,7 +327,7 @@ def build_input_signature(job: CompileJob, graph: Graph) -> Graph:
     )
 
 
-def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
+def find_context_length_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
     """Return the sequence length limit that the smallest position embedding sets, or None."""
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
@@ -344,7 +344,7 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorSource) -> d
     vocabulary size, and whether an empty prompt is allowed (`begins`).
     """
     generation, graph = get_generate_section(job.model), source.graph
-    limit = find_position_limit(job, graph)
+    limit = find_context_length_limit(job, graph)
     # convert tuples to lists, because JSON has no tuples
     settings = {
         RECORDED_SETTINGS[name]: list(value) if isinstance(value, tuple) else value

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 from specc import backend
-from specc.backend import Computation
+from specc.backend import Executable
 from specc.calibration.calibration_activations import (
     CalibrationTargets,
     count_input_features,
@@ -283,7 +283,7 @@ def _estimate_factor_bytes(targets: CalibrationTargets) -> int:
 
 
 @contextmanager
-def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Computation]:
+def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Executable]:
     """A context manager that yields a runnable float32 submodel and deletes its file on exit."""
     with create_temporary_directory() as directory:
         path = directory / "part.onnx"

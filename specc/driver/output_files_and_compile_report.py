@@ -36,7 +36,7 @@ from specc.weights.checkpoint_weight_streaming import CheckpointBinding
 @dataclass(frozen=True, kw_only=True)
 class CompileReport:
     """The result of `compile`: the written files with their sizes, remarks and warnings.
-    `attention_forms` describes how each attention layer is lowered, and why.
+    `attention_lowerings` describes how each attention layer is lowered, and why.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class CompileReport:
     model: ModelDefinition
     remarks: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
-    attention_forms: tuple[str, ...] = ()
+    attention_lowerings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         count = len(self.files)
@@ -164,7 +164,7 @@ def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -
         model=job.model,
         remarks=remarks,
         warnings=(*job.spec.warnings, *warnings, *job.model.warnings),
-        attention_forms=tuple(job.attention_forms),
+        attention_lowerings=tuple(job.attention_lowerings),
     )
 
 

@@ -30,7 +30,7 @@ from specc.huggingface.image_processor_config import (
 )
 from specc.huggingface.tokenizer_config import describe_ignored_settings
 from specc.io.file_type_detection import is_gguf_path
-from specc.io.json_io import JsonFields, parse_tagged_record, to_json_value
+from specc.io.json_io import JsonReader, parse_tagged_record, to_json_value
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.model_definition import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig, adapt_labels_to_rank
@@ -108,7 +108,7 @@ def build_preprocessing_config(
         if records is OUTPUT_RECORDS and record["kind"] in TEXT_TAGS:
             # if an output's postprocessing is a tokenizer, it decodes the output to text
             record = {"kind": "text", "vocabulary": record}
-        fields = JsonFields(record, report_error=raise_entry_error, shared=context.files)
+        fields = JsonReader(record, report_error=raise_entry_error, shared=context.files)
         return parse_tagged_record(fields, records)
 
     inputs = [(n, read_record(n, d, INPUT_RECORDS)) for n, d in model.input_configs.items()]

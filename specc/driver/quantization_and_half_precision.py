@@ -95,29 +95,29 @@ def plan_quantization(
     weight can be quantized, E0853 if the group size is invalid, and E0963 if no layer can use
     per-tensor activation scales.
     """
-    weight_request, labels = request.weight_request, request.option_labels
-    if weight_request is None:
+    weight_options, labels = request.weight_options, request.option_labels
+    if weight_options is None:
         return QuantizationDecision({}, {})
-    check_group_size(weight_request.group_size)
-    _check_target(weight_request, target, opset)
-    layout: WeightLayout = "rows" if target.quantized_operators else "columns"
+    check_group_size(weight_options.group_size)
+    _check_target(weight_options, target, opset)
+    layout: WeightLayout = "rows" if target.quantized_matmul_mode else "columns"
 
     choose_formats = partial(
         choose_weight_formats,
         graph,
         layout=layout,
         ties=ties,
-        quantizes_activations=target.quantized_operators == "rows",
+        quantizes_activations=target.quantized_matmul_mode == "rows",
         has_integer_lstm=INTEGER_LAYERS in target.recurrent_features,
     )
-    decision = choose_formats(weight_request)
+    decision = choose_formats(weight_options)
     plan = decision.plan
     check_patterns_match(
         decision.unmatched_patterns, decision.weight_names, request.pattern_spans, other_graphs
     )
     if not plan:
         _raise_nothing_to_quantize(graph, decision)
-    if TENSOR_SCALED_KIND in weight_request.kinds and not has_shared_scales(plan):
+    if TENSOR_SCALED_KIND in weight_options.kinds and not has_shared_scales(plan):
         raise_error(
             "E0963",
             f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, but no layer of "
@@ -126,7 +126,7 @@ def plan_quantization(
             helps=["compile with `--quantize int8`"],
         )
     remarks = find_ineffective_options(
-        weight_request, labels, plan, lambda options: choose_formats(options).plan
+        weight_options, labels, plan, lambda options: choose_formats(options).plan
     )
     return replace(decision, ineffective_options=tuple(remarks))
 
@@ -136,7 +136,7 @@ def choose_checkpoint_weight_formats(
 ) -> QuantizationDecision:
     """Choose the format of weights whose 4-bit codes are stored in the checkpoint."""
     return choose_weight_formats(
-        graph, QuantizationOptions(kind=None, stored_codes=stored), "rows", ties
+        graph, QuantizationOptions(kind=None, packed_weight_formats=stored), "rows", ties
     )
 
 
@@ -151,7 +151,7 @@ def restrict_target_for_quantizers(target: Target, request: QuantizeRequest) -> 
             f"`{target.name}` uses contrib operators of ONNX Runtime",
             helps=["add `--target onnx`"],
         )
-    if request.weight_request is not None:
+    if request.weight_options is not None:
         raise_error(
             "E0753",
             "weights can be quantized by specc or by another tool, but not by both",
@@ -189,14 +189,14 @@ def describe_quantization(
             "layers, and the norm must not be in a loop"
         )
     has_groups = any(format.group_size for format in decision.plan.values())
-    if has_groups and "generate" in graph_names and not target.quantized_operators:
+    if has_groups and "generate" in graph_names and not target.quantized_matmul_mode:
         remarks.append(DEQUANTIZED_AT_RUN_TIME)
     return tuple(remarks)
 
 
-def _check_target(weight_request: QuantizationOptions, target: Target, opset: int) -> None:
+def _check_target(weight_options: QuantizationOptions, target: Target, opset: int) -> None:
     """Raise E0851 for int4 below opset 21, and E0964 for unsupported per-tensor scales."""
-    if TENSOR_SCALED_KIND in weight_request.kinds and target.provider != "cpu":
+    if TENSOR_SCALED_KIND in weight_options.kinds and target.provider != "cpu":
         raise_error(
             "E0964",
             f"`{target.name}` has no operator with per-tensor activation scales",
@@ -205,7 +205,7 @@ def _check_target(weight_request: QuantizationOptions, target: Target, opset: in
                 f"or `{TENSOR_SCALED_KIND}` with `--target ort-cpu` or `onnx`",
             ],
         )
-    if "int4" in weight_request.kinds and not target.quantized_operators and opset < INT4_SINCE:
+    if "int4" in weight_options.kinds and not target.quantized_matmul_mode and opset < INT4_SINCE:
         raise_error(
             "E0851",
             f"opset {opset} does not support int4, which needs opset {INT4_SINCE}",

@@ -134,14 +134,14 @@ def describe_requested_options(
 
 
 def check_quantize_flags_have_effect(
-    weight_request: QuantizationOptions, flags: Mapping[str, str]
+    weight_options: QuantizationOptions, flags: Mapping[str, str]
 ) -> None:
     """Raise E0753 for the first entry in `flags` that has no effect for any requested quantization
     kind. `flags` maps entries to command-line flags.
     """
     for entry, kinds in KINDS_BY_ENTRY.items():
         # `--quantize-all` applies only to the default kind, not to kinds chosen by patterns
-        requested_kinds = (weight_request.kind,) if entry == ALL_ENTRY else weight_request.kinds
+        requested_kinds = (weight_options.kind,) if entry == ALL_ENTRY else weight_options.kinds
         if entry not in flags or set(kinds) & set(requested_kinds):
             continue
         kind_names = ", ".join(f"`{kind}`" for kind in dict.fromkeys(requested_kinds) if kind)
@@ -157,7 +157,7 @@ def check_quantize_flags_have_effect(
 
 
 def find_ineffective_options(
-    weight_request: QuantizationOptions,
+    weight_options: QuantizationOptions,
     option_labels: Mapping[str, str],
     plan: QuantizationPlan,
     make_plan: Callable[[QuantizationOptions], QuantizationPlan],
@@ -167,11 +167,13 @@ def find_ineffective_options(
     `option_labels` maps entries to their display names. `make_plan` computes a quantization
     request's plan.
     """
-    has_unquantized_head = weight_request.lm_head_kind == "none"
+    has_unquantized_head = weight_options.lm_head_kind == "none"
     alternatives = {
-        ALL_ENTRY: replace(weight_request, quantizes_all=not weight_request.quantizes_all),
+        ALL_ENTRY: replace(
+            weight_options, quantizes_all_to_int4=not weight_options.quantizes_all_to_int4
+        ),
         LM_HEAD_ENTRY: replace(
-            weight_request, lm_head_kind="int8" if has_unquantized_head else "none"
+            weight_options, lm_head_kind="int8" if has_unquantized_head else "none"
         ),
     }
     for entry, label in option_labels.items():

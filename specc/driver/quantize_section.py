@@ -126,14 +126,14 @@ class KVCacheOption:
 class QuantizeRequest:
     """The quantization request of the spec, merged with the options.
 
-    `weight_request` is None if no weight is quantized. `pattern_spans` are the source spans of the
+    `weight_options` is None if no weight is quantized. `pattern_spans` are the source spans of the
     spec's patterns, and `remarks` lists the entries that options override. `calibration` is the
     source of calibration data, and `kv_cache` the KV cache dtype. `folds_norms` is true if norm
     weights are folded into linear layers. `option_labels` maps entries that may have no effect to
     their display names. `dequantizes_checkpoint` is true if a quantized checkpoint is dequantized.
     """
 
-    weight_request: QuantizationOptions | None = None
+    weight_options: QuantizationOptions | None = None
     option_labels: Mapping[str, str] = field(default_factory=dict)
     pattern_spans: Mapping[str, Span] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -150,29 +150,29 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     option has no effect.
     """
     entries = _collect_quantize_entries(program)
-    weight_request, pattern_spans = _read_section(entries)
+    weight_options, pattern_spans = _read_section(entries)
     calibration = _choose_calibration(program, options)
     cache = _choose_cache(entries, options)
     remarks = tuple(_describe_overrides(entries, options))
-    weight_request = (
-        None if options.quantize == UNQUANTIZED else _apply_options(weight_request, options)
+    weight_options = (
+        None if options.quantize == UNQUANTIZED else _apply_options(weight_options, options)
     )
     flags = {n: get_option_flag(n) for n in OPTIONAL_ENTRIES if options.is_set(n)}
-    if weight_request is None:
+    if weight_options is None:
         _check_quantization_requested(options, cache)
     else:
-        check_quantize_flags_have_effect(weight_request, flags)
+        check_quantize_flags_have_effect(weight_options, flags)
     folds_norms = parse_quantize_option(entries, "fold_norms", BOOLEAN_VALUES) == "true"
     if options.fold_norms is not None:
         folds_norms = options.fold_norms
     return QuantizeRequest(
-        weight_request=weight_request,
+        weight_options=weight_options,
         option_labels=describe_requested_options(entries, flags),
         pattern_spans=pattern_spans,
         remarks=remarks,
         calibration=calibration,
         kv_cache=cache,
-        folds_norms=folds_norms and weight_request is not None,
+        folds_norms=folds_norms and weight_options is not None,
         dequantizes_checkpoint=options.quantize == UNQUANTIZED,
     )
 
@@ -182,10 +182,10 @@ def check_quantize_options(
 ) -> None:
     """Raise the errors of `merge_quantize_options`, and E0850 if a pattern matches no weight."""
     request = merge_quantize_options(program, QuantizeOptions())
-    if request.weight_request is None:
+    if request.weight_options is None:
         return
     names = list_weight_names(graph)
-    unmatched = find_unmatched_patterns(request.weight_request.patterns, names)
+    unmatched = find_unmatched_patterns(request.weight_options.patterns, names)
     check_patterns_match(unmatched, names, request.pattern_spans, iterate_other_graphs)
 
 
@@ -217,7 +217,7 @@ def _read_section(
     """Return the quantization request (None if no weight is quantized) and the pattern spans."""
     kind = parse_quantize_option(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
     head = parse_quantize_option(entries, "lm_head_bits", LM_HEAD_BITS)
-    quantizes_all = parse_quantize_option(entries, "all", BOOLEAN_VALUES)
+    quantizes_all_to_int4 = parse_quantize_option(entries, "all", BOOLEAN_VALUES)
     excluded = entries["exclude"].values if "exclude" in entries else ()
     # `entries` keep the source order, because the last matching pattern takes precedence
     kind_patterns = [
@@ -228,17 +228,17 @@ def _read_section(
     ]
     patterns = (*excluded, *(pattern for pattern, _ in kind_patterns))
     pattern_spans = {p.value: p.span for p in patterns if p.span is not None}
-    weight_request = QuantizationOptions(
+    weight_options = QuantizationOptions(
         kind=KINDS_BY_NAME.get(kind),
         unquantized_patterns=tuple(p.value for p in excluded),
         kind_by_pattern=tuple((pattern.value, name) for pattern, name in kind_patterns),
         group_size=_read_group_size(entries),
         lm_head_kind=LM_HEAD_KINDS[head],
-        quantizes_all=quantizes_all == "true",
+        quantizes_all_to_int4=quantizes_all_to_int4 == "true",
     )
     # `exclude` alone does not request quantization
     return (
-        weight_request if weight_request.kind or weight_request.kind_by_pattern else None
+        weight_options if weight_options.kind or weight_options.kind_by_pattern else None
     ), pattern_spans
 
 
@@ -336,20 +336,20 @@ def check_group_size(size: int, span: Span | None = None) -> None:
 
 
 def _apply_options(
-    weight_request: QuantizationOptions | None, options: QuantizeOptions
+    weight_options: QuantizationOptions | None, options: QuantizeOptions
 ) -> QuantizationOptions | None:
     """Return the quantization request of the spec, with settings overridden by the options."""
-    if weight_request is None and not options.quantize:
+    if weight_options is None and not options.quantize:
         return None
     overrides: dict[str, Any] = {
         "kind": KINDS_BY_NAME.get(options.quantize),
         "unquantized_patterns": options.quantize_exclude or None,
         "group_size": options.group_size,
         "lm_head_kind": LM_HEAD_KINDS[options.lm_head_bits] or None,
-        "quantizes_all": options.quantize_all,
+        "quantizes_all_to_int4": options.quantize_all,
     }
     changes = {name: value for name, value in overrides.items() if value is not None}
-    return replace(weight_request or QuantizationOptions(kind=None), **changes)
+    return replace(weight_options or QuantizationOptions(kind=None), **changes)
 
 
 def _describe_overrides(

@@ -119,7 +119,7 @@ def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
     """Build the expression of the config value at a path: a literal, a record, or a call."""
     subpaths = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
     names = dict.fromkeys(p.split(".")[0] for p in subpaths)
-    options = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]
+    options = [ast.NamedArg(name, _build_value(values, f"{path}.{name}")) for name in names]
     if path not in values:
         return ast.RecordLiteral(tuple(options))
     # write a used spec as a call of its name with its config values as arguments

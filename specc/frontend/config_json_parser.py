@@ -23,7 +23,7 @@ class JsonScalar:
     value: bool | int | float | str | None
     span: Span
 
-    def to_plain(self) -> Json:
+    def to_python(self) -> Json:
         """Return the value as a Python value."""
         return self.value
 
@@ -35,9 +35,9 @@ class JsonList:
     items: tuple["JsonNode", ...]
     span: Span
 
-    def to_plain(self) -> Json:
+    def to_python(self) -> Json:
         """Return the items of the array as Python values."""
-        return [item.to_plain() for item in self.items]
+        return [item.to_python() for item in self.items]
 
 
 WHOLE_OBJECT = "."
@@ -100,7 +100,7 @@ class JsonObject:
         objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
         members = [member for value in objects if (member := value.find_member(path))]
         for member in members[1:]:
-            if member.value.to_plain() != members[0].value.to_plain():
+            if member.value.to_python() != members[0].value.to_python():
                 title = (
                     f"{member.key.text} has different values, expected the same value under "
                     "every key"
@@ -121,9 +121,9 @@ class JsonObject:
             if isinstance(member.value, JsonObject):
                 yield from member.value.iterate_members(f"{prefix}{key}.")
 
-    def to_plain(self) -> dict[str, Json]:
+    def to_python(self) -> dict[str, Json]:
         """Return the members of the object as Python values."""
-        return {key: member.value.to_plain() for key, member in self.members.items()}
+        return {key: member.value.to_python() for key, member in self.members.items()}
 
 
 JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject

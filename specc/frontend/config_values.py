@@ -68,7 +68,7 @@ def list_names_of_kind(kind: str, env: LexicalScope) -> list[str]:
     names: list[str] = []
     for name in dict.fromkeys(candidates):
         match env.module.find_definition(name) or env.context.library.find_std_item(name):
-            case ast.Definition() as definition, _ if definition.kind == kind:
+            case ast.AttentionDef() as definition, _ if definition.kind == kind:
                 names.append(name)
     return [*names, *builtin_names]
 

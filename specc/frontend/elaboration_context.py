@@ -152,7 +152,7 @@ def raise_dynamic_graph_structure_error(error: UnresolvedValueError) -> NoReturn
     )
 
 
-SpecItem: TypeAlias = ast.Block | ast.Definition
+SpecItem: TypeAlias = ast.Block | ast.AttentionDef
 """A named item of a spec: a block or a definition."""
 
 
@@ -242,7 +242,7 @@ class LexicalScope:
 
     `context` is the state of the elaboration. `dynamic_lengths` maps the symbolic dimensions of a
     used file to dimensions of the caller, and is None in the main spec. `has_head_axis` is True if
-    masks over `pair_indices` have a heads axis. `file_scope` is the weight scope of the file.
+    masks over `index_variables` have a heads axis. `file_scope` is the weight scope of the file.
     """
 
     context: "ElaborationContext" = field(repr=False, compare=False)
@@ -251,7 +251,7 @@ class LexicalScope:
     names: dict[str, SpecValue] = field(default_factory=dict)
     dims: dict[str, Dim] = field(default_factory=dict)
     scope: str = ""
-    pair_indices: Mapping[str, Tensor] = field(default_factory=dict)
+    index_variables: Mapping[str, Tensor] = field(default_factory=dict)
     has_head_axis: bool = True
     config_file: JsonObject | None = None
     dynamic_lengths: dict[str, Dim] | None = None
@@ -365,7 +365,7 @@ class UnevaluatedCall:
     inner_env: LexicalScope
 
     @property
-    def options(self) -> Sequence[ast.Option]:
+    def options(self) -> Sequence[ast.NamedArg]:
         """The named arguments of the call."""
         return self.expr.options
 

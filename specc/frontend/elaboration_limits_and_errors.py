@@ -207,7 +207,7 @@ class ErrorCollectorContext:
 
     log: ErrorLog | None = None
     errors: list[Diagnostic] = field(default_factory=list)
-    is_poisoned: bool = False
+    has_reported_errors: bool = False
 
     def __enter__(self) -> None:
         """Enter a `with` block whose errors are collected."""
@@ -217,12 +217,12 @@ class ErrorCollectorContext:
         if self.log is not None:
             self.log.report_errors(*diagnostics)
         self.errors += diagnostics
-        self.is_poisoned |= isinstance(error, AlreadyReportedError)
+        self.has_reported_errors |= isinstance(error, AlreadyReportedError)
         return isinstance(error, SpeccError | AlreadyReportedError)
 
     def raise_collected(self) -> None:
         """Raise all collected errors, or AlreadyReportedError if all have already been reported."""
         if self.errors:
             raise SpeccError(*self.errors)
-        if self.is_poisoned:
+        if self.has_reported_errors:
             raise AlreadyReportedError

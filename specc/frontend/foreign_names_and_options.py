@@ -290,7 +290,7 @@ OPTION_HELPS = {
 
 
 def raise_unknown_option(
-    callee: str, option: ast.Option, known_options: Collection[str]
+    callee: str, option: ast.NamedArg, known_options: Collection[str]
 ) -> NoReturn:
     """Raise E0201 for an unknown option, with a fix if a known option is similar."""
     span = option.name_span or option.span
@@ -315,7 +315,7 @@ ParameterT = TypeVar("ParameterT")
 
 def match_options(
     callee: str,
-    options: Iterable[ast.Option],
+    options: Iterable[ast.NamedArg],
     parameters: Mapping[str, ParameterT],
     bound_names: Collection[str],
 ) -> list[tuple[ParameterT, ast.Expr]]:

@@ -134,7 +134,7 @@ class _RopeReader:
         parameters = self._select_layer_type(self._find_table("rope_parameters", self.data))
         scaling = self._find_table("rope_scaling", self.data) if self.defaults.is_scaled else None
         theta, theta_member = self._read_theta(parameters, default)
-        if parameters and scaling and parameters.to_plain() != scaling.to_plain():
+        if parameters and scaling and parameters.to_python() != scaling.to_python():
             title = '"rope_parameters" and "rope_scaling" differ'
             self.raise_invalid(title, scaling.span, first_span=parameters.span)
         table = parameters or scaling

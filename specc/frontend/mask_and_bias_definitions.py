@@ -48,11 +48,11 @@ def make_score_indices(
     key, key_axis = keys
     query, query_axis = queries
     lengths = (query.shape[query_axis] if query_axis is not None else None, key.shape[key_axis])
-    pair_indices = {"j": _make_position_ids(nodes, key, key_axis, ("j", *lengths))}
+    index_variables = {"j": _make_position_ids(nodes, key, key_axis, ("j", *lengths))}
     if query_axis is not None:
         i = _make_position_ids(nodes, query, query_axis, ("i", *lengths))
-        pair_indices["i"] = nodes.add_op(ops.Insert(1), i)
-    return pair_indices
+        index_variables["i"] = nodes.add_op(ops.Insert(1), i)
+    return index_variables
 
 
 def _make_position_ids(
@@ -70,7 +70,7 @@ def _make_position_ids(
 
 def uses_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
     """Return True if an index uses `h`, `i` or `j`, or a `b` that is not the name of a value."""
-    if not env.pair_indices:
+    if not env.index_variables:
         return False
     index_names = {item.path for item in expr.items if isinstance(item, ast.Name)}
     if index_names & set(PAIR_INDEX_ORDER):
@@ -243,18 +243,18 @@ def _move_error_to_definition(error: SpeccError, function: DefinitionFunction) -
 def expand_definition(
     context: ElaborationContext,
     function: DefinitionFunction,
-    pair_indices: IndexVariables,
+    index_variables: IndexVariables,
     names: Mapping[str, SpecValue],
     scope: str,
     *,
     has_head_axis: bool = True,
 ) -> SpecValue:
-    """Evaluate a definition with the index variables `pair_indices` and additional variables
+    """Evaluate a definition with the index variables `index_variables` and additional variables
     `names`. `has_head_axis` is True if the scores have a heads axis.
     """
     with enter_definition(context, function):
         return _evaluate_definition(
-            context, function, pair_indices, names, scope, has_head_axis=has_head_axis
+            context, function, index_variables, names, scope, has_head_axis=has_head_axis
         )
 
 
@@ -267,7 +267,7 @@ def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecVal
 def _evaluate_definition(
     context: ElaborationContext,
     function: DefinitionFunction,
-    pair_indices: IndexVariables,
+    index_variables: IndexVariables,
     names: Mapping[str, SpecValue],
     scope: str,
     *,
@@ -283,7 +283,7 @@ def _evaluate_definition(
         config=_get_definition_config(function),
         names=dict(names),
         scope=scope,
-        pair_indices=pair_indices,
+        index_variables=index_variables,
         has_head_axis=has_head_axis,
     )
     for param in definition.params or ():
@@ -301,7 +301,7 @@ def _evaluate_definition(
 def expand_mask(
     nodes: NodeBuilder,
     mask: SpecValue,
-    pair_indices: IndexVariables,
+    index_variables: IndexVariables,
     scope: str,
     score_rank: int = PAIR_RANK,
 ) -> MaskValue:
@@ -318,29 +318,29 @@ def expand_mask(
             if tensor.type.dtype != "bool":
                 title = f"a mask must be boolean, got {describe_value(tensor)}"
                 raise_error("E0601", title, span, helps=["compare it: `x > 0`"])
-            _check_mask_axes(tensor, pair_indices, span)
+            _check_mask_axes(tensor, index_variables, span)
             return expand_to_mask_rank(nodes, tensor, score_rank)
         case CombinedMask(op, parts):
             # all operands are expanded to the same axes, except `all` and `none`, which remain
             # bools
-            masks = [expand_mask(nodes, p, pair_indices, scope, score_rank) for p in parts]
+            masks = [expand_mask(nodes, p, index_variables, scope, score_rank) for p in parts]
             return _merge_masks(nodes, op, masks)
         case DefinitionFunction() if mask.kind == "mask":
             with enter_definition(nodes.context, mask):
                 # the value of a definition may be another mask, as in `mask m(a) = a & causal`
-                value = _evaluate_definition(nodes.context, mask, pair_indices, {}, scope)
+                value = _evaluate_definition(nodes.context, mask, index_variables, {}, scope)
                 inner_nodes = replace(nodes, span=mask.span or span)
-                return expand_mask(inner_nodes, value, pair_indices, scope)
+                return expand_mask(inner_nodes, value, index_variables, scope)
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
 
 
-def _check_mask_axes(mask: Tensor, pair_indices: IndexVariables, span: Span | None) -> None:
+def _check_mask_axes(mask: Tensor, index_variables: IndexVariables, span: Span | None) -> None:
     """Raise E0601 if a padding mask [batch, key] is used as a mask [query, key]."""
-    if len(mask.shape) != 2 or "i" not in pair_indices:
+    if len(mask.shape) != 2 or "i" not in index_variables:
         return
     first_length, last_length = mask.shape
-    is_query = first_length in (pair_indices["i"].shape[0], Dim.from_value(1))
-    if is_query or last_length != pair_indices["j"].shape[0]:
+    is_query = first_length in (index_variables["i"].shape[0], Dim.from_value(1))
+    if is_query or last_length != index_variables["j"].shape[0]:
         return
     title = f"a mask has the axes query and key; {describe_value(mask)} is a padding mask"
     source = mask.source_span.text if mask.source_span else ""
@@ -370,7 +370,7 @@ def _merge_masks(nodes: NodeBuilder, op: str, masks: list[MaskValue]) -> MaskVal
 def expand_bias(
     nodes: NodeBuilder,
     bias: SpecValue,
-    pair_indices: IndexVariables,
+    index_variables: IndexVariables,
     scope: str,
     score_rank: int = PAIR_RANK,
 ) -> Tensor | None:
@@ -389,7 +389,7 @@ def expand_bias(
                 resolve_weight_path(bias.weight_path, bias_env)
             ).scope
         bias, score_rank = (
-            expand_definition(nodes.context, bias, pair_indices, {}, bias_scope),
+            expand_definition(nodes.context, bias, index_variables, {}, bias_scope),
             PAIR_RANK,
         )
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":

@@ -109,14 +109,14 @@ def _resolve_first_part(
     index variables, variables, dimensions, config values, functions of the spec, functions of std.
     """
     values_by_name: Mapping[str, SpecValue]
-    for values_by_name in (env.pair_indices, env.names, env.dims, env.config):
+    for values_by_name in (env.index_variables, env.names, env.dims, env.config):
         if first_name in values_by_name:
             return values_by_name[first_name]
     if (length := env.find_dynamic_length(first_name)) is not None:
         return length
     if first_name in NAMED_CONSTANTS:
         return NAMED_CONSTANTS[first_name]
-    if first_name == "i" and env.pair_indices:
+    if first_name == "i" and env.index_variables:
         _raise_no_query_position(span)
     target = resolve_function(first_name, env, span)
     return MISSING if target is None else target
@@ -147,7 +147,7 @@ def resolve_function(name: str, env: LexicalScope, span: Span | None) -> Functio
 
 
 def _make_function_value(
-    item: ast.Block | ast.Definition, module: SpecNamespace, env: LexicalScope, span: Span | None
+    item: ast.Block | ast.AttentionDef, module: SpecNamespace, env: LexicalScope, span: Span | None
 ) -> Function:
     """Return a block or definition of `module` as a function value."""
     name = item.name
@@ -232,7 +232,7 @@ def _raise_unknown_name(name: ast.Name, env: LexicalScope) -> NoReturn:
     if name.path in MISSPELLED_CONSTANTS:
         suggestion = format_suggestion(MISSPELLED_CONSTANTS[name.path])
         raise_error("E0105", f"`{name.path}` is not a value here; {suggestion}", name.span)
-    values = [*env.pair_indices, *env.names, *env.dims, *env.config]
+    values = [*env.index_variables, *env.names, *env.dims, *env.config]
     values += [*env.module.root.dims, *NAMED_CONSTANTS]
     functions = _list_functions(env)
     if name.path in QUERY_KEY_INDEX_NAMES:
@@ -340,7 +340,7 @@ def evaluate_normalizer(expr: ast.Expr, env: LexicalScope) -> EvalResult:
 def _is_bound_name(path: str, env: LexicalScope) -> bool:
     """Return True if a name refers to a value in scope, or to a member of such a value."""
     head, *rest = path.split(".")
-    is_bound = head in env.pair_indices or head in env.names or head in env.config
+    is_bound = head in env.index_variables or head in env.names or head in env.config
     return is_bound or bool(rest) or head in NAMED_CONSTANTS
 
 

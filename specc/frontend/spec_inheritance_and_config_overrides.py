@@ -32,9 +32,9 @@ def iterate_config_entries(file: ast.File, kind: type[Entry]) -> Iterator[Entry]
 def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
     """Yield (name, span) for each name that an item defines."""
     match item:
-        case ast.Block() | ast.Definition():
+        case ast.Block() | ast.AttentionDef():
             yield item.name, item.name_span
-        case ast.Dims():
+        case ast.DimsDecl():
             yield from ((d.name, d.span) for d in item.names)
         case ast.UseStatement():
             yield item.name, item.span
@@ -48,7 +48,7 @@ def check_derived_spec_items(module: SpecNamespace) -> None:
         match item:
             case ast.Block(kind="graph"):
                 description = "a graph"
-            case ast.Dims():
+            case ast.DimsDecl():
                 description = "`dims`"
             case ast.UseStatement(has_own_config=True):
                 description = "a spec with a config and weights of its own"
@@ -117,7 +117,7 @@ def apply_input_overrides(chain: Sequence[SpecNamespace]) -> SpecNamespace:
     items = tuple(_override_entries(item, overrides) for item in base.file.items)
     # the parser has reported the errors of the base spec, and overrides add none
     file = resolve_declared_inputs(ErrorCollector(), replace(base.file, items=items))
-    blocks = [item for item in file.items if isinstance(item, ast.Block | ast.Definition)]
+    blocks = [item for item in file.items if isinstance(item, ast.Block | ast.AttentionDef)]
     return replace(base, file=file, items={block.name: block for block in blocks})
 
 

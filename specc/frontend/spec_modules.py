@@ -152,9 +152,9 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
                     title = f"duplicate definition of `{name}`"
                     raise_error("E0217", title, span, "again here", related_labels=others)
             spans_by_name[name] = span
-        if isinstance(item, ast.Block | ast.Definition):
+        if isinstance(item, ast.Block | ast.AttentionDef):
             module.items[item.name] = item
-        elif isinstance(item, ast.Dims):
+        elif isinstance(item, ast.DimsDecl):
             module.dims.update({d.name: d.minimum for d in item.names})
         elif isinstance(item, ast.UseStatement):
             module.uses[item.name] = item

@@ -128,7 +128,7 @@ class Rope:
         return replace(self, parameters=tuple({**parameters, "longest": longest}.items()))
 
 
-UnevaluatedOption: TypeAlias = tuple[ast.Option, "LexicalScope"]
+UnevaluatedOption: TypeAlias = tuple[ast.NamedArg, "LexicalScope"]
 """A block's option, and the scope in which the option is evaluated when the block is called."""
 
 
@@ -162,7 +162,7 @@ class DefinitionFunction:
     """
 
     name: str
-    definition: ast.Definition
+    definition: ast.AttentionDef
     module: "SpecNamespace"
     bound_arguments: Mapping[str, "SpecValue"] = field(default_factory=dict)
     weight_path: ast.WeightPath | None = None

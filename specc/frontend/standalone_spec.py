@@ -77,7 +77,7 @@ def _collect_defined_names(items: Iterable[ast.Item]) -> set[str]:
     return {name for item in items for name, _ in iterate_item_names(item)}
 
 
-def _collect_free_names(items: Iterable[ast.Block | ast.Definition]) -> set[str]:
+def _collect_free_names(items: Iterable[ast.Block | ast.AttentionDef]) -> set[str]:
     """Return the names to which items refer, except their parameters."""
     names: set[str] = set()
     for item in items:
@@ -115,13 +115,13 @@ def _list_inlinable_names(library: SpecLoader) -> set[str]:
 
 def _list_std_items(
     file: ast.File, library: SpecLoader, hidden_names: Collection[str] = ()
-) -> list[ast.Block | ast.Definition]:
+) -> list[ast.Block | ast.AttentionDef]:
     """Return the std items that a file uses, directly or indirectly, except those in
     `hidden_names`.
     """
     std_names = _list_inlinable_names(library).difference(hidden_names)
     worklist = _list_foreign_names(file)
-    items: dict[str, ast.Block | ast.Definition] = {}
+    items: dict[str, ast.Block | ast.AttentionDef] = {}
     while worklist:
         name = worklist.pop(0)
         if name in items or name not in std_names:
@@ -135,7 +135,7 @@ def _list_std_items(
 
 def _list_foreign_names(file: ast.File) -> list[str]:
     """Return the names that a file uses without defining a block or definition of that name."""
-    file_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
+    file_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.AttentionDef)}
     return [n for item in file.items for n in _iterate_used_names(item) if n not in file_names]
 
 
@@ -225,10 +225,10 @@ def _iterate_used_names(item: ast.Node) -> Iterator[str]:
 
 
 def _rename_lengths(
-    item: ast.Block | ast.Definition, clashing_names: Collection[str]
-) -> ast.Block | ast.Definition:
+    item: ast.Block | ast.AttentionDef, clashing_names: Collection[str]
+) -> ast.Block | ast.AttentionDef:
     """Append an underscore to the dimension names of a std item that the file also defines."""
-    if isinstance(item, ast.Definition):
+    if isinstance(item, ast.AttentionDef):
         return item
     params = {p.name for p in item.params}
     types = [p.type for p in (*item.params, *item.results)]

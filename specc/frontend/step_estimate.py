@@ -202,7 +202,7 @@ class _ItemStepEstimator:
     def _estimate_mask_definition(self, name: str) -> int:
         """Estimate the steps of expanding the mask `name`. Return 0 for other functions."""
         match self._find_item(name):
-            case (ast.Definition(kind="mask"), _) as item_and_module:
+            case (ast.AttentionDef(kind="mask"), _) as item_and_module:
                 return self._estimate_used_item(item_and_module)
         return 0
 

@@ -17,7 +17,7 @@ from specc.syntax.ast import walk_tree
 from specc.syntax.inputs_section import iterate_declared_inputs
 from specc.weights.parameter_name_patterns import NamePattern, find_nearest_name
 
-UsableItem: TypeAlias = ast.Block | ast.Definition
+UsableItem: TypeAlias = ast.Block | ast.AttentionDef
 """An item that other items can use by name."""
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -53,7 +53,7 @@ def find_unused_names_in_files(
     names_by_item = {name: collect_item_names(item) for name, item in items.items()}
     sections = (i for file in files for i in file.items if not isinstance(i, UsableItem))
     section_names = set(external_names) | collect_names(*sections)
-    used_names = section_names.union(*(names.outer_names for names in names_by_item.values()))
+    used_names = section_names.union(*(names.free_names for names in names_by_item.values()))
     unused_items = items.keys() - _find_reachable_items(items, names_by_item, section_names)
     file_warnings: list[tuple[ast.File, Diagnostic]] = []
     for file in files:
@@ -103,11 +103,11 @@ def _is_read(name: str, paths: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ItemNames:
-    """The names in a block or definition. `outer_names` are names that are defined outside the
+    """The names in a block or definition. `free_names` are names that are defined outside the
     item. `unused_warnings` are the warnings for unused names.
     """
 
-    outer_names: set[str]
+    free_names: set[str]
     unused_warnings: list[Diagnostic]
 
 
@@ -115,7 +115,7 @@ def collect_item_names(item: UsableItem) -> ItemNames:
     """Return the outer names that an item reads, and W0202 for each unused name of the item."""
     params = item.params or ()
     warnings: list[Diagnostic] = []
-    if isinstance(item, ast.Definition):
+    if isinstance(item, ast.AttentionDef):
         body_names = collect_names(item.value)
     else:
         values = LivenessAnalysis(item)
@@ -249,7 +249,7 @@ def _find_reachable_items(
         name = stack.pop()
         if name not in reachable:
             reachable.add(name)
-            stack += {p.partition(".")[0] for p in names_by_item[name].outer_names} & items.keys()
+            stack += {p.partition(".")[0] for p in names_by_item[name].free_names} & items.keys()
     return reachable
 
 

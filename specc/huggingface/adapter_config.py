@@ -96,7 +96,7 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
             config, "peft_type", f"unsupported `peft_type` {escape_text(kind)}, expected LORA"
         )
     for key, member in config.members.items():
-        if key not in _IGNORED_KEYS | _READ_KEYS and member.value.to_plain():
+        if key not in _IGNORED_KEYS | _READ_KEYS and member.value.to_python():
             _raise_unsupported_setting(
                 config,
                 key,
@@ -133,10 +133,10 @@ def _read_targets(config: JsonObject) -> LoraTargets:
     has_default_layers = _read_value(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
         # `all-linear` may also be the only item in a list
-        included_modules=None
+        target_modules=None
         if target_modules is None or "all-linear" in target_modules
         else target_modules,
-        fully_trained_modules=_read_list(config, "modules_to_save", str) or (),
+        modules_to_save=_read_list(config, "modules_to_save", str) or (),
         excluded_modules=_read_list(config, "exclude_modules", str) or (),
         # with custom layer names, the number before the last component may not be a layer index
         layer_indices=_read_list(config, "layers_to_transform", int)
@@ -161,7 +161,7 @@ def _read_list(config: JsonObject, key: str, item_type: type[Item]) -> list[Item
 
 def _read_value(config: JsonObject, key: str, default: object = None) -> object:
     member = config.find_member(key)
-    return default if member is None else member.value.to_plain()
+    return default if member is None else member.value.to_python()
 
 
 def _read_pattern_object(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:

@@ -86,7 +86,7 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
     yield f"image preprocessing settings are from `{escape_text(path)}`"
     known_keys = _SUPPORTED_KEYS | _IGNORED_KEYS | {"do_pad", "data_format", "max_size", "pad_size"}
     for key, member in file.members.items():
-        value = member.value.to_plain()
+        value = member.value.to_python()
         if key not in known_keys and value:
             yield format_ignored_key(key, path)
         if key in CHANNEL_KEYS and isinstance(value, list) and len(value) == 1:

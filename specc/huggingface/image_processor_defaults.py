@@ -144,7 +144,7 @@ class ImageSettingsReader:
     def read_value(self, key: str, default: object) -> object:
         """Return the value of a key, or `default` if the key is absent or null."""
         member = self.file.find_non_null(key)
-        return default if member is None else member.value.to_plain()
+        return default if member is None else member.value.to_python()
 
     def read_size(self, key: str, default: tuple[int, ...], *, edge: bool) -> list[int]:
         """Read a height and width, or the size of the shorter side."""
@@ -209,7 +209,7 @@ class ImageSettingsReader:
     def read_bool(self, key: str, default: bool) -> bool:
         """Return the boolean under a key, or `default` if the key is absent. Null means False."""
         member = self.file.find_member(key)  # transformers treats null as False
-        value = default if member is None else member.value.to_plain()
+        value = default if member is None else member.value.to_python()
         if not isinstance(value, bool | None):
             self.raise_unsupported(key, "expected true or false")
         return value is True

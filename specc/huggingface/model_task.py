@@ -73,7 +73,7 @@ def add_pipeline_task(
     name, record = text_input
     if not _can_preprocess(task, record, preprocessing):
         return preprocessing
-    config: Fields = config_json.to_plain() if config_json is not None else {}
+    config: Fields = config_json.to_python() if config_json is not None else {}
     encoder_config = config.get(ENCODER_PART)
     config = encoder_config if isinstance(encoder_config, dict) else config
     task_record = _build_task(task, name, record, config, directories)

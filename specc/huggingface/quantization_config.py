@@ -67,7 +67,7 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
     member = _find_section(data) if data is not None else None
     if member is None:
         return None
-    fields = member.value.to_plain() if isinstance(member.value, JsonObject) else {}
+    fields = member.value.to_python() if isinstance(member.value, JsonObject) else {}
     assert isinstance(fields, dict)
     method = fields.get("quant_method")
     if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):

@@ -56,7 +56,7 @@ def _propagate_demand(
     for node, results in reversed(graph.nodes):
         if node not in live_nodes or is_fixed_prefix_slice(node, context.flow):
             continue
-        if node in context.flow.loop_body_dataflows:
+        if node in context.flow.inlined_loop_bodies:
             _propagate_into_body(context, node, results, needs)
         node_demand = compute_node_demand(context, node, results, needs)
         for operand, axes in zip(node.args, node_demand.operand_axes, strict=True):
@@ -118,7 +118,7 @@ def compute_node_demand(
     context: PositionDemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> PositionDemand:
     """Return how many earlier positions an op or loop must compute and read to satisfy `needs`."""
-    if node in context.flow.loop_body_dataflows:
+    if node in context.flow.inlined_loop_bodies:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     return compute_op_demand(context, node, results, needs)
 
@@ -141,7 +141,7 @@ class NonTimeAxisLoop:
     @classmethod
     def from_node(cls, context: PositionDemandContext, node: Node) -> "NonTimeAxisLoop":
         """Describe the loop `node`."""
-        body, op = context.flow.loop_body_dataflows[node], node.op
+        body, op = context.flow.inlined_loop_bodies[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
         return cls(
@@ -178,7 +178,7 @@ class NonTimeAxisLoop:
         operands: list[AxisNames] = []
         for n in range(len(self.node.args)):
             operand = self.node.get_operand(n)
-            body_input = n - self.op.first_body_operand
+            body_input = n - self.op.first_body_operand_index
             names: AxisNames = {}
             for axis in self.context.find_time_axes(operand):
                 names[axis] = ("operand", n, axis)

@@ -159,7 +159,9 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
 def get_stateful_axis(node: Node, operand: int) -> int | None:
     """Return the axis along which a stateful op processes an operand sequentially, or None."""
     match node.op:
-        case ops.Scan(axis=axis, scanned_count=scanned_count, first_body_operand=first_operand):
+        case ops.Scan(
+            axis=axis, scanned_count=scanned_count, first_body_operand_index=first_operand
+        ):
             if operand < first_operand:
                 return SEQUENCE_AXIS  # `keep` is [batch, positions] for any scan axis
             return axis if operand < first_operand + scanned_count else None

@@ -175,7 +175,7 @@ def find_recomputable_values(graph: Graph, flow: TimeDataflow, time_axis_input: 
         if n != time_axis_input and flow.get_state(v).is_time_dependent
     }
     for node, results in iterate_nodes_and_loop_bodies(graph, flow):
-        if node in flow.loop_body_dataflows:
+        if node in flow.inlined_loop_bodies:
             recomputable.update(v for v, x in _list_scanned_operands(node) if x in recomputable)
         if _is_free_node(node, results, flow, recomputable):
             recomputable.update(results)
@@ -215,7 +215,7 @@ def select_cached_values(
     choices: dict[Value, CacheCandidate[Value]] = {}
     scanned_operands = {
         x: outer
-        for loop in context.flow.loop_body_dataflows
+        for loop in context.flow.inlined_loop_bodies
         for x, outer in _list_scanned_operands(loop)
     }
     for value in candidates:
@@ -236,8 +236,8 @@ def iterate_nodes_and_loop_bodies(
     """Yield the nodes of a graph. A loop over a non-time axis is followed by its body nodes."""
     for node, results in graph.nodes:
         yield node, results
-        if node in flow.loop_body_dataflows:
-            yield from iterate_nodes_and_loop_bodies(flow.loop_body_dataflows[node], flow)
+        if node in flow.inlined_loop_bodies:
+            yield from iterate_nodes_and_loop_bodies(flow.inlined_loop_bodies[node], flow)
 
 
 def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
@@ -253,8 +253,8 @@ def _find_history_values(context: PositionDemandContext, needs: PositionNeeds) -
     values = list(context.graph.inputs.values())
     for node, results in iterate_nodes_and_loop_bodies(context.graph, context.flow):
         values += results
-        if node in context.flow.loop_body_dataflows:
-            values += context.flow.loop_body_dataflows[node].inputs.values()
+        if node in context.flow.inlined_loop_bodies:
+            values += context.flow.inlined_loop_bodies[node].inputs.values()
     return [
         v
         for v in values

@@ -73,7 +73,7 @@ from specc.incremental.step_plan import (
     resize_type,
 )
 from specc.incremental.step_states import (
-    StateNames,
+    StateNameGenerator,
     StepStates,
     add_position_ids,
     map_state_operands,
@@ -121,9 +121,11 @@ class StepGraphBuilder:
     that `encode` or the caller computes once per sequence.
     """
 
-    def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
+    def __init__(self, plan: StepPlan, names: StateNameGenerator | None = None) -> None:
         self.plan = plan
-        self.names = names or StateNames.from_graph(plan.graph, plan.flow.loop_body_dataflows)
+        self.names = names or StateNameGenerator.from_graph(
+            plan.graph, plan.flow.inlined_loop_bodies
+        )
         self.draft = PartialStepGraph(plan)
         self.states = StepStates(draft=self.draft, names=self.names)
         self.loop_invariant_inputs: dict[str, Value] = {}
@@ -225,7 +227,7 @@ class StepGraphBuilder:
         """Build a node that has no state by applying its op to the needed positions."""
         if (counted := _build_counted_op(self.states, node, results, demand)) is not None:
             return counted
-        if node in self.plan.flow.loop_body_dataflows:
+        if node in self.plan.flow.inlined_loop_bodies:
             loop = NonTimeAxisLoop.from_node(self.plan, node)
             body_builder = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
             return build_loop_step(self, body_builder, loop, demand, results)

@@ -29,7 +29,7 @@ from specc.ir.types import Type
 
 
 @dataclass(kw_only=True)
-class StateNames:
+class StateNameGenerator:
     """A generator of unique state names. `body_input_names` maps inputs of loop bodies to names."""
 
     graph: Graph
@@ -41,12 +41,14 @@ class StateNames:
     cache_count: int = 0
 
     @classmethod
-    def from_graph(cls, graph: Graph, loop_body_dataflows: Mapping[Node, Graph]) -> "StateNames":
+    def from_graph(
+        cls, graph: Graph, inlined_loop_bodies: Mapping[Node, Graph]
+    ) -> "StateNameGenerator":
         """Create the names of states; attention layers and loops are numbered in order."""
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
         attentions = 0
-        graphs = (graph, *loop_body_dataflows.values())
+        graphs = (graph, *inlined_loop_bodies.values())
         node_origins = {n: origin for g in graphs for n, origin in g.node_origins.items()}
         for node in (n for g in graphs for n, _ in g.nodes):
             if isinstance(node.op, ops.Attend):
@@ -59,7 +61,7 @@ class StateNames:
         return cls(
             graph=graph,
             node_origins=node_origins,
-            body_input_names=_name_body_inputs(loop_body_dataflows, loops),
+            body_input_names=_name_body_inputs(inlined_loop_bodies, loops),
             value_users=users,
             loop_numbers=loops,
             taken_names={*graph.inputs, *graph.outputs},
@@ -112,12 +114,12 @@ class StateNames:
 
 
 def _name_body_inputs(
-    loop_body_dataflows: Mapping[Node, Graph], loop_numbers: Mapping[Node, int]
+    inlined_loop_bodies: Mapping[Node, Graph], loop_numbers: Mapping[Node, int]
 ) -> dict[Value, str]:
     """Return the names of all loop body inputs."""
     return {
         value: f"scan.{loop_numbers[node]}.{name.replace(' ', '_')}"
-        for node, body in loop_body_dataflows.items()
+        for node, body in inlined_loop_bodies.items()
         for name, value in body.inputs.items()
     }
 
@@ -136,7 +138,7 @@ class StepStates:
     """
 
     draft: PartialStepGraph
-    names: StateNames
+    names: StateNameGenerator
     states: list[DecodeState] = field(default_factory=list)
     initial_values: dict[str, InitialStateValue] = field(default_factory=dict)
     next_values: dict[str, Value] = field(default_factory=dict)
@@ -325,7 +327,7 @@ def map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapp
     if not plan.resumes_from_state(node, results):
         return {}
     if isinstance(node.op, ops.Scan):
-        first = node.op.first_body_operand + node.op.scanned_count
+        first = node.op.first_body_operand_index + node.op.scanned_count
         return {first + n: n for n in range(node.op.carry_count)}
     if isinstance(node.op, ops.RecurrentLayer):
         # The first result contains all positions; the other results are the final states.

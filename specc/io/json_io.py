@@ -169,7 +169,7 @@ def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
     )
 
 
-class JsonFields:
+class JsonReader:
     """A reader of an untrusted JSON object. Fields may refer by name to the values in `shared`."""
 
     def __init__(
@@ -268,10 +268,10 @@ class JsonFields:
             texts.append(value)
         return tuple(texts)
 
-    def _read_items(self, key: str, max_count: int) -> "JsonFields":
+    def _read_items(self, key: str, max_count: int) -> "JsonReader":
         """Return a reader for the items of a list, whose fields are `key[0]`, `key[1]` etc."""
         items = {f"{key}[{i}]": value for i, value in enumerate(self.read_list(key, max_count))}
-        return JsonFields(items, self.path, self.report_error)
+        return JsonReader(items, self.path, self.report_error)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
         """Read a list of at most `max_count` values from a field (None: no limit)."""
@@ -304,9 +304,9 @@ class JsonFields:
             self.raise_invalid(key, "contains a value that is not a string")
         return texts
 
-    def read_object(self, key: str) -> "JsonFields":
+    def read_object(self, key: str) -> "JsonReader":
         """Return a reader for a field that is a nested object."""
-        return JsonFields(self.get_required(key), (*self.path, key), self.report_error, self.shared)
+        return JsonReader(self.get_required(key), (*self.path, key), self.report_error, self.shared)
 
     def reject_unknown_keys(self) -> None:
         """Raise an error if the object has fields that were not read."""
@@ -314,16 +314,18 @@ class JsonFields:
             self.raise_invalid(key, "is unknown")
 
 
-Reader: TypeAlias = Callable[[JsonFields, str], object]
+Reader: TypeAlias = Callable[[JsonReader, str], object]
 """A function that reads one field of a JSON object, or raises an error."""
 READERS_BY_TYPE: Mapping[object, Reader] = {
-    bool: JsonFields.read_bool, float: JsonFields.read_number, str: JsonFields.read_string
-}  # fmt: skip
+    bool: JsonReader.read_bool,
+    float: JsonReader.read_number,
+    str: JsonReader.read_string,
+}
 
 
 def make_int_range_reader(low: int, high: int) -> Reader:
     """Return a function that reads an integer from `low` to `high`."""
-    return partial(JsonFields.read_int, low=low, high=high)
+    return partial(JsonReader.read_int, low=low, high=high)
 
 
 class JsonRecord:
@@ -340,21 +342,21 @@ class JsonRecord:
         return {"kind": self.tag, **_record_to_json(self)}
 
     @classmethod
-    def from_fields(cls, fields: JsonFields) -> Self:
+    def from_fields(cls, fields: JsonReader) -> Self:
         """Create a record from untrusted JSON fields."""
         make_record: Callable[..., Self] = cls
         record = make_record(**dict(_read_fields(cls, fields)))
         record.check_fields(fields)
         return record
 
-    def check_fields(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if field values contradict each other."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=JsonRecord)
 
 
-def _read_fields(record: type, json_fields: JsonFields) -> Iterator[tuple[str, object]]:
+def _read_fields(record: type, json_fields: JsonReader) -> Iterator[tuple[str, object]]:
     assert is_dataclass(record)
     hints = get_type_hints(record, include_extras=True)
     keys = _get_json_keys(record)
@@ -373,7 +375,7 @@ def _get_field_reader(hint: object) -> Reader:
     return READERS_BY_TYPE[hint]
 
 
-def parse_tagged_record(fields: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
+def parse_tagged_record(fields: JsonReader, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
     """Parse a record whose class is named by the JSON field `kind`."""
     record = kinds[fields.read_choice("kind", tuple(kinds))].from_fields(fields)
     fields.reject_unknown_keys()

@@ -123,17 +123,17 @@ def _iterate_scan_dependences(
     """Yield the dependences of a `Scan`'s results on its operands."""
     if op.has_mask:
         yield from _iterate_mask_dependences(op, len(results))
-    for n in range(op.first_body_operand, len(args)):
+    for n in range(op.first_body_operand_index, len(args)):
         arg = args[n]
         assert arg is not None, "a scan has no optional operands"
-        is_scanned = n - op.first_body_operand < op.scanned_count
+        is_scanned = n - op.first_body_operand_index < op.scanned_count
         for axis in range(arg.rank):
             if is_scanned and axis == op.axis:
                 yield from _iterate_scanned_axis(op, n, axis, len(results))
             else:
                 body_axis = axis - (axis > op.axis) if is_scanned else axis
                 yield from _iterate_body_dependences(
-                    op, n, axis, n - op.first_body_operand, body_axis
+                    op, n, axis, n - op.first_body_operand_index, body_axis
                 )
 
 

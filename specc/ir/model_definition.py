@@ -142,7 +142,7 @@ the caller passes.
 
 
 @immutable_dataclass
-class KVCache:
+class KVCacheNames:
     """The KV cache of an attention layer: the names of its inputs and of the updated outputs."""
 
     key: str
@@ -156,7 +156,7 @@ class KVBufferGraph:
     """The graph of a decode step whose KV caches are in-place buffers."""
 
     graph: Graph
-    caches: tuple[KVCache, ...]
+    caches: tuple[KVCacheNames, ...]
 
     @property
     def buffer_names(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ class Target:
 
     `linear_operator` is how linear layers are lowered. `gemm` flattens the leading axes for `Gemm`.
     `product` uses ONNX Runtime's `FusedMatMul` and a separate bias addition, which ONNX Runtime's
-    optimizer fuses. If `uses_packed_heads` is True, the attention kernel reads `[b, t, h·d]`
+    optimizer fuses. If `uses_3d_attention_inputs` is True, the attention kernel reads `[b, t, h·d]`
     without a transpose. `fused_operators` are ONNX operators that are used if the opset has them.
     `recurrent_features` are supported features of the operators `RNN`, `GRU` and `LSTM` beyond
     PyTorch's layers without padding. `alignment` is the alignment, in bytes, of weights in a file.
@@ -21,7 +21,7 @@ class Target:
     name: str
     provider: str
     linear_operator: Literal["gemm", "product"]
-    uses_packed_heads: bool
+    uses_3d_attention_inputs: bool
     fused_operators: frozenset[str]
     recurrent_features: frozenset[str]
     description: str
@@ -36,7 +36,7 @@ class Target:
     """
     in_place_cache_dtypes: frozenset[str] = frozenset()
     """The supported element types of in-place KV buffers (`KVBufferGraph`)."""
-    has_unmasked_kernel: bool = False
+    has_unmasked_attention_kernel: bool = False
     """True if attention without a mask has a faster kernel. A model with in-place KV caches checks
     at run time whether the mask is only causal, and then uses the faster kernel.
     """
@@ -50,7 +50,7 @@ class Target:
     """True if the runtime supports a `Loop` with loop-carried KV caches that grow."""
     max_unrolled_experts: int = 16
     """Maximum number of unrolled experts. Larger mixtures of experts are lowered to a loop."""
-    quantized_operators: Literal["", "rows", "weights"] = ""
+    quantized_matmul_mode: Literal["", "rows", "weights"] = ""
     """The ONNX Runtime contrib operators for quantized MatMul with weights in PyTorch's layout.
     `rows` quantizes activations per token, `weights` is weight-only, and "" uses standard ONNX
     operators.

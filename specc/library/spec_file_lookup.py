@@ -182,10 +182,10 @@ class SpecLibrary:
     unsaved_texts: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
-    def _std(self) -> Mapping[str, tuple[ast.Block | ast.Definition, SpecNamespace]]:
+    def _std(self) -> Mapping[str, tuple[ast.Block | ast.AttentionDef, SpecNamespace]]:
         return _load_std()
 
-    def find_std_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecNamespace] | None:
+    def find_std_item(self, name: str) -> tuple[ast.Block | ast.AttentionDef, SpecNamespace] | None:
         """Return the std block or definition `name` and its module, or None."""
         return self._std.get(name)
 

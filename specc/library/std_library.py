@@ -23,7 +23,7 @@ from specc.syntax.ast import FIELD_NAMES, NODE_CLASSES
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.parse import decode_spec, parse_spec
 
-StdItem = ast.Block | ast.Definition
+StdItem = ast.Block | ast.AttentionDef
 
 
 def read_spec_source(path: Path, display_name: str, span: Span | None = None) -> Source:

@@ -65,7 +65,7 @@ class DocumentAnalysis:
         """The config fields of the spec by dotted path."""
         return self.spec.program.map_fields_by_path() if self.spec else {}
 
-    def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecNamespace] | None:
+    def find_item(self, name: str) -> tuple[ast.Block | ast.AttentionDef, SpecNamespace] | None:
         """Return the block or definition `name` of the spec or std and its module, or None."""
         return (
             self.module.find_definition(name) if self.module else None
@@ -280,7 +280,7 @@ def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
             yield from (e for e in item.entries if isinstance(e, ast.Field))
 
 
-ScopedItem: TypeAlias = ast.Block | ast.Definition | ast.InputsSection
+ScopedItem: TypeAlias = ast.Block | ast.AttentionDef | ast.InputsSection
 """An item that binds names."""
 
 

@@ -105,7 +105,7 @@ class OpenDocument:
     text: str
     version: int
     analysis: DocumentAnalysis | None = None
-    last_parsed: DocumentAnalysis | None = None
+    last_parsed_analysis: DocumentAnalysis | None = None
     quick_fixes: list[DiagnosticWithFixes] = field(default_factory=list)
     is_complete: bool = False
     """True if all graphs of this version of the document are analyzed."""
@@ -114,7 +114,7 @@ class OpenDocument:
     def latest_analysis(self) -> DocumentAnalysis | None:
         """The analysis of this version, or of the last version without syntax errors."""
         is_parsed = self.analysis is not None and self.analysis.module is not None
-        return self.analysis if is_parsed else self.last_parsed or self.analysis
+        return self.analysis if is_parsed else self.last_parsed_analysis or self.analysis
 
 
 ResultsCallback = Callable[[str, int], None]
@@ -141,9 +141,15 @@ class OpenDocuments:
         """Store the new text of a document, and queue it for analysis."""
         with self._condition:
             previous_version = self._documents.get(uri)
-            last_parsed = previous_version.last_parsed if previous_version else None
+            last_parsed_analysis = (
+                previous_version.last_parsed_analysis if previous_version else None
+            )
             self._documents[uri] = OpenDocument(
-                uri=uri, path=path, text=text, version=version, last_parsed=last_parsed
+                uri=uri,
+                path=path,
+                text=text,
+                version=version,
+                last_parsed_analysis=last_parsed_analysis,
             )
             self._reanalyze_document(uri)
 
@@ -228,7 +234,7 @@ class OpenDocuments:
                 document.analysis = analysis
                 document.quick_fixes = []
                 if analysis.module is not None:
-                    document.last_parsed = analysis
+                    document.last_parsed_analysis = analysis
                 self._condition.notify_all()
         if is_latest:
             self.on_results(document.uri, document.version)

@@ -30,12 +30,12 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "return": ast.ReturnStatement,
     "require": ast.RequireStatement,
     "config": ast.ConfigSection,
-    "dims": ast.Dims,
+    "dims": ast.DimsDecl,
     "inputs": ast.InputsSection,
     "use": ast.UseStatement,
     "block": ast.Block,
     "graph": ast.Block,
-    **dict.fromkeys(ast.DEFINITION_KINDS, ast.Definition),
+    **dict.fromkeys(ast.DEFINITION_KINDS, ast.AttentionDef),
     "reading": ast.PreprocessingSection,
     "weights": ast.WeightsSection,
     "generate": ast.GenerateSection,
@@ -85,7 +85,7 @@ def _find_node_hover(
     match node:
         case ast.Name(span=span) if span is not None:
             return _find_name_hover(analysis, nodes, node, offset)
-        case ast.Option(name_span=span) if span and span.start <= offset <= span.end:
+        case ast.NamedArg(name_span=span) if span and span.start <= offset <= span.end:
             return _set_location(_find_option_hover(analysis, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
             return _set_location(_make_spec_hover(analysis.base_namespace), span.start, span.end)
@@ -102,7 +102,7 @@ def _find_node_hover(
             | ast.DefinitionParameter(name=name, span=span)
             | ast.Field(name=name, span=span)
             | ast.ConfigOverride(name=name, span=span)
-            | ast.DimName(name=name, span=span)
+            | ast.DimDecl(name=name, span=span)
         ) if name and span and span.start <= offset <= span.start + len(name):
             return _set_location(
                 _find_declaration_hover(analysis, node, span), span.start, span.start + len(name)
@@ -125,7 +125,7 @@ def _find_declaration_hover(
             return _make_field_hover(node)
         case ast.ConfigOverride():
             return _find_config_path_hover(analysis, node.name)
-        case ast.DimName():
+        case ast.DimDecl():
             return _find_length_hover(analysis, node.name)
         case ast.BlockParameter(is_from_inputs=True):
             code = join_pieces(concat_parts(replace(node, is_from_inputs=False)))
@@ -169,7 +169,7 @@ def _find_option_hover(
     if calls:
         return find_dotted_name_hover(analysis, calls[-1].function.path, span.start, is_called=True)
     # the key of a record in a derived spec is the name of a config field
-    names = [n.name for n in nodes if isinstance(n, ast.ConfigOverride | ast.Option)]
+    names = [n.name for n in nodes if isinstance(n, ast.ConfigOverride | ast.NamedArg)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
     return _find_config_path_hover(analysis, ".".join(names)) if is_record else None
 
@@ -290,7 +290,7 @@ def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo
     return HoverInfo(code=builtin.format_signature(), doc=builtin.doc)
 
 
-def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
+def make_item_hover(item: ast.Block | ast.AttentionDef) -> HoverInfo:
     """Return the hover of a block or a definition."""
     pieces = format_header(item) if isinstance(item, ast.Block) else format_node_without_body(item)
     name_span = item.name_span or item.span
@@ -308,9 +308,9 @@ def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | Non
     return None
 
 
-def _iterate_dims(module: SpecNamespace, name: str) -> Iterator[ast.DimName]:
+def _iterate_dims(module: SpecNamespace, name: str) -> Iterator[ast.DimDecl]:
     """Yield the declarations of a dynamic dimension in one file."""
-    dims = (item for item in module.file.items if isinstance(item, ast.Dims))
+    dims = (item for item in module.file.items if isinstance(item, ast.DimsDecl))
     return (dim for item in dims for dim in item.names if dim.name == name)
 
 

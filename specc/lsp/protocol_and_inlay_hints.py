@@ -154,7 +154,7 @@ def to_document_symbols(
 def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
     """Return the name, the kind and the detail text of an item, or None for unnamed items."""
     match item:
-        case ast.Block() | ast.Definition():
+        case ast.Block() | ast.AttentionDef():
             return item.name, item.kind, item.doc
         case ast.ConfigSection():
             return "config", "config", ""

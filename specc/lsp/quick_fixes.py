@@ -185,7 +185,7 @@ def _propose_block_edits(span: Span, code: str, title: str) -> Iterator[QuickFix
 def _insert_above(analysis: DocumentAnalysis, line: str, title: str) -> Iterator[QuickFixEdit]:
     """Yield an edit that inserts a line above the first block or definition."""
     for item in analysis.items:
-        if isinstance(item, ast.Block | ast.Definition) and item.span:
+        if isinstance(item, ast.Block | ast.AttentionDef) and item.span:
             offset = _find_line(analysis.source.text, item.span.start)[0]
             yield QuickFixEdit(title, offset, offset, f"{line}\n\n")
             return

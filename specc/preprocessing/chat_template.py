@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import Json, JsonFields
+from specc.io.json_io import Json, JsonReader
 from specc.io.safe_read import escape_text
 
 MAX_TEMPLATE = 256_000
@@ -33,7 +33,7 @@ class ChatTemplate:
     tokens: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def from_fields(fields: JsonFields) -> "ChatTemplate":
+    def from_fields(fields: JsonReader) -> "ChatTemplate":
         """Create a chat template from untrusted JSON fields."""
         text = fields.get_required("text")
         if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:

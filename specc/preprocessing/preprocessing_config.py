@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr, format_value_types
-from specc.io.json_io import AnyRecord, Json, JsonFields, parse_tagged_record, raise_invalid_record
+from specc.io.json_io import AnyRecord, Json, JsonReader, parse_tagged_record, raise_invalid_record
 from specc.preprocessing.preprocessing_records import (
     INPUT_RECORDS,
     MAX_TOKEN,
@@ -100,7 +100,7 @@ class PreprocessingConfig:
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
         """Parse a config from JSON, without its files. Raise E0915 if the config is invalid."""
-        fields = JsonFields(value, ("preprocessing",))
+        fields = JsonReader(value, ("preprocessing",))
         inputs, outputs = fields.read_object("inputs"), fields.read_object("shows")
         if fields.has_field("tokenizers"):
             inputs.shared = parse_tokenizer_files(fields.read_object("tokenizers"))
@@ -117,7 +117,7 @@ class PreprocessingConfig:
 
 
 def _parse_records(
-    part: JsonFields, kinds: Mapping[str, type[AnyRecord]]
+    part: JsonReader, kinds: Mapping[str, type[AnyRecord]]
 ) -> tuple[tuple[str, AnyRecord], ...]:
     """Parse the preprocessing of all inputs, or the postprocessing of all outputs."""
     return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.names())

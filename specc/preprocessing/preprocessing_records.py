@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.io.json_io import JsonFields, JsonRecord, make_int_range_reader, parse_tagged_record
+from specc.io.json_io import JsonReader, JsonRecord, make_int_range_reader, parse_tagged_record
 from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer, RenamedFieldRecord, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
@@ -21,22 +21,22 @@ MAX_SAMPLE_RATE, MAX_WINDOW_LENGTH = 768_000, 65_536  # in samples per second; i
 
 Vocabulary: TypeAlias = Annotated[
     tuple[str, ...],
-    partial(JsonFields.read_strings, max_count=MAX_VOCABULARY, max_length=MAX_TOKEN),
+    partial(JsonReader.read_strings, max_count=MAX_VOCABULARY, max_length=MAX_TOKEN),
 ]
 Labels: TypeAlias = Annotated[
-    tuple[str, ...], partial(JsonFields.read_strings, max_count=MAX_LABELS, max_length=MAX_LABEL)
+    tuple[str, ...], partial(JsonReader.read_strings, max_count=MAX_LABELS, max_length=MAX_LABEL)
 ]
-PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonFields.read_numbers, max_count=3)]
+PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonReader.read_numbers, max_count=3)]
 SampleRate: TypeAlias = Annotated[int, make_int_range_reader(1, MAX_SAMPLE_RATE)]
 MelBins: TypeAlias = Annotated[int, make_int_range_reader(1, 4096)]
 FrameCount: TypeAlias = Annotated[int, make_int_range_reader(1, 1_000_000)]
 
 
-def _read_invert(fields: JsonFields, name: str) -> bool | str:
+def _read_invert(fields: JsonReader, name: str) -> bool | str:
     return "auto" if fields.get_required(name) == "auto" else fields.read_bool(name)
 
 
-def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
+def _read_lengths(fields: JsonReader, name: str) -> tuple[int, ...]:
     """Read at most two sizes, or three for the option `patches`. `fitted` requires two sizes."""
     count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
@@ -45,11 +45,11 @@ def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
 
 
 def _read_tuples(
-    fields: JsonFields, name: str, count: int, low: int, high: int
+    fields: JsonReader, name: str, count: int, low: int, high: int
 ) -> tuple[tuple[int, ...], ...]:
     """Read a list of lists, each of which contains `count` integers from `low` to `high`."""
     items = (
-        JsonFields({"item": v}, (*fields.path, f"{name}[{i}]"), fields.report_error)
+        JsonReader({"item": v}, (*fields.path, f"{name}[{i}]"), fields.report_error)
         for i, v in enumerate(fields.read_list(name, MAX_LABELS))
     )
     return tuple(item.read_integers("item", count, low, high) for item in items)
@@ -84,7 +84,7 @@ class ImageConfig(RenamedFieldRecord):
 
     tag = "image"
     size: Annotated[
-        tuple[int, int], partial(JsonFields.read_integers, count=2, low=0, high=MAX_SIDE)
+        tuple[int, int], partial(JsonReader.read_integers, count=2, low=0, high=MAX_SIDE)
     ] = NO_SIZE
     channels: Annotated[int, make_int_range_reader(1, 3)] = 3
     resample: Resize = "bilinear"
@@ -109,7 +109,7 @@ class ImageConfig(RenamedFieldRecord):
     overview_tokens: Annotated[int, make_int_range_reader(0, MAX_SIDE**2)] = 0
     max_side: Annotated[int, make_int_range_reader(0, MAX_SIDE)] = 0
 
-    def check_fields(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if the size is missing or if the numbers of channels are inconsistent."""
         if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres", "square"):
             fields.read_integers("size", 2, 1, MAX_SIDE)
@@ -140,7 +140,7 @@ class VocabTokenizer(RenamedFieldRecord):
         """Return the vocabulary size."""
         return len(self.vocab)
 
-    def check_fields(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if the vocabulary has gaps or if a special token id is out of range."""
         if not self.vocab or not all(self.vocab):
             fields.raise_invalid("vocab", "is empty or contains an empty token")
@@ -181,12 +181,12 @@ class ByteTokenizer(RenamedFieldRecord):
         """Return the vocabulary size."""
         return 256 + self.offset
 
-    def check_fields(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if a special token id is outside the vocabulary."""
         _check_ids(fields, self.size, end=self.end_token_id, start=self.start_token_id)
 
 
-def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
+def _check_ids(fields: JsonReader, size: int, **ids: int | None) -> None:
     for name, number in ids.items():
         if number is not None and number >= size:
             fields.raise_invalid(name, f"is not between 0 and {size - 1}")
@@ -225,7 +225,7 @@ class LogMelConfig(RenamedFieldRecord):
         """Return the number of samples in `num_frames` hops."""
         return self.num_frames * self.hop_length
 
-    def check_fields(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if the audio is too short to be mirrored by half a window at each end."""
         if self.sample_count <= self.window_length // 2:
             fields.raise_invalid("frames", "cover less than half a window")
@@ -249,7 +249,7 @@ class FilterBankConfig(RenamedFieldRecord):
     do_normalize: bool = True
     do_truncate: bool = True
 
-    def check_fields(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if the standard deviation is not positive."""
         if self.std <= 0:
             fields.raise_invalid("std", "is not positive")
@@ -273,11 +273,11 @@ TEXT_TAGS = tuple(TEXT_RECORDS)
 AUDIO_TAGS = tuple(record.tag for record in AUDIO_CONFIGS)
 
 
-def _read_vocabulary(fields: JsonFields, name: str) -> TextConfig:
+def _read_vocabulary(fields: JsonReader, name: str) -> TextConfig:
     return parse_tagged_record(fields.read_object(name), TEXT_RECORDS)
 
 
-def _read_image(fields: JsonFields, name: str) -> ImageConfig:
+def _read_image(fields: JsonReader, name: str) -> ImageConfig:
     return parse_tagged_record(fields.read_object(name), {ImageConfig.tag: ImageConfig})
 
 
@@ -318,14 +318,14 @@ class SegmentationOutput(JsonRecord):
         tuple[tuple[int, ...], ...], partial(_read_tuples, count=3, low=0, high=255)
     ] = ()
 
-    def check_fields(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if the palette size differs from the number of labels."""
         if self.palette and self.labels and len(self.palette) != len(self.labels):
             counts = f"{len(self.palette)} colors for {len(self.labels)} labels"
             fields.raise_invalid("palette", f"has {counts}")
 
 
-def _read_name(fields: JsonFields, name: str) -> str:
+def _read_name(fields: JsonReader, name: str) -> str:
     text = fields.read_string(name)
     if len(text) > MAX_TOKEN:
         fields.raise_invalid(name, f"is not a string of at most {MAX_TOKEN} characters")
@@ -353,7 +353,7 @@ class CtcOutput(RenamedFieldRecord):
     unknown_token: ShortText = "<unk>"
     do_lower_case: bool = False
 
-    def check_fields(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if the vocabulary is empty or lacks the blank token."""
         if not self.vocab:
             fields.raise_invalid("vocab", "is empty")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.io.json_io import Json, JsonFields, JsonRecord, make_int_range_reader, to_json_value
+from specc.io.json_io import Json, JsonReader, JsonRecord, make_int_range_reader, to_json_value
 from specc.preprocessing.preprocessing_records import Labels
 from specc.preprocessing.tokenizer_files import TokenId
 
@@ -100,7 +100,7 @@ def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
     return ""
 
 
-def _read_prompts(fields: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
+def _read_prompts(fields: JsonReader, name: str) -> tuple[tuple[str, str], ...]:
     prompts = []
     for number, item in enumerate(fields.read_list(name, MAX_PROMPTS)):
         match item:
@@ -130,11 +130,11 @@ class Task(JsonRecord):
         "unknown_token_id": "unknown", "cls_token_id": "cls", "uses_token_types": "token_types",
         "padded_length": "length", "pad_token_id": "pad",
     }  # fmt: skip
-    kind: Annotated[str, partial(JsonFields.read_choice, options=tuple(TASKS))]
+    kind: Annotated[str, partial(JsonReader.read_choice, options=tuple(TASKS))]
     text_input: str
     labels: Labels = ()
     score_function: Annotated[
-        str, partial(JsonFields.read_choice, options=PROBABILITY_FUNCTIONS)
+        str, partial(JsonReader.read_choice, options=PROBABILITY_FUNCTIONS)
     ] = "softmax"
     mask_token_id: TokenId = None
     unknown_token_id: TokenId = None
@@ -169,6 +169,6 @@ class Task(JsonRecord):
             if (value := getattr(self, f.name)) != f.default
         }
 
-    def check_fields(self, fields: JsonFields) -> None:
+    def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if a task in the metadata has unknown fields."""
         fields.reject_unknown_keys()

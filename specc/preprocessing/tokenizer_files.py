@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import Json, JsonFields, JsonRecord, make_int_range_reader
+from specc.io.json_io import Json, JsonReader, JsonRecord, make_int_range_reader
 from specc.io.safe_read import (
     UnreadableFileError,
     escape_text,
@@ -100,14 +100,14 @@ def _raise_tokenizer_mismatch(title: str) -> NoReturn:
     )
 
 
-def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
+def parse_tokenizer_files(fields: JsonReader) -> dict[str, TokenizerFile]:
     """Parse the tokenizer files in a manifest, by hash. Raise an error if a hash differs."""
     if len(fields.names()) > MAX_FILES:
         fields.report_error(fields.path, "is too large")
     return {sha: _parse_file(sha, fields.read_object(sha)) for sha in fields.names()}
 
 
-def _parse_file(sha: str, fields: JsonFields) -> TokenizerFile:
+def _parse_file(sha: str, fields: JsonReader) -> TokenizerFile:
     if len(sha) != 64 or not set(sha) <= set("0123456789abcdef"):
         fields.report_error(fields.path[:-1], "has a name that is not a hash")
     is_embedded = fields.has_field("json")
@@ -116,7 +116,7 @@ def _parse_file(sha: str, fields: JsonFields) -> TokenizerFile:
     return file
 
 
-def _read_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
+def _read_embedded_file(sha: str, fields: JsonReader) -> TokenizerFile:
     """Read a tokenizer whose text is embedded in the manifest."""
     text = fields.get_required("json")
     if not isinstance(text, str) or not text or has_lone_surrogate(text):
@@ -127,7 +127,7 @@ def _read_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
     return file
 
 
-def _read_external_file(sha: str, fields: JsonFields) -> TokenizerFile:
+def _read_external_file(sha: str, fields: JsonReader) -> TokenizerFile:
     """Read the name and size of a tokenizer file that is stored next to the model."""
     name = fields.get_required("file")
     is_name = isinstance(name, str) and os.path.basename(name) == name and len(name) <= 255
@@ -136,28 +136,28 @@ def _read_external_file(sha: str, fields: JsonFields) -> TokenizerFile:
     return TokenizerFile(sha, fields.read_int("bytes", 1, MAX_BYTES), "", name)
 
 
-def _read_file(fields: JsonFields, name: str) -> TokenizerFile:
+def _read_file(fields: JsonReader, name: str) -> TokenizerFile:
     file = fields.shared.get(str(fields.get_required(name)))
     if not isinstance(file, TokenizerFile):
         fields.raise_invalid(name, "is not the hash of a tokenizer in the model")
     return file
 
 
-def _read_image_token_repetition(fields: JsonFields, name: str) -> tuple[int, ...]:
+def _read_image_token_repetition(fields: JsonReader, name: str) -> tuple[int, ...]:
     token, rows = fields.read_integers(name, 2, 0, MAX_ID)
     if not 1 <= rows <= MAX_IMAGE_TOKENS:
         fields.raise_invalid(name, f"must be an id and a number from 1 to {MAX_IMAGE_TOKENS}")
     return token, rows
 
 
-def _read_placeholder_replacement(fields: JsonFields, name: str) -> tuple[str, ...]:
+def _read_placeholder_replacement(fields: JsonReader, name: str) -> tuple[str, ...]:
     texts = fields.read_strings(name, GRID_REPLACEMENT, MAX_REPLACEMENT_LENGTH)
     if len(texts) not in (PLAIN_REPLACEMENT, GRID_REPLACEMENT) or not texts[0]:
         fields.raise_invalid(name, "is not a placeholder and its replacement")
     return texts
 
 
-def _read_chat_template(fields: JsonFields, name: str) -> ChatTemplate:
+def _read_chat_template(fields: JsonReader, name: str) -> ChatTemplate:
     return ChatTemplate.from_fields(fields.read_object(name))
 
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from specc.artifact.generation_metadata import GenerationMetadata
-from specc.backend import BoundSession, Computation, DeviceTensor, DeviceTensors, Session
+from specc.backend import BoundSession, DeviceTensor, DeviceTensors, Executable, Session
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.decode.token_selection import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
@@ -45,7 +45,7 @@ class FullForwardSession:
 
     def __init__(
         self,
-        session: Computation,
+        session: Executable,
         input_signature: ModelInputs,
         logits_output: str,
         prepared: Arrays,

@@ -267,7 +267,7 @@ class StepInputSampler:
     @property
     def _chunk_size(self) -> int:
         """The number of input positions per position of the step."""
-        return self.metadata.stream_chunks.step_length if self.metadata.stream_chunks else 1
+        return self.metadata.chunk_config.step_length if self.metadata.chunk_config else 1
 
     def get_max_lengths(self, step: Graph) -> dict[str, int]:
         """Return the maximum past and new length if a position embedding limits their sum."""

@@ -12,7 +12,7 @@ from specc import backend
 from specc.artifact.generation_metadata import GenerationMetadata
 from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest, raise_invalid_manifest
 from specc.artifact.package_index_and_format_versions import parse_weight_files
-from specc.backend import Computation, ModelFile, QuantizedMatMul, Session, TensorSpec
+from specc.backend import Executable, ModelFile, QuantizedMatMul, Session, TensorSpec
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.memory_check import check_free_memory
@@ -34,7 +34,7 @@ class KVBufferSession:
     lowered from `graph`.
     """
 
-    session: Computation
+    session: Executable
     graph: Graph
     metadata: GenerationMetadata
 
@@ -114,7 +114,7 @@ class LoadedModel:
     manifest: Manifest
     provider: str
     file: ModelFile
-    session: Computation
+    session: Executable
     runtime: Session
 
     def __repr__(self) -> str:
@@ -159,25 +159,25 @@ class LoadedModel:
         """Return checked arrays for every input, including computed defaults."""
         return self.input_signature.prepare(inputs)
 
-    def with_weight_only_quantization(self) -> "LoadedModel":
+    def without_activation_quantization(self) -> "LoadedModel":
         """Return a copy without activation quantization, or this model if it is not quantized."""
         if not self.manifest.quantized:
             return self
         runtime = self.file.open_without_activation_quantization(self.provider)
         return replace(self, runtime=runtime, session=self._wrap_kv_buffers(runtime))
 
-    def open_with_quantized_matmuls(self) -> tuple[Computation, tuple[QuantizedMatMul, ...]]:
+    def open_with_quantized_matmul_outputs(self) -> tuple[Executable, tuple[QuantizedMatMul, ...]]:
         """Open a session that also outputs values of quantized MatMul nodes. Return the session and
         descriptions of the nodes.
         """
-        session, products = self.file.open_with_quantized_matmuls(self.provider)
+        session, products = self.file.open_with_quantized_matmul_outputs(self.provider)
         return self._wrap_kv_buffers(session), products
 
-    def open_with_execution_counts(self, wrap: Callable[[Session], Computation]) -> Computation:
+    def open_with_execution_counts(self, wrap: Callable[[Session], Executable]) -> Executable:
         """Open a session that counts subgraph executions. `wrap` wraps the runtime's session."""
         return self._wrap_kv_buffers(wrap(self.file.open_with_execution_counts(self.provider)))
 
-    def _wrap_kv_buffers(self, runtime: Computation) -> Computation:
+    def _wrap_kv_buffers(self, runtime: Executable) -> Executable:
         """Return a session with the inputs of the declared graph: `runtime` itself, or for a step
         with in-place KV buffers, a wrapper that allocates the buffers.
         """

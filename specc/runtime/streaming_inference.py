@@ -321,5 +321,5 @@ def open_streaming_model(
 ) -> StreamingModel:
     """Open the streaming model of a package. Raise the errors of `open_step_sessions`."""
     opened = open_step_sessions(package, provider, threads)
-    assert opened.metadata.stream_chunks is not None, "the package is a streaming model"
-    return StreamingModel(**vars(opened), chunks=opened.metadata.stream_chunks)
+    assert opened.metadata.chunk_config is not None, "the package is a streaming model"
+    return StreamingModel(**vars(opened), chunks=opened.metadata.chunk_config)

@@ -79,7 +79,7 @@ class Name(SpannedNode):
     path: str
 
 
-class Option(SpannedNode):
+class NamedArg(SpannedNode):
     """A named argument of a call, such as `out=d`."""
 
     name: str
@@ -100,7 +100,7 @@ class Call(SpannedNode):
 
     function: Name
     args: tuple["Expr", ...] = ()
-    options: tuple[Option, ...] = ()
+    options: tuple[NamedArg, ...] = ()
     weights: WeightPath | None = None
 
 
@@ -171,7 +171,7 @@ class RecordLiteral(SpannedNode):
     all}}`. In YAML, a record is a nested map.
     """
 
-    fields: tuple[Option, ...]
+    fields: tuple[NamedArg, ...]
 
 
 class EllipsisDims(SpannedNode):
@@ -356,13 +356,13 @@ class ConfigSection(CommentedBlock):
     entries: tuple[ConfigEntry, ...]
 
 
-class Dims(CommentedNode):
+class DimsDecl(CommentedNode):
     """The dynamic dimensions of a spec, with optional lower bounds: `dims batch, src, tgt >= 1`."""
 
-    names: tuple["DimName", ...]
+    names: tuple["DimDecl", ...]
 
 
-class DimName(SpannedNode):
+class DimDecl(SpannedNode):
     """A dynamic dimension with the lower bound `minimum` (default 0)."""
 
     name: str
@@ -440,7 +440,7 @@ class Block(CommentedBlock, kw_only=True):
 DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 
 
-class Definition(CommentedNode, kw_only=True):
+class AttentionDef(CommentedNode, kw_only=True):
     """A mask, score, bias or normalizer: `mask window(back, ahead=0) = 0 <= i - j < back`.
 
     `kind` is one of `DEFINITION_KINDS`. `params` is None for a definition without parentheses. A
@@ -582,11 +582,11 @@ class QuantizeSection(CommentedBlock):
 Item: TypeAlias = (
     UseStatement
     | ConfigSection
-    | Dims
+    | DimsDecl
     | InputsSection
     | RequireStatement
     | Block
-    | Definition
+    | AttentionDef
     | PreprocessingSection
     | WeightsSection
     | GenerateSection
@@ -622,7 +622,7 @@ class File(CommentedNode, kw_only=True):
 
 Node: TypeAlias = (
     Expr
-    | Option
+    | NamedArg
     | WeightPath
     | Slice
     | EllipsisDims
@@ -631,7 +631,7 @@ Node: TypeAlias = (
     | Comments
     | AssignmentTarget
     | Commentable
-    | DimName
+    | DimDecl
     | Equation
     | DefinitionParameter
     | File

@@ -45,7 +45,7 @@ class LinearRecurrence:
     queries: NodeResults
     decay: Value | None
     delta_rule_beta: Value | None = None
-    read_key: Value | None = None
+    delta_rule_key: Value | None = None
 
     @property
     def value_axis(self) -> int:
@@ -72,7 +72,7 @@ def build_chunkwise_recurrence(
         values[recurrence.decay] = b.add_op(ops.Expand(1, length), expanded)
     chunks = _ChunkedOperands(b, recurrence, operands.keep, length, rank).split_operands(values)
     state = _transpose_state(b, recurrence, operands.initial_carries[0])
-    masks = _add_masks(b, recurrence.read_key is not None)
+    masks = _add_masks(b, recurrence.delta_rule_key is not None)
     body = _ChunkBodyBuilder(GraphBuilder(), rank).build_body(chunks, state, masks)
     loop = ops.Scan(body, len(chunks), 1, 1)
     final, *chunk_outputs = b.add_node(loop, *chunks.values(), state, *masks)
@@ -123,8 +123,10 @@ class _ChunkedOperands:
         if recurrence.decay is not None:
             decay = self._get_vectors(full_values, recurrence.decay, -1)
             updates["log decay"] = self.b.add_op(ops.Pointwise("log"), decay)
-        if recurrence.read_key is not None:
-            updates["read key"] = self._get_vectors(full_values, recurrence.read_key, value_axis)
+        if recurrence.delta_rule_key is not None:
+            updates["read key"] = self._get_vectors(
+                full_values, recurrence.delta_rule_key, value_axis
+            )
         if recurrence.delta_rule_beta is not None:
             updates["beta"] = full_values[recurrence.delta_rule_beta]
         masked = {n: zero_masked_positions(self.b, x, self.keep) for n, x in updates.items()}
@@ -248,12 +250,12 @@ class _ChunkBodyBuilder(CellBuilder):
         """Return the values `u` that the delta rule writes to the state (see module docstring)."""
         strict, identity, *levels = masks
         zero = self.b.add_op(ops.Constant(0.0, "f32"))
-        read_key, beta = chunk_operands["read key"], chunk_operands.get("beta")
+        delta_rule_key, beta = chunk_operands["read key"], chunk_operands.get("beta")
         pairs = self.add_op(
-            "mul", self._multiply_positions(read_key, chunk_operands["key"]), decays.pairs
+            "mul", self._multiply_positions(delta_rule_key, chunk_operands["key"]), decays.pairs
         )
         system = self.b.add_op(ops.Where(), strict, pairs, zero)
-        from_state = decays.decay_state(self, self.add_matmul(read_key, state))
+        from_state = decays.decay_state(self, self.add_matmul(delta_rule_key, state))
         targets = self.add_op("sub", chunk_operands["value"], from_state)
         if beta is not None:
             system, targets = (self.add_op("mul", beta, system), self.add_op("mul", beta, targets))

@@ -26,7 +26,7 @@ from specc.ir.graph import (
     Value,
     select_entries,
 )
-from specc.ir.model_definition import KVCache
+from specc.ir.model_definition import KVCacheNames
 from specc.ir.op import Op
 from specc.ir.ops.loop import remove_axis
 from specc.ir.ops.quantized import (
@@ -317,7 +317,7 @@ STATE_SCALE_SUFFIX = ":scale"
 """The suffix of the name of a KV cache's scales."""
 
 
-def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
+def quantize_kv_states(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
     """Return the graph `step` with the KV caches `caches` stored in int8."""
     keys = {c.key: c.present_key for c in caches}
     present_by_past = keys | {c.value: c.present_value for c in caches}

@@ -29,7 +29,7 @@ from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.input_shapes_and_defaults import inline_defaults
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.model_definition import DerivedGraphs, GenerateSection, KVCache, StreamSection
+from specc.ir.model_definition import DerivedGraphs, GenerateSection, KVCacheNames, StreamSection
 from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_quantization import quantize_graph, quantize_kv_states
@@ -286,7 +286,7 @@ def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
     return run_passes(PassState(graph=graph, quantization_plan=plan), ("quantize",)).graph
 
 
-def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
+def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
     """Return the graph `step` with the KV caches `caches` stored in int8."""
     quantized = quantize_kv_states(step, caches)
     _verify_graphs([quantized], "the int8 KV caches")

@@ -50,9 +50,9 @@ class QuantizationOptions:
     `kind` is the quantization kind of weights that match no pattern, or None to leave them
     unquantized. Patterns match scopes or weights. Weights that match `unquantized_patterns` stay
     unquantized, and `kind_by_pattern` maps patterns to kinds. `lm_head_kind` is the kind of the
-    output projection. With `quantizes_all`, weights that `int4` would quantize to 8 bits are
-    quantized to 4 bits. `stored_codes` describes the weights that a checkpoint stores as 4-bit
-    codes.
+    output projection. With `quantizes_all_to_int4`, weights that `int4` would quantize to 8 bits
+    are quantized to 4 bits. `packed_weight_formats` describes the weights that a checkpoint stores
+    as 4-bit codes.
     """
 
     kind: QuantizationKind | None
@@ -60,8 +60,8 @@ class QuantizationOptions:
     kind_by_pattern: tuple[tuple[str, QuantizationKind], ...] = ()
     group_size: int = DEFAULT_GROUP_SIZE
     lm_head_kind: QuantizationKind | Literal["none", ""] = ""
-    quantizes_all: bool = False
-    stored_codes: Mapping[str, PackedWeightFormat] = field(default_factory=dict)
+    quantizes_all_to_int4: bool = False
+    packed_weight_formats: Mapping[str, PackedWeightFormat] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[str | None, ...]:
@@ -126,7 +126,7 @@ def choose_weight_formats(
         names = [p for n in tied_names for p in _list_pattern_names(n, uses_by_weight[n])]
         format = (
             chooser.choose_format(tied_names, uses, names)
-            if not request.stored_codes
+            if not request.packed_weight_formats
             else chooser.choose_checkpoint_format(tied_names, uses)
         )
         if isinstance(format, QuantizationFormat):
@@ -252,7 +252,7 @@ class _FormatChooser:
         kind = requested_kinds[-1] if requested_kinds else self._choose_default_kind(tied_names)
         # patterns and `lm_head_kind` also apply to small weights
         is_head = self.request.lm_head_kind and self.lm_head_weights & set(tied_names)
-        is_requested = requested_kinds or is_head or self.request.quantizes_all
+        is_requested = requested_kinds or is_head or self.request.quantizes_all_to_int4
         if kind == "int4" and not is_requested:
             return self._choose_careful_kind(tied_names, uses, self.graph.parameters[tied_names[0]])
         return kind
@@ -263,7 +263,7 @@ class _FormatChooser:
         """Return the format of the checkpoint's 4-bit codes, or a reason to dequantize them."""
         if reason := _explain_unsupported(uses):
             return reason
-        packed_format = self.request.stored_codes.get(tied_names[0])
+        packed_format = self.request.packed_weight_formats.get(tied_names[0])
         if packed_format is None:
             return "not stored as 4-bit groups of rows"
         if uses.embedding_scopes or uses.orientations != {False}:
@@ -315,10 +315,10 @@ class _FormatChooser:
         if is_per_channel or kind in ("int8", "int8-tensor"):
             # integer MatMul kernels read `[in, out]`, but embedding tables and expert weights are
             # `[out, in]`
-            keeps_rows = self.layout == "rows" and (
+            is_rowwise = self.layout == "rows" and (
                 uses.embedding_scopes or uses.is_read_by_experts
             )
-            layout: WeightLayout = "rows" if keeps_rows or not uses.linear_scopes else "columns"
+            layout: WeightLayout = "rows" if is_rowwise or not uses.linear_scopes else "columns"
             return QuantizationFormat(bits=8, group_size=0, layout=layout, rounding="row")
 
         return QuantizationFormat(

@@ -62,7 +62,7 @@ def iterate_generation_rounds(
     round. Raise E0930 at the first difference of a token, probability or score that rounding does
     not explain.
     """
-    weight_only_model, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
+    weight_only_model, graph = model.without_activation_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
     if graph is None or generator is None:
         yield make_skipped_round(

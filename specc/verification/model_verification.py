@@ -30,7 +30,7 @@ from specc.runtime.random_inputs import (
 )
 from specc.runtime.single_model_file import LoadedModel
 from specc.verification.generation_verification import iterate_generation_rounds
-from specc.verification.quantized_matmul_check import QuantizedMatMuls
+from specc.verification.quantized_matmul_check import QuantizedMatMulChecker
 from specc.verification.result_comparison import (
     MAX_INFORMATIVE_BOUND,
     ResultDifference,
@@ -109,7 +109,7 @@ class _ReferenceComparison:
     graph: Graph
     weights: Mapping[str, Array]
     weight_only_model: LoadedModel
-    quantized_matmuls: QuantizedMatMuls
+    quantized_matmuls: QuantizedMatMulChecker
     half_dtype: str
     inconclusive_counts: Counter[str] = field(default_factory=Counter)
     compared_rounds: int = 0
@@ -120,8 +120,8 @@ class _ReferenceComparison:
         return cls(
             graph=graph,
             weights=model.weights(),
-            weight_only_model=model.with_weight_only_quantization(),
-            quantized_matmuls=QuantizedMatMuls.from_model(model),
+            weight_only_model=model.without_activation_quantization(),
+            quantized_matmuls=QuantizedMatMulChecker.from_model(model),
             half_dtype=find_half_precision_dtype(graph),
         )
 

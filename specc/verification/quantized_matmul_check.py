@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specc.backend import Computation, QuantizedMatMul
+from specc.backend import Executable, QuantizedMatMul
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.runtime.single_model_file import LoadedModel
@@ -23,18 +23,18 @@ up to 4.4 (K from 20 to 136, groups of 32 to 256).
 
 
 @dataclass(frozen=True)
-class QuantizedMatMuls:
+class QuantizedMatMulChecker:
     """The quantized MatMul nodes of a model, and a session that outputs their values."""
 
-    session: Computation | None = None
+    session: Executable | None = None
     matmuls: tuple[QuantizedMatMul, ...] = ()
 
     @classmethod
-    def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
+    def from_model(cls, model: LoadedModel) -> "QuantizedMatMulChecker":
         """Collect the quantized MatMul nodes of a model, but none from a 16-bit model."""
         if not model.manifest.quantized or find_half_precision_dtype(model.manifest.graph):
             return cls()
-        return cls(*model.open_with_quantized_matmuls())
+        return cls(*model.open_with_quantized_matmul_outputs())
 
     def compare_matmuls(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
         """Run the model and compare its quantized MatMul nodes. Return the text to append to the

@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 
 from specc.analysis.value_ranges import find_op_behind_views
-from specc.backend import Computation, Session, Subgraphs, TensorSpec
+from specc.backend import Executable, Session, Subgraphs, TensorSpec
 from specc.io.memory_check import get_free_memory
 from specc.ir import ops
 from specc.ir.array import Array
@@ -53,7 +53,7 @@ class SubgraphCoverage:
     """
 
     subgraphs: Subgraphs
-    session: Computation | None = None
+    session: Executable | None = None
     execution_counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod

@@ -41,14 +41,14 @@ EDGE_COLOR = "#4c4c57"
 @dataclass(kw_only=True)
 class DrawingFragment:
     """Drawing elements with coordinates relative to the top left corner of the fragment. Edges
-    enter and leave at the horizontal center. `frame_ports` are the roles (`port` or `result`) that
+    enter and leave at the horizontal center. `port_roles` are the roles (`port` or `result`) that
     are drawn as lines to the frame.
     """
 
     width: float
     height: float
     elements: list[DrawingElement] = field(default_factory=list)
-    frame_ports: frozenset[str] = frozenset()
+    port_roles: frozenset[str] = frozenset()
 
 
 def draw_block(
@@ -98,14 +98,14 @@ def _draw_flow(
 ) -> DrawingFragment:
     """Draw a block's data flow. If `has_frame` is True, a single port is a line to the frame."""
     flow = block.flow
-    frame_ports = _find_port_indices(flow) if has_frame else set()
+    port_roles = _find_port_indices(flow) if has_frame else set()
     empty_piece = DrawingFragment(width=0, height=0)
     items = enumerate(flow.items)
     pieces = [
-        empty_piece if n in frame_ports else _draw_item(item, block, is_expanded)
+        empty_piece if n in port_roles else _draw_item(item, block, is_expanded)
         for n, item in items
     ]
-    rows = _move_ports_to_own_rows(_arrange_rows(flow), flow, frame_ports)
+    rows = _move_ports_to_own_rows(_arrange_rows(flow), flow, port_roles)
     skip_edges = _assign_lanes(flow, rows)
     max_lane = max(skip_edges.values(), default=-1)
     # the right margin equals the lane width on the left, which centers the layout
@@ -121,9 +121,9 @@ def _draw_flow(
         for n, piece in enumerate(pieces)
         for m in piece.elements
     ]
-    roles = frozenset(flow.items[n].role for n in frame_ports)
+    roles = frozenset(flow.items[n].role for n in port_roles)
     return DrawingFragment(
-        width=left * 2 + inner, height=height, elements=elements, frame_ports=roles
+        width=left * 2 + inner, height=height, elements=elements, port_roles=roles
     )
 
 
@@ -157,14 +157,14 @@ def _find_port_indices(flow: BlockDataflow) -> set[int]:
 
 
 def _move_ports_to_own_rows(
-    rows: Sequence[Sequence[int]], flow: BlockDataflow, frame_ports: set[int]
+    rows: Sequence[Sequence[int]], flow: BlockDataflow, port_roles: set[int]
 ) -> list[list[int]]:
     """Move the input at the frame to its own first row and the output at the frame to its own last
     row, so that both are aligned with the lines to the frame.
     """
-    inputs = [[n] for n in frame_ports if flow.items[n].role == "port"]
-    outputs = [[n] for n in frame_ports if flow.items[n].role == "result"]
-    inner_rows = [[n for n in row if n not in frame_ports] for row in rows]
+    inputs = [[n] for n in port_roles if flow.items[n].role == "port"]
+    outputs = [[n] for n in port_roles if flow.items[n].role == "result"]
+    inner_rows = [[n for n in row if n not in port_roles] for row in rows]
     return [*inputs, *(row for row in inner_rows if row), *outputs]
 
 
@@ -334,7 +334,7 @@ def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingFr
     heading_width = estimate_text_width(name, 12.5) * 1.1 + estimate_text_width(repeats, 13) + 44
     width = max(contents.width + 2 * PADDING, heading_width)
     height = contents.height + 30 + PADDING
-    if "port" in contents.frame_ports:
+    if "port" in contents.port_roles:
         # the incoming edge must not cross the name of the block
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - contents.width) / 2
@@ -357,7 +357,7 @@ def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingFr
     }
     elements += [
         LineElement(points=port_lines[role], color=EDGE_COLOR)
-        for role in sorted(contents.frame_ports)
+        for role in sorted(contents.port_roles)
     ]
     elements += [move_element(element, left, 30) for element in contents.elements]
     return DrawingFragment(width=width, height=height, elements=elements)

@@ -82,10 +82,10 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
             offset, _ = expr.get_bounds(infer_expression_shape(x, shapes)[0])
             return slice_expression(x, offset + start, offset + stop, shapes)
         case TransposeExpr(x=x):
-            keeps_rows = expr.get_permutation(infer_expression_shape(x, shapes))[0] == 0
+            is_rowwise = expr.get_permutation(infer_expression_shape(x, shapes))[0] == 0
         case _:
-            keeps_rows = isinstance(expr, UnaryExpr) and expr.keeps_rows
-    if not keeps_rows:
+            is_rowwise = isinstance(expr, UnaryExpr) and expr.is_rowwise
+    if not is_rowwise:
         return None
     assert isinstance(expr, UnaryExpr)
     rows = slice_expression(expr.x, start, stop, shapes)

@@ -50,12 +50,12 @@ Float64Array = NDArray[np.float64]
 class AdapterDelta:
     """An adapter's change to one tensor. The tensor is first replaced by the adapter tensor
     `replacement`, if there is one. Then `scale` × `vector`, or `scale` × the product of
-    `left_factor` and `right_factor` (transposed if `is_transposed`), is added to the tensor.
+    `lora_b` and `lora_a` (transposed if `is_transposed`), is added to the tensor.
     """
 
     replacement: str = ""
-    left_factor: str = ""
-    right_factor: str = ""
+    lora_b: str = ""
+    lora_a: str = ""
     is_transposed: bool = False
     vector: str = ""
     scale: float = 0.0
@@ -63,7 +63,7 @@ class AdapterDelta:
     @property
     def tensors(self) -> list[str]:
         """The names of the adapter tensors that the change uses."""
-        names = (self.replacement, self.left_factor, self.right_factor, self.vector)
+        names = (self.replacement, self.lora_b, self.lora_a, self.vector)
         return [name for name in names if name]
 
 
@@ -136,8 +136,8 @@ class LoraAdapter:
         # PEFT stores the factors of an embedding transposed.
         deltas[weight] = replace(
             delta,
-            left_factor=b,
-            right_factor=a,
+            lora_b=b,
+            lora_a=a,
             is_transposed=is_embedding or self.scaling.is_transposed,
             scale=scale,
         )
@@ -229,7 +229,7 @@ class AdaptedCheckpoint(Checkpoint):
         if change.vector:
             delta = change.scale * self.adapter.read_float64(change.vector)
             return np.asarray((tensor.astype(np.float64) + delta).astype(dtype))
-        if not change.left_factor:
+        if not change.lora_b:
             return tensor.astype(dtype)
         return self._merge_change(tensor, change, dtype)
 
@@ -239,8 +239,8 @@ class AdaptedCheckpoint(Checkpoint):
         """Compute the merged weight W + s·B·A in float64 and round it once. Rows are processed in
         chunks, so that the float64 copies stay small.
         """
-        left = self.adapter.read_float64(change.left_factor)
-        right = self.adapter.read_float64(change.right_factor)
+        left = self.adapter.read_float64(change.lora_b)
+        right = self.adapter.read_float64(change.lora_a)
         rank = right.shape[0]
         b, a = left.reshape(-1, rank), right.reshape(rank, -1)
         if change.is_transposed:
@@ -363,10 +363,10 @@ def _list_delta_shapes(
     """Return the description and shape of each value that a change adds or uses as replacement."""
     unpaired = [name for name in (change.replacement, change.vector) if name]
     shapes = [(name, adapter_tensors[name].shape) for name in unpaired]
-    if change.left_factor:
-        b, a = adapter_tensors[change.left_factor].shape, adapter_tensors[change.right_factor].shape
+    if change.lora_b:
+        b, a = adapter_tensors[change.lora_b].shape, adapter_tensors[change.lora_a].shape
         shape = _get_product_shape(b, a, is_transposed=change.is_transposed)
-        shapes.append((f"{change.left_factor} · {change.right_factor}", shape))
+        shapes.append((f"{change.lora_b} · {change.lora_a}", shape))
     return shapes
 
 

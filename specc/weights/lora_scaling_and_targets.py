@@ -48,8 +48,8 @@ class LoraTargets:
     matrices.
     """
 
-    included_modules: Sequence[str] | None
-    fully_trained_modules: Sequence[str] = ()
+    target_modules: Sequence[str] | None
+    modules_to_save: Sequence[str] = ()
     """Fully trained modules (`modules_to_save`), whose complete tensors are stored."""
     excluded_modules: Sequence[str] = ()
     layer_indices: Sequence[int] | None = None
@@ -58,14 +58,14 @@ class LoraTargets:
         """Return True if a module is a target of the adapter."""
         if _has_suffix(module, self.excluded_modules):
             return False
-        if self.included_modules is not None and not _has_suffix(module, self.included_modules):
+        if self.target_modules is not None and not _has_suffix(module, self.target_modules):
             return False
         numbers = [int(part) for part in module.split(".") if part.isdecimal()]
         return self.layer_indices is None or (bool(numbers) and numbers[-1] in self.layer_indices)
 
     def is_fully_trained(self, name: str) -> bool:
         """Return True if a tensor belongs to a fully trained module (`modules_to_save`)."""
-        return any(f".{module}." in f".{name}" for module in self.fully_trained_modules)
+        return any(f".{module}." in f".{name}" for module in self.modules_to_save)
 
 
 def _has_suffix(module: str, names: Sequence[str]) -> bool:

@@ -213,19 +213,19 @@ def _interleave_parts(literals: Sequence[str], values: Iterable[str]) -> str:
 @immutable_dataclass
 class ParameterNaming:
     """The mapping from parameter names to tensor names, which strips `removed_prefix` or adds
-    `added_prefix`. `part_namings` maps the path of each used spec to its naming, longest path
+    `added_prefix`. `submodule_namings` maps the path of each used spec to its naming, longest path
     first.
     """
 
     removed_prefix: str = ""
     added_prefix: str = ""
-    part_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
+    submodule_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
 
     def resolve_name(self, declared: str, tensors: Set[str], prefix: str = "") -> str:
         """Return the tensor name of the parameter `declared`. If `declared` is the name in a used
         spec, `prefix` is the path of this spec. `tensors` are the full tensor names in the file.
         """
-        for path, inner in self.part_namings:
+        for path, inner in self.submodule_namings:
             if declared.startswith(path):
                 return path + inner.resolve_name(declared[len(path) :], tensors, prefix + path)
         if self.removed_prefix and declared.startswith(self.removed_prefix):
@@ -240,7 +240,7 @@ class ParameterNaming:
 
     def list_candidate_names(self, tensor: str) -> tuple[str, ...]:
         """Return the parameter names that a tensor name may correspond to."""
-        for path, inner in self.part_namings:
+        for path, inner in self.submodule_namings:
             if tensor.startswith(path):
                 return tuple(path + n for n in inner.list_candidate_names(tensor[len(path) :]))
         if self.removed_prefix:
@@ -255,7 +255,7 @@ class ParameterNaming:
             parts.append(f"without the prefix `{escape_text(self.removed_prefix)}`")
         if self.added_prefix:
             parts.append(f"with the prefix `{escape_text(self.added_prefix)}`")
-        parts += [f"under `{escape_text(p)}` {inner}" for p, inner in self.part_namings]
+        parts += [f"under `{escape_text(p)}` {inner}" for p, inner in self.submodule_namings]
         return ", ".join(parts) or "as declared"
 
 
@@ -267,7 +267,7 @@ def infer_naming(
     namings match the same number of names.
     """
     remaining_names, remaining_tensors = set(names), set(tensors)
-    part_namings: list[tuple[str, ParameterNaming]] = []
+    submodule_namings: list[tuple[str, ParameterNaming]] = []
     for prefix in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
         names = {name for name in remaining_names if name.startswith(prefix)}
         tensors = {name for name in remaining_tensors if name.startswith(prefix)}
@@ -278,9 +278,9 @@ def infer_naming(
         suffixes = [{name.removeprefix(prefix) for name in group} for group in (names, tensors)]
         naming = _infer_one_naming(suffixes[0], suffixes[1], path)
         if naming != ParameterNaming():
-            part_namings.append((prefix, naming))
+            submodule_namings.append((prefix, naming))
     naming = _infer_one_naming(remaining_names, remaining_tensors, path)
-    return replace(naming, part_namings=tuple(part_namings))
+    return replace(naming, submodule_namings=tuple(submodule_namings))
 
 
 def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> ParameterNaming:

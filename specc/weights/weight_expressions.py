@@ -46,12 +46,12 @@ class TensorExpr(Expr):
 
 @immutable_dataclass
 class UnaryExpr(Expr):
-    """Base class of expressions with one operand, `x`. If `keeps_rows` is True, row n of the result
+    """Base class of expressions with one operand, `x`. If `is_rowwise` is True, row n of the result
     depends only on row n of the operand.
     """
 
     x: Expr
-    keeps_rows: ClassVar[bool] = False
+    is_rowwise: ClassVar[bool] = False
 
     @property
     def operands(self) -> tuple[Expr, ...]:
@@ -203,7 +203,7 @@ class IndexRangeExpr(UnaryExpr):
     """
 
     axis: int
-    keeps_rows = True
+    is_rowwise = True
 
     def get_bounds(self, length: int) -> tuple[int, int]:
         """Return the start and the end (exclusive) of the range for an axis of size `length`. Raise
@@ -293,7 +293,7 @@ class PermuteRopeExpr(UnaryExpr):
 class NegateExpr(UnaryExpr):
     """A tensor with all elements negated."""
 
-    form, keeps_rows = "negate({0.x})", True
+    form, is_rowwise = "negate({0.x})", True
 
 
 @immutable_dataclass
@@ -302,7 +302,7 @@ class CastExpr(UnaryExpr):
 
     dtype: str
 
-    form, keeps_rows = "cast({0.x}, to={0.dtype})", True
+    form, is_rowwise = "cast({0.x}, to={0.dtype})", True
 
 
 @immutable_dataclass

@@ -47,13 +47,15 @@ def collect_activations(weights: dict[str, Array]) -> dict[str, list[Array]]:
     """Return the activations of each expert's matrices, in float64."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
     up, gate, bias = (w[f"all.{n}"] for n in ("up.weight", "gate.weight", "gate.bias"))
-    activations_of: dict[str, list[Array]] = {f"all.{n}.weight": [] for n in ("up", "gate", "down")}
+    activations_by_output: dict[str, list[Array]] = {
+        f"all.{n}.weight": [] for n in ("up", "gate", "down")
+    }
     for expert in range(EXPERTS):
         rows = X[KEEP & (expert == IDS).any(-1)].astype(np.float64)
         inner = np.tanh(rows @ up[expert].T) * (rows @ gate[expert].T + bias[expert])
         for name, seen in (("up", rows), ("gate", rows), ("down", inner)):
-            activations_of[f"all.{name}.weight"].append(seen)
-    return activations_of
+            activations_by_output[f"all.{name}.weight"].append(seen)
+    return activations_by_output
 
 
 def test_activations_per_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +96,8 @@ def test_stacked_experts_are_calibrated(kind: str, tmp_path: Path) -> None:
     specc.compile(tmp_path / "m.specc", tmp_path / "full.onnx", init=3)
     specc.compile(tmp_path / "m.specc", tmp_path / "q.onnx", init=3, **given, **files)
     full, low = (specc.load(tmp_path / f"{n}.onnx") for n in ("full", "q"))
-    activations_of = collect_activations(dict(full.weights()))
-    for name, rows in activations_of.items():
+    activations_by_output = collect_activations(dict(full.weights()))
+    for name, rows in activations_by_output.items():
         one = low.manifest.quantized[name]
         assert one.recipe == ("gptq" if kind == "npz" else "nearest")
         for expert, x in enumerate(rows):

@@ -67,10 +67,10 @@ def test_activations_of_every_iteration(tmp_path: Path, monkeypatch: pytest.Monk
 def collect_activations(weights: dict[str, Array]) -> dict[str, list[Array]]:
     """Return the activations of each weight, one sequence after the other, in float64."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
-    activations_of: dict[str, list[Array]] = {}
+    activations_by_output: dict[str, list[Array]] = {}
 
     def apply_linear(name: str, x: Array, bias: str = "") -> Array:
-        activations_of.setdefault(name, []).append(x)
+        activations_by_output.setdefault(name, []).append(x)
         return w[name] @ x + (w[bias] if bias else 0)
 
     for text, keep in zip(X.astype(np.float64), KEEP, strict=True):
@@ -83,4 +83,4 @@ def collect_activations(weights: dict[str, Array]) -> dict[str, list[Array]]:
             inner = apply_linear("rnn.weight_ih_l0", h, "rnn.bias_ih_l0")
             z = np.tanh(inner + apply_linear("rnn.weight_hh_l0", z, "rnn.bias_hh_l0"))
             apply_linear("out.weight", z, "out.bias")
-    return activations_of
+    return activations_by_output

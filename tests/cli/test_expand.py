@@ -94,7 +94,7 @@ def test_names_that_shadow_std_names(
     out = tmp_path / "alone.specc"
     assert cli.main(["expand", str(path), "-o", str(out)]) == 0
     assert as_text(elaborate_spec(open_spec(str(out))).graph) == wanted
-    own_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
+    own_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.AttentionDef)}
     named = {node.path for node in walk_tree(file) if isinstance(node, ast.Name)}
     left = {n for n in named & {*SpecLibrary().list_std_names()} if n not in own_names}
     assert left <= {"mean", "topk"}
@@ -104,7 +104,7 @@ def test_expansion_uses_no_std_block() -> None:
     """The expansion uses only its own names and built-in functions."""
     file, told = expand_spec(open_spec("vit"))
     assert not told
-    own = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
+    own = {i.name for i in file.items if isinstance(i, ast.Block | ast.AttentionDef)}
     named = {node.path for node in walk_tree(file) if isinstance(node, ast.Name)}
     assert "encoder_layer" in own or own & named
     left = {n for n in named & {*SpecLibrary().list_std_names()} if n not in own}

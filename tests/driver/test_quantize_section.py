@@ -51,12 +51,12 @@ def write_spec(tmp_path: Path, text: str, name: str = "m.specc") -> Path:
 
 
 def test_both_syntaxes_agree(tmp_path: Path) -> None:
-    first = read_quantize_request(write_spec(tmp_path, HEAD + SAID)).weight_request
+    first = read_quantize_request(write_spec(tmp_path, HEAD + SAID)).weight_options
     assert first is not None
     assert (first.kind, first.group_size, first.lm_head_kind) == ("int8", 16, "none")
     assert first.unquantized_patterns == ("h.0.attn.*",)
     assert first.kind_by_pattern == (("h.*.mlp.c_fc", "int4"), ("lm_head", "int4"))
-    assert read_quantize_request(write_spec(tmp_path, YAML, "m.yaml")).weight_request == first
+    assert read_quantize_request(write_spec(tmp_path, YAML, "m.yaml")).weight_options == first
 
 
 def test_bits_per_weight(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_derived_spec_overrides_its_base(tmp_path: Path) -> None:
     write_spec(tmp_path, HEAD + SAID, "base.specc")
     text = 'specc 1\nmodel n\nextends "base.specc"\n'
     near = text + 'quantize { default = none  int8 = "h.*.mlp.c_fc" }\n'
-    wish = read_quantize_request(write_spec(tmp_path, near, "near.specc")).weight_request
+    wish = read_quantize_request(write_spec(tmp_path, near, "near.specc")).weight_options
     assert wish is not None
     assert wish.kind is None
     assert (wish.group_size, wish.unquantized_patterns) == (16, ("h.0.attn.*",))
@@ -180,7 +180,7 @@ def test_section_without_quantization(words: str, tmp_path: Path) -> None:
     assert (
         read_quantize_request(
             write_spec(tmp_path, f"{HEAD}quantize {{ {words} }}\n")
-        ).weight_request
+        ).weight_options
         is None
     )
 

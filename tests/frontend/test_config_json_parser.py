@@ -44,7 +44,7 @@ def parse_invalid(text: str) -> Diagnostic:
 
 def test_values_have_source_spans() -> None:
     config = read(TEXT)
-    assert config.to_plain() == json.loads(TEXT)
+    assert config.to_python() == json.loads(TEXT)
     member = config.find_member("n_embd")
     assert member
     assert member.get_origin().text == 'ck/config.json:3 "n_embd"'
@@ -57,7 +57,7 @@ def test_find_resolves_dotted_paths() -> None:
     for path, value in {"rope.theta": 10000.0, "rope.a.b": None, "id.x": -3}.items():
         member = config.find_member(path)
         assert member
-        assert member.value.to_plain() == value
+        assert member.value.to_python() == value
     assert config.find_member("rope.beta") is None
     assert config.find_member("n_embd.x") is None
     assert [path for path, _ in config.iterate_members()] == [
@@ -112,7 +112,7 @@ WORDS = ("NaN", "Infinity", "-Infinity")
 @pytest.mark.parametrize("word", WORDS)
 def test_non_finite_numbers_parse_as_in_python_json(text: str, word: str) -> None:
     # repr, since NaN is not equal to itself
-    assert repr(read(text % word).to_plain()) == repr(json.loads(text % word))
+    assert repr(read(text % word).to_python()) == repr(json.loads(text % word))
 
 
 SPEC = """specc 1
@@ -178,10 +178,10 @@ def test_infinite_bound_in_config_loads(tmp_path: Path) -> None:
 
 def test_depth_and_size_limits() -> None:
     deep = '{"a":' * 63 + "1" + "}" * 63
-    assert read(deep).to_plain() == json.loads(deep)
+    assert read(deep).to_python() == json.loads(deep)
     assert parse_invalid('{"a":' * 64 + "1" + "}" * 64).code == "E0415"
-    assert read('{"a": 9007199254740991}').to_plain() == {"a": (1 << 53) - 1}
-    assert read('{"a": 1e308}').to_plain() == {"a": 1e308}
+    assert read('{"a": 9007199254740991}').to_python() == {"a": (1 << 53) - 1}
+    assert read('{"a": 1e308}').to_python() == {"a": 1e308}
 
 
 def test_duplicate_key_shows_both_spans() -> None:
@@ -193,8 +193,8 @@ def test_duplicate_key_shows_both_spans() -> None:
 def test_undecodable_bytes_are_rejected() -> None:
     assert parse_config_json(
         decode_config_source(b'\xef\xbb\xbf{"a": "\xc3\xa9"}', "c")
-    ).to_plain() == {"a": "é"}
-    assert read('\ufeff{"a": "\\ud83d\\ude00"}').to_plain() == {"a": "\U0001f600"}
+    ).to_python() == {"a": "é"}
+    assert read('\ufeff{"a": "\\ud83d\\ude00"}').to_python() == {"a": "\U0001f600"}
     for data in (
         b"version https://git-lfs.github.com/spec/v1\n",
         b"<!doctype html>",
@@ -208,8 +208,8 @@ def test_undecodable_bytes_are_rejected() -> None:
 def test_config_files_and_directories(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"a": 1}')
     assert (
-        load_config_json(tmp_path).to_plain()
-        == load_config_json(tmp_path / "config.json").to_plain()
+        load_config_json(tmp_path).to_python()
+        == load_config_json(tmp_path / "config.json").to_python()
         == {"a": 1}
     )
     assert has_config_json(str(tmp_path))
@@ -237,14 +237,14 @@ plain = st.recursive(
 def test_parser_agrees_with_python_json(
     value: object, ascii: bool, indent: "int | str | None"
 ) -> None:
-    assert read(json.dumps(value, ensure_ascii=ascii, indent=indent)).to_plain() == value
+    assert read(json.dumps(value, ensure_ascii=ascii, indent=indent)).to_python() == value
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text('{}[]",:0123456789.eE+-truefalsn \\u\n/N', max_size=30) | st.text(max_size=10))
 def test_accepted_texts_are_valid_json(text: str) -> None:
     try:
-        found = read(text).to_plain()
+        found = read(text).to_python()
     except SpeccError:
         return
     assert found == json.loads(text)

@@ -95,7 +95,7 @@ def test_a_wrong_product_is_detected(role: str, tmp_path: Path) -> None:
     """One changed value of its inputs or outputs is detected."""
     assert compiled("lstm_lm", tmp_path / "m.onnx") == 0
     model = specc.load(tmp_path / "m.onnx").default_model
-    session, products = model.open_with_quantized_matmuls()
+    session, products = model.open_with_quantized_matmul_outputs()
     ids = np.arange(6).reshape(2, 3)
     results = dict(session.run({"ids": ids, "keep": np.ones((2, 3), bool)}))
     layers = [p for p in products if p.operator == "DynamicQuantizeLSTM"]

@@ -183,7 +183,7 @@ def _keep_early_exit(op: object, **changed: Any) -> object:
 
 def _ignore_loop_bodies(*given: Any) -> list[Value]:
     """Mutation: keeps no state of values in loop bodies."""
-    inside = given[0].flow.loop_body_dataflows.values()
+    inside = given[0].flow.inlined_loop_bodies.values()
     within = {r for body in inside for _, made in body.nodes for r in made}
     within |= {v for body in inside for v in body.inputs.values()}
     return [v for v in select_cached_values(*given) if v not in within]

@@ -298,7 +298,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
             not lowest or is_extreme_at_padding(padded_result, axis, lowest=True)
         ),
     ),
-    "any fill underflows": (padding_zeros, "is_exp_of_fill_zero", lambda scores: True),
+    "any fill underflows": (padding_zeros, "has_underflowing_fill", lambda scores: True),
     "a transposed convolution reads no ends": (
         padding_order_and_windows,
         "_is_transposed_conv_reading_ends",
@@ -306,7 +306,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "every loop keeps its state": (
         padding_safe_ops,
-        "is_loop_state_unaffected",
+        "is_loop_state_padding_invariant",
         lambda read: isinstance(read.op, ops.Scan),
     ),
     "every stride is aligned": (padding_facts.PaddedRead, "is_shifted", False),

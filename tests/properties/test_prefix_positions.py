@@ -337,7 +337,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "lengths in masks are taken for 0": (
         affine_indices,
-        "split_length_constant",
+        "convert_length_to_affine_index",
         lambda length: affine_indices.AffineIndex(),
     ),
     "only the side of the queries is looked at": (

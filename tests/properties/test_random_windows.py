@@ -143,7 +143,7 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         case "every mean is clean behind zeros":
             monkeypatch.setattr(
                 padding_safe_ops,
-                "is_window_unaffected",
+                "is_window_padding_invariant",
                 lambda r: r.is_zero or r.read_facts.minimum_pad_axes,
             )
 

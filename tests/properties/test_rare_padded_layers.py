@@ -270,7 +270,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "no iteration of a masked loop reads padding": (
         padding_dataflow,
-        "is_masked_loop_unaffected",
+        "is_masked_loop_padding_invariant",
         lambda node, operand_facts, padded_lengths, infer_body: True,
     ),
     "every reduction ignores copies of the ends": (

@@ -175,7 +175,7 @@ def build_trees(
 
 
 def options(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    named = build_trees(ast.Option, st.sampled_from([*WORDS, "in_", "weights", "out"]), values)
+    named = build_trees(ast.NamedArg, st.sampled_from([*WORDS, "in_", "weights", "out"]), values)
     return st.lists(named, max_size=3, unique_by=lambda o: o.name).map(tuple)
 
 
@@ -363,9 +363,9 @@ items = st.one_of(
         ends,
     ),
     build_trees(
-        ast.Dims,
+        ast.DimsDecl,
         st.lists(
-            build_trees(ast.DimName, names, st.integers(0, 2)),
+            build_trees(ast.DimDecl, names, st.integers(0, 2)),
             min_size=1,
             max_size=3,
             unique_by=lambda d: d.name,
@@ -400,7 +400,7 @@ items = st.one_of(
         ends,
     ),
     build_trees(
-        ast.Definition,
+        ast.AttentionDef,
         st.sampled_from(["mask", "score", "bias", "normalizer"]),
         names,
         st.one_of(st.none(), parameters),

@@ -152,7 +152,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "a row stands behind its chunk": (
         flow_module,
-        "resolve_stride",
+        "resolve_strided_read",
         lambda node, link, clock: (
             link.result_axis,
             link.offsets.shift(

@@ -27,7 +27,7 @@ from specc.transforms.mixed_precision import (
 )
 from specc_onnx import build_model, get_target
 from specc_onnx.execution_providers import find_compute_nodes
-from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
+from specc_onnx.lower.kv_buffer_attention import find_in_place_kv_caches
 from specc_onnx.lower.onnx_targets import DEFAULT_OPSET
 from specc_onnx.write.onnx_verifier import convert_weights_to_inputs
 from support.elaborated_specs import elaborate_with_config
@@ -124,7 +124,7 @@ def build_spec_models(
         if part is not None:
             yield f"{name} {role}", _for_card(part)
     card = get_target("ort-cuda")
-    if caches := find_kv_buffers(derived.step, derived.states, card, DEFAULT_OPSET):
+    if caches := find_in_place_kv_caches(derived.step, derived.states, card, DEFAULT_OPSET):
         built = build_model(KVBufferGraph(derived.step, caches), card)
         yield f"{name} buffers", convert_weights_to_inputs(built)
 

@@ -15,7 +15,7 @@ BLOCK_SIZES = {F32: (1, 4), F16: (1, 2), Q4_0: (32, 18), Q8_0: (32, 34)} | {
     Q4_K: (256, 144), Q5_K: (256, 176), Q6_K: (256, 210)
 }  # fmt: skip
 """Number of values and bytes of a block."""
-StoredTensor = tuple[int, tuple[int, ...], bytes]
+GGUFTensor = tuple[int, tuple[int, ...], bytes]
 """Type, shape (outermost axis first) and bytes of a tensor."""
 
 
@@ -42,13 +42,13 @@ def encode_value(given: Any) -> bytes:
     )
 
 
-def make_float_tensor(array: Array) -> StoredTensor:
+def make_float_tensor(array: Array) -> GGUFTensor:
     """Return a tensor of float32 or float16."""
     kind = F16 if array.dtype == np.float16 else F32
     return kind, array.shape, array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
-def sample_blocks(kind: int, shape: tuple[int, ...], draw: np.random.Generator) -> StoredTensor:
+def sample_blocks(kind: int, shape: tuple[int, ...], draw: np.random.Generator) -> GGUFTensor:
     """Return a quantized tensor with random codes, and scales that keep its values small."""
     values, nbytes = BLOCK_SIZES[kind]
     blocks = draw.integers(0, 256, (*shape[:-1], shape[-1] // values, nbytes), np.uint8)
@@ -60,7 +60,7 @@ def sample_blocks(kind: int, shape: tuple[int, ...], draw: np.random.Generator) 
     return kind, shape, blocks.tobytes()
 
 
-def encode_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bytes:
+def encode_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, GGUFTensor]) -> bytes:
     """Return the bytes of a file of version 3 with alignment 32."""
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     head += b"".join(encode_string(key) + encode_value(given) for key, given in metadata.items())
@@ -72,9 +72,7 @@ def encode_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
     return head + bytes(-len(head) % 32) + data
 
 
-def write_gguf(
-    path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
-) -> Path:
+def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, GGUFTensor]) -> Path:
     """Write a file and return its path."""
     path.write_bytes(encode_gguf(metadata, tensors))
     return path

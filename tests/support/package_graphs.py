@@ -13,7 +13,13 @@ from specc.ir.model_definition import (
     count_codebooks,
 )
 from specc.transforms import pass_pipeline
-from specc_onnx import BuiltModel, build_generation_model, build_model, find_kv_buffers, get_target
+from specc_onnx import (
+    BuiltModel,
+    build_generation_model,
+    build_model,
+    find_in_place_kv_caches,
+    get_target,
+)
 from support.generation_models import make_decoding
 
 
@@ -51,7 +57,7 @@ def _step(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
 
 def _buffers(model: ModelDefinition, where: str, opset: int) -> BuiltModel | None:
     derived = derive_graphs(model)
-    caches = find_kv_buffers(derived.step, derived.states, get_target(where), opset)
+    caches = find_in_place_kv_caches(derived.step, derived.states, get_target(where), opset)
     if not caches:
         return None
     return build_model(KVBufferGraph(derived.step, caches), get_target(where), opset)

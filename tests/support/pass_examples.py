@@ -166,7 +166,9 @@ def _flow(graphs: Graphs, words: Words) -> Iterable[str]:
         state = found.get_state(value)
         if state.is_time_dependent:
             said = [f"axis {a} reads {format_interval(r)}" for a, r in state.axes.items()]
-            said += ["the newest position"] * state.is_last_only + ["all positions"] * state.is_all
+            said += ["the newest position"] * state.is_last_position_only + [
+                "all positions"
+            ] * state.is_all
             yield f"{name} {', '.join(said)}"
     for violation in found.violations:
         node, (result, *_) = violation.node, dict(graph.nodes)[violation.node]

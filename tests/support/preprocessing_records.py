@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from specc.io.json_io import (
     FieldPath,
-    JsonFields,
+    JsonReader,
     RaiseFieldError,
     parse_tagged_record,
     raise_invalid_record,
@@ -25,9 +25,9 @@ def parse_input_record(
     files: Mapping[str, TokenizerFile] | None = None,
 ) -> InputConfig:
     """Parse the preprocessing of an input. `files` maps hashes to tokenizer files."""
-    return parse_tagged_record(JsonFields(value, path, report_error, files), INPUT_RECORDS)
+    return parse_tagged_record(JsonReader(value, path, report_error, files), INPUT_RECORDS)
 
 
 def parse_output_record(value: object) -> OutputFormat:
     """Parse the postprocessing of an output."""
-    return parse_tagged_record(JsonFields(value), OUTPUT_RECORDS)
+    return parse_tagged_record(JsonReader(value), OUTPUT_RECORDS)

@@ -324,7 +324,7 @@ class BeamSearchStrategy:
         updated_history = self.processors.emit_updated_history(parent_history, column)
         return replace(selection, next_carries=[*selection.next_carries, *updated_history])
 
-    def map_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
+    def emit_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, best, generated] and `scores` f32[batch, best], best first."""
         decoding = self.inputs.decoding_config
         scores, tokens = final_carries[2], final_carries[3]

@@ -69,7 +69,7 @@ class DecodingStrategy(Protocol):
         """
         ...
 
-    def map_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
+    def emit_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
         """Return the outputs of the model, computed from the final loop-carried values."""
         ...
 
@@ -80,7 +80,7 @@ class GenerationLoop:
     masks) and `state_carries` (caches), the `strategy`, the encoder outputs
     `loop_invariant_inputs`, and the `hoisted_nodes`, which depend only on weights and encoder
     outputs. `empty_prompt_mask` is true for sequences without a prompt, whose logits are
-    `first_logits`.
+    `empty_prompt_logits`.
     """
 
     token_carries: Sequence[LoopCarry]
@@ -88,7 +88,7 @@ class GenerationLoop:
     strategy: DecodingStrategy
     loop_invariant_inputs: Mapping[str, Tensor]
     hoisted_nodes: set[Node]
-    first_logits: Tensor | None = None
+    empty_prompt_logits: Tensor | None = None
     empty_prompt_mask: OnnxValue | None = None
 
     @property
@@ -117,11 +117,11 @@ def build_generation_body(context: GenerationContext, loop: GenerationLoop) -> G
         lower_bounds = {**step.min_lengths, str(context.batch): 1}
         with g.enter_graph(DimResolver(input_types, step.length_equations, lower_bounds)):
             context.bind_inputs(step, {**body_tensors, **loop.loop_invariant_inputs})
-            if loop.first_logits is None:
+            if loop.empty_prompt_logits is None:
                 logits = _emit_step(context, loop)
             else:
                 logits = emit_iteration_logits(
-                    context, loop, loop.first_logits, body_tensors, iteration
+                    context, loop, loop.empty_prompt_logits, body_tensors, iteration
                 )
             g.site = LoweringContext(("select_token",))
             strategy_values = carry_tensors[state_count:]
@@ -147,16 +147,16 @@ def _emit_step(context: GenerationContext, loop: GenerationLoop) -> OnnxValue:
 def emit_iteration_logits(
     context: GenerationContext,
     loop: GenerationLoop,
-    first_logits: Tensor,
+    empty_prompt_logits: Tensor,
     body_tensors: Mapping[str, Tensor],
     iteration: OnnxValue,
 ) -> OnnxValue:
     """Emit an iteration's logits f32[batch, vocabulary]. In the first iteration of sequences
-    without a prompt, they are `first_logits`, otherwise the logits of the decode step.
+    without a prompt, they are `empty_prompt_logits`, otherwise the logits of the decode step.
     """
     g, state_carries = context.g, context.derived.states
     next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
-    logits_type = Type("f32", (context.batch, first_logits.shape[-1]))
+    logits_type = Type("f32", (context.batch, empty_prompt_logits.shape[-1]))
     tokens = body_tensors[context.derived.sequence_input]
     has_tokens = (emit_axis_length(tokens, 1) > [0]).squeeze()
     types = [logits_type, *(value.type for value in next_states)]
@@ -166,7 +166,7 @@ def emit_iteration_logits(
         return [logits, *g.list_tensors(next_states)]
 
     step_branch = make_branch(g, "step", types, lower_step)
-    start_results = [first_logits, *(body_tensors[s.name] for s in state_carries)]
+    start_results = [empty_prompt_logits, *(body_tensors[s.name] for s in state_carries)]
     start_branch = make_branch(
         g, "start", [logits_type, *(c.type for c in loop.state_carries)], lambda: start_results
     )
@@ -180,7 +180,7 @@ def emit_iteration_logits(
         return logits
     # A batch may contain sequences with a prompt and sequences without a prompt.
     is_first = iteration.equals(0)
-    operands = loop.empty_prompt_mask, first_logits, logits
+    operands = loop.empty_prompt_mask, empty_prompt_logits, logits
     branches = {"first": lambda: g.emit_nodes("Where", 1, *operands), "later": lambda: [logits]}
     return emit_if(g, is_first, [logits_type], branches)[0]
 

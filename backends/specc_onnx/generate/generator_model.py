@@ -86,7 +86,7 @@ def build_generation_model(
     loop_inputs = (context.scalars[MAX_TOKENS_INPUT], has_batch, *initial_values)
     final_values = g.emit_nodes("Loop", len(loop.carried_values), *loop_inputs, body=body)
     strategy_values = final_values[len(loop.token_carries) + len(loop.state_carries) :]
-    outputs = loop.strategy.map_outputs(strategy_values)
+    outputs = loop.strategy.emit_outputs(strategy_values)
     inputs = {**context.types, **{x.name: x.type for x in context.scalars.values()}}
     used_names = set(inputs)
     output_tensors = {make_unique_name(n, used_names): t for n, t in outputs.items()}
@@ -165,15 +165,15 @@ def _make_loop_iteration(context: GenerationContext) -> GenerationLoop:
         padding_mask=emit_prompt_mask(context),
     )
     strategy = make_decoding_strategy(strategy_inputs)
-    first_logits = emit_empty_prompt_logits(context)
+    empty_prompt_logits = emit_empty_prompt_logits(context)
     return GenerationLoop(
         token_carries=token_carries,
         state_carries=state_carries,
         strategy=strategy,
         loop_invariant_inputs=loop_invariant_inputs,
         hoisted_nodes=hoist_invariant_nodes(context, loop_invariant_inputs),
-        first_logits=first_logits,
-        empty_prompt_mask=None if first_logits is None else emit_empty_prompt_mask(context),
+        empty_prompt_logits=empty_prompt_logits,
+        empty_prompt_mask=None if empty_prompt_logits is None else emit_empty_prompt_mask(context),
     )
 
 

@@ -1,7 +1,7 @@
 """Emit greedy decoding and sampling of a standalone generator.
 
 A strategy's constructor emits loop-invariant nodes into the main graph. `emit_step` emits one step
-into the loop body. `map_outputs` computes the outputs from the final loop-carried values.
+into the loop body. `emit_outputs` computes the outputs from the final loop-carried values.
 
 Sampling applies temperature, top-k, softmax, top-p (arXiv:1904.09751, sec. 3.1) and min-p
 (arXiv:2407.01082, sec. 3) in this order. A uniform random number then selects a token by inverse
@@ -96,7 +96,7 @@ class SingleSequenceStrategy:
         should_continue = has_unfinished & emit_count_nonzero(is_invalid).equals(0)
         return TokenSelection(tokens, None, should_continue, next_carries)
 
-    def map_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
+    def emit_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, generated] and `log_probs` f32[batch, generated]."""
         _, tokens, log_probs, *_ = final_carries
         shape = (self.inputs.step_batch_size, GENERATED_COUNT_DIM)

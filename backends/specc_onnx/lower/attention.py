@@ -81,7 +81,7 @@ def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> BlockedAt
     queries, keys = operands.score_shape[2:]
     if not g.target.uses_blocked_attention:
         return f"{g.target.name} does not use blocked attention"
-    if g.site.used_mask[1]:
+    if g.site.used_results[1]:
         return "attention weights are an output or are read by other operations"
     if queries != keys:
         return "query and key lengths differ"

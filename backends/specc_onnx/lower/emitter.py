@@ -45,7 +45,7 @@ class LoweringContext:
 
     scopes: tuple[str, ...] = ()
     types: tuple[Type, ...] = ()
-    used_mask: tuple[bool, ...] = ()
+    used_results: tuple[bool, ...] = ()
     needs_accurate_sigmoid: bool = False
 
     @property

@@ -16,7 +16,7 @@ from math import inf
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.model_definition import DecodeState, KVCache
+from specc.ir.model_definition import DecodeState, KVCacheNames
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower.dense_attention import emit_combined_mask, emit_split_heads
@@ -116,7 +116,7 @@ def emit_kv_buffer_attention(
         result=Type(q.dtype, (b, new_count, h * d)),
     )
     has_mask = mask is not None and not is_always_true(mask)
-    if g.target.has_unmasked_kernel and mask is not None and has_mask and bias is None:
+    if g.target.has_unmasked_attention_kernel and mask is not None and has_mask and bias is None:
         is_causal = _emit_is_causal_mask(g, mask, (query_count, total_length))
         result, *written_buffers = _emit_unbiased_if_causal(g, call, is_causal, mask)
     else:
@@ -249,9 +249,9 @@ HEAD_WIDTH_MULTIPLE = 8
 """`GroupQueryAttention` supports head sizes that are multiples of this number."""
 
 
-def find_kv_buffers(
+def find_in_place_kv_caches(
     graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
-) -> tuple[KVCache, ...]:
+) -> tuple[KVCacheNames, ...]:
     """Return the KV caches that a decode step graph can update in place."""
     if not target.in_place_cache_dtypes or opset < MIN_KV_BUFFER_OPSET:
         return ()
@@ -282,7 +282,7 @@ def _find_attention_cache(
     op: ops.Attend,
     states_by_input: Mapping[Value, DecodeState],
     use_counts: Counter[Value],
-) -> KVCache | None:
+) -> KVCacheNames | None:
     """Return the KV cache to which an attention node appends its keys and values. Return None if
     keys or values are not appended to a state or have other users.
     """
@@ -291,7 +291,7 @@ def _find_attention_cache(
     # a state that contains both keys and values would be updated twice
     if key is None or value is None or key is value:
         return None
-    return KVCache(key.name, value.name, key.next_output, value.next_output)
+    return KVCacheNames(key.name, value.name, key.next_output, value.next_output)
 
 
 def _is_supported_by_kernel(node: Node, target: Target) -> bool:
@@ -306,7 +306,7 @@ def _is_supported_by_kernel(node: Node, target: Target) -> bool:
     # The kernel is always causal, so attention without a mask is not supported.
     shares_mask = mask is not None and mask.type.shape[1] == 1
     # on an H200, the kernel rejected the bias of MPT (ALiBi) despite a correct shape
-    has_bias = op.bias(node) is not None and target.has_unmasked_kernel
+    has_bias = op.bias(node) is not None and target.has_unmasked_attention_kernel
     return (
         has_equal_widths
         and shares_mask

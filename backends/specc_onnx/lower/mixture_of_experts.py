@@ -120,10 +120,10 @@ class _ExpertEmitter:
 
     def emit_expert_loop(self, initial_sums: OnnxValue) -> OnnxValue:
         """Emit a `Loop` that adds outputs of experts with tokens to `initial_sums`."""
-        used_mask = self._emit_used_experts().slice(0, 0, self.op.num_experts)
+        used_results = self._emit_used_experts().slice(0, 0, self.op.num_experts)
         # The loop runs experts in ascending order, so that a token's summation order does not
         # depend on other tokens.
-        used_experts = used_mask.emit_node("NonZero").squeeze(0)
+        used_experts = used_results.emit_node("NonZero").squeeze(0)
         iterations = used_experts.element_count()
         return iterations.emit_node(
             "Loop", None, initial_sums, body=self._emit_iteration(used_experts)

@@ -54,7 +54,7 @@ def quantized_linear(
     # Per-tensor activation scales change the result, so they are used even if the target has no
     # kernel for the type.
     has_tensor_scale = op.rounding == "tensor"
-    if op.group_size and op.layout == "rows" and target.quantized_operators and has_kernel:
+    if op.group_size and op.layout == "rows" and target.quantized_matmul_mode and has_kernel:
         product = _emit_matmul_nbits(op, tokens, (weights, scales, zero_points), result_type)
     elif has_tensor_scale or (op.rounding == "row" and not op.group_size and has_kernel):
         # activation quantization is computed in f32
@@ -100,14 +100,14 @@ def _emit_integer_product(
     is_float = g.lacks_kernel("MatMulInteger", "i8")
     zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
     codes = scaled_tokens.emit_node("QuantizeLinear", 1.0, zero_point)
-    if g.target.quantized_operators == "rows" and op.layout == "columns":
+    if g.target.quantized_matmul_mode == "rows" and op.layout == "columns":
         # omit the weight zero point, because ONNX Runtime 1.32 cannot convert a shared zero point
         # to u8
         operands = (codes, w, token_scales, scales, zero_point)
         product = g.emit_node("MatMulIntegerToFloat", *operands, domain=CONTRIB_DOMAIN)
         g.innermost_body.types[product.name] = Type.of("f32", *result_shape)
         return product
-    if g.target.quantized_operators == "rows":
+    if g.target.quantized_matmul_mode == "rows":
         flat_codes = emit_flatten(codes.with_type(x.type))
         gemm_operands = (flat_codes, 1.0, zero_point, w, 1.0, g.emit_constant(0, "i8"))
         product = g.emit_node("QGemm", *gemm_operands, domain=CONTRIB_DOMAIN, transB=1)
@@ -211,7 +211,7 @@ def quantized_embedding(
 ) -> OnnxValue:
     """Gather the quantized embeddings of the tokens, then dequantize only these embeddings."""
     indices, rank = emit_checked_indices(ids), ids.rank
-    if g.target.quantized_operators == "weights" and op.group_size and op.layout == "rows":
+    if g.target.quantized_matmul_mode == "weights" and op.group_size and op.layout == "rows":
         return _emit_gather_block_quantized(op, indices, table, scales)
     count, shape = Dim.symbol("gathered tokens"), g.site.types[0].shape
     flat_ids = emit_reshape(indices, (count,), source_shape=ids.shape) if rank != 1 else indices

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.analysis.length_limits import find_length_limits
 from specc.ir.graph import Graph, Input, Value
-from specc.ir.model_definition import PAST_LENGTH_INPUT, KVBufferGraph, KVCache
+from specc.ir.model_definition import PAST_LENGTH_INPUT, KVBufferGraph, KVCacheNames
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc.version import __version__
@@ -161,7 +161,7 @@ def build_model(
     maps tied parameters to the parameter that stores their values.
     """
     onnx_targets.check_opset(opset)
-    caches: tuple[KVCache, ...] = ()
+    caches: tuple[KVCacheNames, ...] = ()
     buffers: tuple[str, ...] = ()
     if isinstance(graph, KVBufferGraph):
         caches, buffers, graph = graph.caches, graph.buffer_names, graph.graph
@@ -184,7 +184,7 @@ def build_model(
 
 
 def _list_model_inputs(
-    graph: Graph, caches: Sequence[KVCache], buffers: Sequence[str]
+    graph: Graph, caches: Sequence[KVCacheNames], buffers: Sequence[str]
 ) -> tuple[dict[str, Type], dict[str, str]]:
     """Return the input types by name, and map dimensions to the scalar inputs with their sizes."""
     types = {name: value.type for name, value in graph.inputs.items()}
@@ -198,7 +198,9 @@ def _list_model_inputs(
     return types, {str(past): PAST_LENGTH_INPUT}
 
 
-def _map_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
+def _map_model_outputs(
+    g: Emitter, graph: Graph, caches: Sequence[KVCacheNames]
+) -> dict[str, Tensor]:
     """Return the output tensors by name. The length of a KV buffer is its capacity."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.present_key, cache.present_value)):

@@ -81,9 +81,11 @@ def attend(
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
     query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d] has no length axis
-    pair_indices = make_score_indices(NodeBuilder(site.context), (qkv[0], query_axis), (qkv[1], 2))
-    expanded_mask = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
-    bias = evaluate_bias_option(site, add, pair_indices, len(q.shape))
+    index_variables = make_score_indices(
+        NodeBuilder(site.context), (qkv[0], query_axis), (qkv[1], 2)
+    )
+    expanded_mask = evaluate_mask_option(site, mask, index_variables, len(q.shape))
+    bias = evaluate_bias_option(site, add, index_variables, len(q.shape))
     mask_operand = _make_mask_operand(site, expanded_mask)
     qkv[0], score_scale = _fold_scale(site, qkv[0], scale)
     with raise_width_mismatch_error(site, "attend", q, k):
@@ -215,14 +217,14 @@ def _compute_attention_weights(
     if len(query.shape) != len(k.shape) or len(k.shape) not in (3, 4):
         _raise_width_mismatch(site, k)
     length_axis = len(query.shape) - 2
-    pair_indices = make_score_indices(
+    index_variables = make_score_indices(
         NodeBuilder(site.context), (query, length_axis if has_length else None), (k, length_axis)
     )
     if _is_normalizer(normalize, "uniform"):  # `uniform` does not read the scores
         scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
     else:
-        scores = compute_attention_scores(site, score, query, k, pair_indices)
-    expanded_bias = evaluate_bias_option(site, bias, pair_indices, len(q.shape))
+        scores = compute_attention_scores(site, score, query, k, index_variables)
+    expanded_bias = evaluate_bias_option(site, bias, index_variables, len(q.shape))
     if expanded_bias is not None:
         expanded_bias = squeeze_heads_axis_for_scores(site, expanded_bias, len(scores.shape))
         scores = site.add_arithmetic("add", scores, expanded_bias)
@@ -230,8 +232,8 @@ def _compute_attention_weights(
         scores = site.add_arithmetic(
             "add", scores, noise if has_length else site.insert_axis(noise, 1)
         )
-    expanded_mask = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
-    return normalize_scores(site, scores, expanded_mask, normalize, pair_indices)
+    expanded_mask = evaluate_mask_option(site, mask, index_variables, len(q.shape))
+    return normalize_scores(site, scores, expanded_mask, normalize, index_variables)
 
 
 def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:
@@ -250,19 +252,21 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):
         _raise_width_mismatch(site, k)
-    pair_indices = make_score_indices(NodeBuilder(site.context), (q, length_axis), (k, length_axis))
+    index_variables = make_score_indices(
+        NodeBuilder(site.context), (q, length_axis), (k, length_axis)
+    )
     nodes = site.make_argument_builder("of")
     match of:
         case BuiltinFunction():
-            return compute_attention_scores(site, of, q, k, pair_indices)
+            return compute_attention_scores(site, of, q, k, index_variables)
         case DefinitionFunction() if of.kind == "score":
-            return compute_attention_scores(site, of, q, k, pair_indices)
-        case CombinedMask() | DefinitionFunction(definition=ast.Definition(kind="mask")):
-            mask = expand_mask(nodes, of, pair_indices, site.scope)
+            return compute_attention_scores(site, of, q, k, index_variables)
+        case CombinedMask() | DefinitionFunction(definition=ast.AttentionDef(kind="mask")):
+            mask = expand_mask(nodes, of, index_variables, site.scope)
             if isinstance(mask, bool):
                 mask = site.add_constant(mask, "bool")
             return expand_to_mask_rank(site.nodes, mask)
-    bias = expand_bias(nodes, of, pair_indices, site.scope)
+    bias = expand_bias(nodes, of, index_variables, site.scope)
     if bias is None:
         title = "`grid`: expected a score, a bias or a mask, got none"
         site.raise_error("E0602", title, "of")
@@ -270,7 +274,7 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
 
 
 def compute_attention_scores(
-    site: CallSite, score: Score, q: Tensor, k: Tensor, pair_indices: IndexVariables
+    site: CallSite, score: Score, q: Tensor, k: Tensor, index_variables: IndexVariables
 ) -> Tensor:
     """Compute the scores [batch, (heads,) q, k] of all query-key pairs."""
     # a score of two vectors broadcasts over all pairs of queries [… q, 1, d] and keys [… 1, k, d]
@@ -283,7 +287,7 @@ def compute_attention_scores(
             names = {"q": query, "k": key}
             scope, has_heads = get_definition_weight_scope(site, score), len(q.shape) == 4
             value = expand_definition(
-                site.context, score, pair_indices, names, scope, has_head_axis=has_heads
+                site.context, score, index_variables, names, scope, has_head_axis=has_heads
             )
     if not isinstance(value, Tensor):
         title = f"a score must be a tensor of floats, got {describe_value(value)}"

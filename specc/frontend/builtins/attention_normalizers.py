@@ -64,7 +64,7 @@ def normalize_scores(
     scores: Tensor,
     mask: MaskValue,
     normalize: Normalizer,
-    pair_indices: IndexVariables,
+    index_variables: IndexVariables,
 ) -> Tensor:
     """Normalize scores [batch, (heads,) q, k] into attention weights over each query's visible
     keys.
@@ -76,7 +76,7 @@ def normalize_scores(
     if isinstance(normalize, DefinitionFunction):
         if mask is not True:
             scores = site.add_op(ops.Where(), mask_tensor, scores, minus_infinity)
-        weights = _apply_definition(site, normalize, scores, pair_indices)
+        weights = _apply_definition(site, normalize, scores, index_variables)
         # attention weights are zero at masked keys, even if the definition returns another value
         zero = site.add_constant(0.0, scores.type.dtype)
         is_visible = site.add_op(ops.Compare("ne"), scores, minus_infinity)
@@ -102,7 +102,7 @@ def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tens
 
 
 def _apply_definition(
-    site: CallSite, normalizer: DefinitionFunction, scores: Tensor, pair_indices: IndexVariables
+    site: CallSite, normalizer: DefinitionFunction, scores: Tensor, index_variables: IndexVariables
 ) -> Tensor:
     """Apply a normalizer definition to scores that are -inf at masked keys. Raise E0608 or E0609 if
     the definition takes no scores, or does not return a tensor with the type of the scores.
@@ -121,7 +121,7 @@ def _apply_definition(
         value = expand_definition(
             context,
             bound_normalizer,
-            pair_indices,
+            index_variables,
             {},
             get_definition_weight_scope(site, normalizer),
         )
@@ -196,11 +196,11 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
     query_scores = site.insert_axis(scores, 1) if rank == 2 else scores
     key_axis = len(query_scores.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
-    pair_indices = make_score_indices(
+    index_variables = make_score_indices(
         NodeBuilder(site.context), (query_scores, query_axis), (query_scores, key_axis)
     )
-    expanded_mask = evaluate_mask_option(site, mask, pair_indices, rank)
-    weights = normalize_scores(site, query_scores, expanded_mask, normalizer, pair_indices)
+    expanded_mask = evaluate_mask_option(site, mask, index_variables, rank)
+    weights = normalize_scores(site, query_scores, expanded_mask, normalizer, index_variables)
     return site.squeeze_axis(weights, 1) if rank == 2 else weights
 
 
@@ -240,24 +240,24 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
 
 
 def evaluate_mask_option(
-    site: CallSite, mask: SpecValue, pair_indices: IndexVariables, score_rank: int
+    site: CallSite, mask: SpecValue, index_variables: IndexVariables, score_rank: int
 ) -> MaskValue:
     """Evaluate the option `mask` to a mask tensor, or to a bool if all keys or no keys are visible.
     `score_rank` is the number of axes of the scores.
     """
     with _show_errors_at_option(site, "mask", "E0604"):
         return expand_mask(
-            site.make_argument_builder("mask"), mask, pair_indices, site.scope, score_rank
+            site.make_argument_builder("mask"), mask, index_variables, site.scope, score_rank
         )
 
 
 def evaluate_bias_option(
-    site: CallSite, add: SpecValue, pair_indices: IndexVariables, score_rank: int
+    site: CallSite, add: SpecValue, index_variables: IndexVariables, score_rank: int
 ) -> Tensor | None:
     """Evaluate the option `add` to a bias tensor, or None."""
     with _show_errors_at_option(site, "add", "E0604"):
         return expand_bias(
-            site.make_argument_builder("add"), add, pair_indices, site.scope, score_rank
+            site.make_argument_builder("add"), add, index_variables, site.scope, score_rank
         )
 
 

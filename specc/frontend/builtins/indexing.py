@@ -55,7 +55,7 @@ def _select_position(
 ) -> Tensor:
     index = env.evaluate_value(item)
     if isinstance(index, Tensor):
-        return _gather_position(nodes, value, axis, index, is_definition=bool(env.pair_indices))
+        return _gather_position(nodes, value, axis, index, is_definition=bool(env.index_variables))
     if not isinstance(index, Dim):
         raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
     length = value.shape[axis]

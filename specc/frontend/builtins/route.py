@@ -270,7 +270,7 @@ def _elaborate_expert(
     function = ast.Name("to", span=call.function.span)
     inner_call = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
     (length,) = tokens.type.shape[-2].symbols()
-    outer_names, context.symbols.dynamic_names = (
+    free_names, context.symbols.dynamic_names = (
         context.symbols.dynamic_names,
         context.symbols.dynamic_names | {length},
     )
@@ -284,7 +284,7 @@ def _elaborate_expert(
         raise SpeccError(*(_add_expert_note(d, token_type) for d in failed.diagnostics)) from None
     finally:
         context.weights.expert_stacks.pop()
-        context.symbols.dynamic_names = outer_names
+        context.symbols.dynamic_names = free_names
     if output is ERROR_VALUE:
         raise AlreadyReportedError
     if not isinstance(output, Tensor) or output.shape[:-1] != tokens.type.shape[:-1]:

@@ -67,7 +67,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
     unfrozen_output_count: int = 0
 
     @property
-    def first_body_operand(self) -> int:
+    def first_body_operand_index(self) -> int:
         """The index of the first operand that becomes an input of the body, i.e. of the first
         operand after `keep`.
         """
@@ -75,11 +75,11 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
 
     def split_operands(self, per_operand: Sequence[_T]) -> LoopOperands[_T]:
         """Group the entries of a per-operand list by role (mask, scanned, initial, captured)."""
-        scanned_end = self.first_body_operand + self.scanned_count
+        scanned_end = self.first_body_operand_index + self.scanned_count
         carries_end = scanned_end + self.carry_count
         return LoopOperands(
             per_operand[0] if self.has_mask else None,
-            tuple(per_operand[self.first_body_operand : scanned_end]),
+            tuple(per_operand[self.first_body_operand_index : scanned_end]),
             tuple(per_operand[scanned_end:carries_end]),
             tuple(per_operand[carries_end:]),
         )
@@ -106,7 +106,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
 
     def get_first_scanned_operand(self, node: "Node") -> "Value":
         """Return the first scanned operand. All scanned operands have the same scan axis size."""
-        value = node.args[self.first_body_operand]
+        value = node.args[self.first_body_operand_index]
         assert value is not None, "a scan has no optional operands"
         return value
 
@@ -118,7 +118,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
         body_input_types = [v.type for v in self.body.inputs.values()]
         slice_types = tuple(remove_axis(r, self.axis) for r in roles.scanned)
         body_operand_types = replace(roles, scanned=slice_types).body_operands
-        operands = range(self.first_body_operand, len(args))
+        operands = range(self.first_body_operand_index, len(args))
         check_body_input_types(self.body, body_operand_types, operands)
         body_output_types = [v.type for v in self.body.outputs.values()]
         carry_types = body_input_types[self.scanned_count : self.scanned_count + self.carry_count]
@@ -159,7 +159,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
             other_length = scanned_type.shape[self.axis]
             if other_length != length:
                 title = f"the scanned axes have different lengths, {length} and {other_length}"
-                operands = self.first_body_operand, self.first_body_operand + n
+                operands = self.first_body_operand_index, self.first_body_operand_index + n
                 raise ShapeError(title, operands, (length, other_length))
         return length
 

@@ -259,7 +259,7 @@ class MixtureOfExperts(
     has_mask: bool = False
 
     @property
-    def first_body_operand(self) -> int:
+    def first_body_operand_index(self) -> int:
         """The index of the first operand, except the tokens, that becomes an input of the body."""
         return 4 if self.has_mask else 3
 
@@ -282,13 +282,13 @@ class MixtureOfExperts(
 
     def split_operands(self, per_operand: Sequence[_T]) -> MixtureOfExpertsOperands[_T]:
         """Group the entries of a per-operand list by the operands' roles."""
-        stacked_end = self.first_body_operand + self.stacked_count
+        stacked_end = self.first_body_operand_index + self.stacked_count
         return MixtureOfExpertsOperands(
             x=per_operand[0],
             ids=per_operand[1],
             gates=per_operand[2],
             keep=per_operand[3] if self.has_mask else None,
-            stacked=tuple(per_operand[self.first_body_operand : stacked_end]),
+            stacked=tuple(per_operand[self.first_body_operand_index : stacked_end]),
             captured=tuple(per_operand[stacked_end:]),
         )
 
@@ -309,11 +309,11 @@ class MixtureOfExperts(
         axes["o"] = self.get_body_output().shape[-1]
         if self.stacked_count and axes["e"] != self.num_experts:
             title = f"{self.num_experts} experts, but weights for {axes['e']}"
-            raise ShapeError(title, (self.first_body_operand,))
+            raise ShapeError(title, (self.first_body_operand_index,))
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
-        if len(types) != len(args) or len(args) != self.first_body_operand - 1 + len(
+        if len(types) != len(args) or len(args) != self.first_body_operand_index - 1 + len(
             self.get_body_inputs()
         ):
             raise ShapeError(f"{len(args)} operands do not fit the body")
@@ -328,7 +328,7 @@ class MixtureOfExperts(
             *(Type(t.dtype, t.shape[1:]) for t in operand_types.stacked),
             *operand_types.captured,
         ]
-        operands = (0, *range(self.first_body_operand, len(args)))
+        operands = (0, *range(self.first_body_operand_index, len(args)))
         check_body_input_types(self.body, body_operand_types, operands)
         result = self.get_body_output().type
         if result != Type(result_types[0].dtype, (*token_shape, result.shape[-1])):

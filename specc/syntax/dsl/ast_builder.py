@@ -21,14 +21,14 @@ from specc.syntax.dsl.grammar_callbacks import (
 )
 from specc.syntax.inputs_section import resolve_declared_inputs
 
-Argument: TypeAlias = ast.Expr | ast.Option
+Argument: TypeAlias = ast.Expr | ast.NamedArg
 
 RULE_CALLBACKS |= {
     "number": NodeRuleCallback(ast.NumberLiteral, "text"),
     "text": NodeRuleCallback(ast.StringLiteral, "value"),
     "quoted_path": NodeRuleCallback(ast.WeightPath, "text"),
-    "option": NodeRuleCallback(ast.Option, "name value"),
-    "record_entry": NodeRuleCallback(ast.Option, "name value"),
+    "option": NodeRuleCallback(ast.NamedArg, "name value"),
+    "record_entry": NodeRuleCallback(ast.NamedArg, "name value"),
     "index": NodeRuleCallback(ast.Index, "base *items"),
     "slice": NodeRuleCallback(ast.Slice, "start stop step"),
     "rest": NodeRuleCallback(ast.EllipsisDims),
@@ -105,11 +105,11 @@ def _build_call(
     b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | None
 ) -> ast.Call:
     present_arguments: tuple[Argument, ...] = drop_absent_symbols(arguments)
-    args = tuple(a for a in present_arguments if not isinstance(a, ast.Option))
-    options = tuple(a for a in present_arguments if isinstance(a, ast.Option))
+    args = tuple(a for a in present_arguments if not isinstance(a, ast.NamedArg))
+    options = tuple(a for a in present_arguments if isinstance(a, ast.NamedArg))
     b.report_duplicates("the option", options)
     for previous, argument in pairwise(present_arguments):
-        is_late = isinstance(previous, ast.Option) and not isinstance(argument, ast.Option)
+        is_late = isinstance(previous, ast.NamedArg) and not isinstance(argument, ast.NamedArg)
         if is_late and argument.span is not None:
             b.report_error(
                 "E0119",
@@ -124,10 +124,10 @@ def _build_call(
 
 @register_rule("record_of")
 def _build_record(
-    b: AstBuilder, span: Span, *children: ast.Option | Token | None
+    b: AstBuilder, span: Span, *children: ast.NamedArg | Token | None
 ) -> ast.RecordLiteral:
     # skip the tokens of the braces
-    fields = tuple(f for f in children if isinstance(f, ast.Option))
+    fields = tuple(f for f in children if isinstance(f, ast.NamedArg))
     b.report_duplicates("the field", fields)
     return ast.RecordLiteral(fields, span=span)
 
@@ -184,7 +184,7 @@ RULE_CALLBACKS |= {
     "sources": TupleRuleCallback(),
     "unread": NodeRuleCallback(ast.IgnoredKeys, "*keys"),
     # blocks, graphs and definitions
-    "dims": NodeRuleCallback(ast.Dims, "*names", "the length"),
+    "dims": NodeRuleCallback(ast.DimsDecl, "*names", "the length"),
     "use": NodeRuleCallback(ast.UseStatement, "paths name sources under"),
     "files": TupleRuleCallback(),
     "keys": TupleRuleCallback(),
@@ -225,7 +225,7 @@ RULE_CALLBACKS |= {
     "body": lambda b, span, opener, *rest: b.build_body(opener, rest),
     "one_result": lambda b, span, kind: (ast.BlockParameter("", kind, span=span),),
     "made_for": lambda b, span, *names: tuple(n.value for n in drop_absent_symbols(names)),
-    "definition": NodeRuleCallback(ast.Definition, "kind name+params+name_span doc value"),
+    "definition": NodeRuleCallback(ast.AttentionDef, "kind name+params+name_span doc value"),
     "definition_head": lambda b, span, name, params: (
         b.check_bound_name(name),
         params,
@@ -276,7 +276,7 @@ def _build_scan_head(
 
 
 @register_rule("dim_name")
-def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> ast.DimName:
+def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> ast.DimDecl:
     minimum = 0
     if bound is not None and bound.text.isdigit():
         minimum = int(bound.text)
@@ -288,7 +288,7 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
             "here",
             "write `>= 1`",
         )
-    return ast.DimName(b.check_bound_name(name), minimum, span=span)
+    return ast.DimDecl(b.check_bound_name(name), minimum, span=span)
 
 
 @register_rule("config")

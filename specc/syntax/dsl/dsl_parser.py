@@ -40,7 +40,7 @@ TYPE: StartSymbol[ast.TypeExpr] = StartSymbol("type", "a type")
 SIDED_TYPE: StartSymbol[ast.TypeExpr] = StartSymbol("sided_type", "a type")
 TYPES: StartSymbol[tuple[ast.TypeExpr, ...]] = StartSymbol("types", "types")
 SOURCE: StartSymbol[ast.StringLiteral | ast.Call] = StartSymbol("source", "a path in config.json")
-DIM_NAME: StartSymbol[ast.DimName] = StartSymbol("dim_name", "a length")
+DIM_NAME: StartSymbol[ast.DimDecl] = StartSymbol("dim_name", "a length")
 DEFINITION_HEAD: StartSymbol[DefinitionHeader] = StartSymbol(
     "definition_head", "a name with its parameters"
 )

@@ -55,7 +55,7 @@ def has_blank_lines_around(item: ast.Item) -> bool:
 
 
 COMPACT_ITEMS = (
-    ast.UseStatement | ast.Dims | ast.RequireStatement | ast.Definition | ast.StreamSection
+    ast.UseStatement | ast.DimsDecl | ast.RequireStatement | ast.AttentionDef | ast.StreamSection
 )
 """The items that are printed without blank lines around them."""
 
@@ -229,8 +229,8 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         "require ", n.condition, *((",", SPACE_BREAK, quote_text(n.because)) if n.because else ())
     ),
     ast.UseStatement: format_use,
-    ast.Dims: lambda n: concat_parts("dims ", join_with_commas(n.names)),
-    ast.Definition: lambda n: concat_parts(
+    ast.DimsDecl: lambda n: concat_parts("dims ", join_with_commas(n.names)),
+    ast.AttentionDef: lambda n: concat_parts(
         f"{n.kind} ",
         format_definition_header(n.name, n.params),
         f" {quote_text(n.doc)}" if n.doc else None,

@@ -370,7 +370,7 @@ NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.InputDeclaration: format_parameter,
     ast.Equation: lambda e: concat_parts(f"{e.name} = ", e.value),
     # the default lower bound 0 is omitted
-    ast.DimName: lambda d: [f"{d.name} >= {d.minimum}" if d.minimum else d.name],
+    ast.DimDecl: lambda d: [f"{d.name} >= {d.minimum}" if d.minimum else d.name],
     ast.Field: lambda f: concat_parts(f"{f.name}: ", f.type, format_field_suffix(f)),
 }
 """The formatters of expressions, types and other parts of a statement, by AST class."""

@@ -109,7 +109,7 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     ast.StringLiteral: lambda node, _: (node.value, node.span),
     ast.ExpectedValues: lambda node, _: (node.key, node.span),
     ast.IgnoredKeys: lambda node, _: ("ignore", node.span),
-    ast.Option: lambda node, _: (node.name, node.name_span),
+    ast.NamedArg: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
 """The functions that return a child's name and span, by class."""
@@ -176,7 +176,7 @@ class NodeRuleCallback(Generic[N]):
         self.body_field = next((n[1:-1] for n in fields.split() if n[0] == "{"), "")
         self.unique = unique
         self.constants: Mapping[str, object] = constants
-        self.has_name_span = kind in (ast.Option, ast.Block)
+        self.has_name_span = kind in (ast.NamedArg, ast.Block)
 
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> N:
         """Return the node built from its children."""

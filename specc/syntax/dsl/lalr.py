@@ -31,7 +31,7 @@ class LalrRule(NamedTuple):
     callback: str
     length: int
     children: list[int | None]
-    passes_single_child: bool
+    inlines_single_child: bool
 
     @property
     def is_list(self) -> bool:
@@ -41,7 +41,7 @@ class LalrRule(NamedTuple):
     @property
     def is_unit_rule(self) -> bool:
         """True if the rule is a unit production, whose value is its only child's value."""
-        return self.passes_single_child and self.length == 1
+        return self.inlines_single_child and self.length == 1
 
 
 @immutable_dataclass(kw_only=True)
@@ -49,7 +49,7 @@ class LalrTable:
     """The LALR(1) parse table.
 
     `states[n]` maps a symbol to the next state, or to `~rule` for a reduction. If state `n` always
-    reduces by the same rule, `states[n]` is `~rule`. `chain_cache` caches chains of unit
+    reduces by the same rule, `states[n]` is `~rule`. `unit_reduction_cache` caches chains of unit
     reductions.
     """
 
@@ -58,7 +58,7 @@ class LalrTable:
     states: list[int | dict[str, int]]
     start_states: dict[str, int]
     end_terminals: dict[str, int]
-    chain_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
+    unit_reduction_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
     def get_action(self, state: int, kind: str) -> int | None:
         """Return the next state to shift a token, `~rule` to reduce, or None for a syntax error."""
@@ -76,7 +76,7 @@ class LalrTable:
         chain reduces a name to an atom, a power, a product and a sum.
         """
         key = state_below, action, kind
-        if key not in self.chain_cache:
+        if key not in self.unit_reduction_cache:
             next_action: int | None = action
             while next_action is not None and next_action < 0:
                 rule = self.rules[~next_action]
@@ -84,12 +84,12 @@ class LalrTable:
                     break
                 state = self.get_goto_state(state_below, rule.origin)
                 assert state is not None
-                self.chain_cache[key] = state
+                self.unit_reduction_cache[key] = state
                 # in an accepting state, the parser has to check for the end of the text
                 next_action = (
                     None if state in self.end_terminals.values() else self.get_action(state, kind)
                 )
-        return self.chain_cache[key]
+        return self.unit_reduction_cache[key]
 
     def simulate_shift(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
         """Return the states after the parser reduces rules and shifts a token `kind`, or None for
@@ -257,7 +257,7 @@ class LalrParser:
         depth = compute_expression_depth(rule, entries)
         if rule.is_list:
             return StackEntry(children, first, last, depth)
-        if rule.passes_single_child and len(children) == 1:
+        if rule.inlines_single_child and len(children) == 1:
             return StackEntry(children[0], first, last, depth)
         if depth > dsl_lexer.MAX_EXPRESSION_DEPTH and first >= 0 and not self.is_stopped:
             self.report_limit_exceeded("E0110", first)

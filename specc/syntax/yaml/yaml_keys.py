@@ -361,7 +361,7 @@ ITEM_CONSTRUCTS: Mapping[str, MapLayout[ast.Item]] = {
     ),
     **{
         kind: MapLayout(
-            ast.Definition,
+            ast.AttentionDef,
             [
                 Key(kind, SIGNATURE, "name params name_span"),
                 Key("doc", TEXT),

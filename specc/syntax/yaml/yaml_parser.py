@@ -52,17 +52,17 @@ def parse_yaml_use_statements(reader: YamlReader, entry: YamlEntry) -> Items:
 def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
     """Parse the key `dims`, as in `dims: [batch, src, tgt >= 1]`."""
     nodes = get_list_items(entry.value)
-    lengths: list[ast.DimName] = []
+    lengths: list[ast.DimDecl] = []
     for node in nodes:
         if node is entry.value and "," in node.span.text and isinstance(node, YamlScalar):
             help_ = f"write `[{node.span.text.strip()}]`"
             reader.report_error("E0125", "`dims` must be a list", node.span, "", help_)
             continue
-        length = parse_yaml_fragment(reader, node, DIM_NAME, "a length") or ast.DimName("_")
+        length = parse_yaml_fragment(reader, node, DIM_NAME, "a length") or ast.DimDecl("_")
         if length.name != "_" and length.name in {d.name for d in lengths}:
             reader.report_duplicate(f"the length `{length.name}`", node.span)
         lengths.append(length)
-    return [ast.Dims(tuple(lengths), span=entry.span)]
+    return [ast.DimsDecl(tuple(lengths), span=entry.span)]
 
 
 def parse_yaml_requirements(reader: YamlReader, entry: YamlEntry) -> Items:

@@ -81,7 +81,7 @@ def get_top_level_key(item: ast.Item) -> str:
 TOP_LEVEL_KEYS: Mapping[type[ast.Node], str] = {
     ast.UseStatement: "use",
     ast.ConfigSection: "config",
-    ast.Dims: "dims",
+    ast.DimsDecl: "dims",
     ast.InputsSection: "inputs",
     ast.RequireStatement: "require",
     ast.PreprocessingSection: "reading",
@@ -198,7 +198,7 @@ def section_to_yaml(item: ast.Item) -> YamlPair:
         get_top_level_key(item),
         value,
         item.comments,
-        is_comment_on_first_line=not isinstance(item, ast.Dims),
+        is_comment_on_first_line=not isinstance(item, ast.DimsDecl),
     )
 
 
@@ -214,7 +214,7 @@ def make_entry_map(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
 
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
-    ast.Dims: lambda item: make_yaml_list(join_pieces(concat_parts(d)) for d in item.names),
+    ast.DimsDecl: lambda item: make_yaml_list(join_pieces(concat_parts(d)) for d in item.names),
     ast.WeightsSection: lambda item: make_multiline_list(
         [
             YamlItem(find_layout_of_node(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
@@ -257,7 +257,9 @@ def items_to_yaml(items: ItemGroup) -> YamlPair:
 
 def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
     """Convert an item to an entry of `items:`."""
-    keyword = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_level_key(item)
+    keyword = (
+        item.kind if isinstance(item, ast.Block | ast.AttentionDef) else get_top_level_key(item)
+    )
     if layout := ITEM_CONSTRUCTS.get(keyword):
         return YamlItem(
             layout.to_yaml(item),

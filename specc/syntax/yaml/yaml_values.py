@@ -145,7 +145,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     subject = "the name of the function"
     function = parse_yaml_fragment(reader, entry.key, DOTTED, subject) or MISSING_NAME
     args: tuple[ast.Expr, ...] = ()
-    options: list[ast.Option] = []
+    options: list[ast.NamedArg] = []
     weights = None
     example = f"`{{{entry.name}: {{in: x}}}}`"
     for argument in reader.read_mapping(entry.value, f"the arguments of `{entry.name}`", example):
@@ -172,10 +172,10 @@ def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
     )
 
 
-def make_argument(entry: YamlEntry, value: ast.Expr) -> ast.Option:
+def make_argument(entry: YamlEntry, value: ast.Expr) -> ast.NamedArg:
     """Make an option of a call, as in `out: d`, or a field of a record."""
     span = entry.key.span.extend_to(entry.value.span)
-    return ast.Option(entry.name, value, span=span, name_span=entry.key.span)
+    return ast.NamedArg(entry.name, value, span=span, name_span=entry.key.span)
 
 
 def parse_yaml_weight_name(reader: YamlReader, node: YamlNode) -> ast.WeightPath:

@@ -18,8 +18,8 @@ from specc.ir.array import Array
 from specc.weights.formats.gguf_header_and_blocks import (
     MAGIC,
     GGUFHeader,
+    GGUFTensor,
     Metadata,
-    StoredTensor,
     raise_invalid_gguf,
     read_gguf_header,
 )
@@ -79,7 +79,7 @@ config.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Architecture:
+class GGUFArchitecture:
     """A llama.cpp architecture. `model_type` is the architecture's name in Hugging Face configs.
     `layer_names` maps the tensor names in a layer to Hugging Face names. `{}` stands for the expert
     index. `tensor_changes` lists the tensors that llama.cpp changed. If `has_offset_norms` is True,
@@ -92,26 +92,28 @@ class Architecture:
     has_offset_norms: bool = False
 
 
-_LLAMA = Architecture(model_type="llama", tensor_changes=_ROPE_CHANGES)
-_MIXTRAL = Architecture(
+_LLAMA = GGUFArchitecture(model_type="llama", tensor_changes=_ROPE_CHANGES)
+_MIXTRAL = GGUFArchitecture(
     model_type="mixtral", layer_names=_MIXTRAL_NAMES, tensor_changes=_ROPE_CHANGES
 )
 ARCHITECTURES = {
     "llama": _LLAMA,
-    "qwen2": Architecture(model_type="qwen2"),
-    "qwen3": Architecture(model_type="qwen3"),
-    "qwen3moe": Architecture(model_type="qwen3_moe", layer_names=_EXPERT_NAMES),
-    "gemma": Architecture(model_type="gemma", has_offset_norms=True),
-    "gemma2": Architecture(model_type="gemma2", layer_names=_GEMMA2_NAMES, has_offset_norms=True),
-    "gemma3": Architecture(
+    "qwen2": GGUFArchitecture(model_type="qwen2"),
+    "qwen3": GGUFArchitecture(model_type="qwen3"),
+    "qwen3moe": GGUFArchitecture(model_type="qwen3_moe", layer_names=_EXPERT_NAMES),
+    "gemma": GGUFArchitecture(model_type="gemma", has_offset_norms=True),
+    "gemma2": GGUFArchitecture(
+        model_type="gemma2", layer_names=_GEMMA2_NAMES, has_offset_norms=True
+    ),
+    "gemma3": GGUFArchitecture(
         model_type="gemma3_text", layer_names=_GEMMA2_NAMES, has_offset_norms=True
     ),
-    "phi3": Architecture(model_type="phi3", layer_names=_PHI3_NAMES),
+    "phi3": GGUFArchitecture(model_type="phi3", layer_names=_PHI3_NAMES),
 }
 """Supported architectures by `general.architecture`."""
 
 
-def select_architecture(header: GGUFHeader, path: str) -> Architecture:
+def select_architecture(header: GGUFHeader, path: str) -> GGUFArchitecture:
     """Return the architecture of a GGUF file. Raise E0419 if no spec supports it."""
     name = header.metadata.get("general.architecture")
     if name == "llama" and header.metadata.get("llama.expert_count"):
@@ -152,7 +154,7 @@ class GGUFFile(TensorFile):
         self._heads = {kind: _count_heads(header.metadata, kind) for kind in ("heads", "kv_heads")}
 
     def _iterate_entries(
-        self, tensor: StoredTensor, architecture: Architecture
+        self, tensor: GGUFTensor, architecture: GGUFArchitecture
     ) -> Iterator[TensorEntry]:
         """Yield the entry of a tensor, or one entry per expert, with Hugging Face names."""
         layer, part, ending = _split_name(tensor.name)
@@ -207,7 +209,7 @@ def _split_name(name: str) -> tuple[str, str, str]:
     return "", part, ending
 
 
-def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
+def _split_experts(tensor: GGUFTensor, stem: str) -> Iterator[GGUFTensor]:
     """Split a stacked tensor into one tensor per expert, named `stem` with the expert index in
     place of `{}`. If `stem` has no `{}`, yield the whole tensor, named `stem`.
     """
@@ -220,7 +222,7 @@ def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
         yield replace(tensor, name=stem.format(expert), shape=tuple(shape), offset=offset)
 
 
-def _make_entry(tensor: StoredTensor) -> TensorEntry:
+def _make_entry(tensor: GGUFTensor) -> TensorEntry:
     """Return the entry of a tensor. A quantized tensor becomes a byte tensor of its blocks."""
     kind, shape = tensor.block_type, tensor.shape
     if kind.block_size == 1:

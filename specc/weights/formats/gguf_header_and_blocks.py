@@ -66,7 +66,7 @@ UNSUPPORTED_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class GGUFTensor:
     """A tensor in a GGUF file. `offset` is in bytes from the start of the file."""
 
     name: str
@@ -90,7 +90,7 @@ class GGUFHeader:
     """The header of a GGUF file: metadata, tensors, and the raw bytes of the header."""
 
     metadata: Metadata
-    tensors: tuple[StoredTensor, ...]
+    tensors: tuple[GGUFTensor, ...]
     data: bytes
 
 
@@ -173,7 +173,7 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
         alignment = _read_alignment(metadata)
         raw_tensors = [_read_tensor(reader, path) for _ in reader.make_range(tensor_count)]
         start = -(-reader.offset // alignment) * alignment
-        tensors = [StoredTensor(n, t, s, start + offset) for n, t, s, offset in raw_tensors]
+        tensors = [GGUFTensor(n, t, s, start + offset) for n, t, s, offset in raw_tensors]
         _check_ranges(tensors, alignment, len(data))
     except _InvalidHeaderError as error:
         raise_invalid_gguf(path, str(error))
@@ -245,10 +245,10 @@ def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
     )
 
 
-def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
+def _check_ranges(tensors: list[GGUFTensor], alignment: int, size: int) -> None:
     """Raise E0506 unless tensors have unique names and are aligned, disjoint and in the file."""
     names: set[str] = set()
-    previous: StoredTensor | None = None
+    previous: GGUFTensor | None = None
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
         label = f"the tensor `{escape_text(tensor.name)[:200]}`"
         if tensor.name in names:

@@ -45,7 +45,7 @@ def test_every_rule_has_a_callback() -> None:
     inline = {
         r.callback
         for r in load_lalr_table().rules
-        if not (r.origin.startswith("_") or r.passes_single_child)
+        if not (r.origin.startswith("_") or r.inlines_single_child)
     }
     assert inline <= set(RULE_CALLBACKS), sorted(inline - set(RULE_CALLBACKS))
     assert set(RULE_CALLBACKS) <= {r.callback for r in load_lalr_table().rules}
@@ -64,7 +64,7 @@ def test_reductions_equal_lark(path: Path, lark: Lark, monkeypatch: pytest.Monke
         self: lalr.LalrParser, rule: LalrRule, parts: list[lalr.StackEntry]
     ) -> lalr.StackEntry:
         whole = value(self, rule, parts)
-        if not rule.origin.startswith("_") and not (rule.passes_single_child and rule.length == 1):
+        if not rule.origin.startswith("_") and not (rule.inlines_single_child and rule.length == 1):
             seen.append((rule.callback, whole.last_token - whole.first_token + 1))
         return whole
 
@@ -108,7 +108,7 @@ def test_parser_imports_neither_lark_nor_yaml() -> None:
 def test_callback_signatures_match_their_rules() -> None:
     """A repetition may be empty; the children after it are in `*rest` too."""
     for r in load_lalr_table().rules:
-        if r.origin.startswith("_") or (r.passes_single_child and r.length == 1):
+        if r.origin.startswith("_") or (r.inlines_single_child and r.length == 1):
             continue
         callback = RULE_CALLBACKS[r.callback]
         parameters = list(inspect.signature(callback).parameters.values())

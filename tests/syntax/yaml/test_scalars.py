@@ -96,5 +96,5 @@ def test_order_of_top_level_keys() -> None:
             "i}\nrequire: [a > 0]\n",
         )
     )
-    kinds = [ast.Dims, ast.ConfigSection, ast.Definition, ast.RequireStatement]
+    kinds = [ast.DimsDecl, ast.ConfigSection, ast.AttentionDef, ast.RequireStatement]
     assert [type(i) for i in file.items] == kinds

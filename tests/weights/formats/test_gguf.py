@@ -18,7 +18,7 @@ from support.gguf_files import (
     Q5_K,
     Q6_K,
     Q8_0,
-    StoredTensor,
+    GGUFTensor,
     encode_gguf,
     interleave_heads,
     list_llama_shapes,
@@ -77,7 +77,7 @@ def decode_block_value(kind: int, raw: bytes, n: int) -> float:
     return decode_float16(raw[208:]) * scale * ((low | high << 4) - 32)
 
 
-def decode_blocks(stored: StoredTensor) -> Array:
+def decode_blocks(stored: GGUFTensor) -> Array:
     """Return all values of a quantized tensor."""
     kind, shape, raw = stored
     values, nbytes = BLOCK_SIZES[kind]
