@@ -224,14 +224,17 @@ def run_batches(
     model: LoadedModel, arguments: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
     """Run the model on each batch, and yield the outputs lazily. Raise E0910 unless `arguments` is
-    an iterable of mappings. Error messages name the batch.
+    an iterable of mappings: a list or tuple is checked at once, other iterables when they are
+    iterated. Error messages name the batch.
     """
     batches: Any = arguments[0]
     is_single_argument = len(arguments) == 1 and not inputs
     # an array is iterable, but not an iterable of batches
     is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
     if not is_single_argument or isinstance(batches, Mapping | str) or not is_iterable:
-        _raise_not_batches()
+        _raise_not_batches(model)
+    if isinstance(batches, list | tuple) and not all(isinstance(b, Mapping) for b in batches):
+        _raise_not_batches(model)
     return _run_batches(model, batches)
 
 
@@ -240,7 +243,7 @@ def _run_batches(
 ) -> Iterator[dict[str, Array]]:
     for number, batch in enumerate(batches, start=1):
         if not isinstance(batch, Mapping):
-            _raise_not_batches()
+            _raise_not_batches(model)
         try:
             results = model.run(**batch)
         except SpeccError as failed:
@@ -250,10 +253,19 @@ def _run_batches(
         yield results
 
 
-def _raise_not_batches() -> NoReturn:
+def _raise_not_batches(model: LoadedModel) -> NoReturn:
     title = "positional arguments must be batches (mappings of input names to arrays)"
+    text_help = [f'model.run({name}=["a text"])' for name in _list_text_inputs(model)[:1]]
     example = 'for several batches: model.run({"x": array} for array in arrays)'
-    raise_error("E0910", title, helps=["model.run(x=array)", example])
+    raise_error("E0910", title, helps=[*text_help, "model.run(x=array)", example])
+
+
+def _list_text_inputs(model: LoadedModel) -> list[str]:
+    """Return the inputs that accept text; the first one is `text` if the model has a task."""
+    task, specs = model.manifest.preprocessing.task, model.input_signature.input_specs
+    task_inputs = [task_input.name for task_input in task.inputs] if task else []
+    text_inputs = [spec.name for spec in specs if spec.accepts_text]
+    return ["text", *text_inputs] if "text" in task_inputs else text_inputs
 
 
 def _require_generator(model: Model) -> Generator:

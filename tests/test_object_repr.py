@@ -284,7 +284,7 @@ def test_error_names_the_batch(model: Model) -> None:
 @pytest.mark.parametrize("given", [{"ids": [[1]]}, np.ones((1, 2)), "text", 5, [[1, 2]], None])
 def test_invalid_batches(model: Model, given: object) -> None:
     with pytest.raises(specc.SpeccError, match="E0910"):
-        list(model.run(given))  # type: ignore[arg-type]
+        model.run(given)  # type: ignore[call-overload]
 
 
 # ---- Threads

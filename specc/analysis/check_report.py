@@ -17,12 +17,14 @@ from specc.analysis.causality_messages import (
     format_op_name,
     make_violation_labels,
 )
+from specc.analysis.mask_bands import find_band_interval
 from specc.analysis.padding_check import check_padding
 from specc.analysis.time_axis_prefix_and_chunks import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dependence_and_unsupported_loops import CausalityViolation, TimeDataflow
 from specc.diagnostics.diagnostic import Diagnostic, Label
-from specc.ir.graph import Graph, collect_required_nodes
+from specc.ir import ops
+from specc.ir.graph import Graph, Value, collect_required_nodes
 from specc.ir.input_shapes_and_defaults import inline_defaults, resolve_missing_inputs
 from specc.ir.types import Interval
 
@@ -32,12 +34,14 @@ class AxisCausality:
     """The result of a causality check along the axis with the symbolic dimension `symbol`.
 
     `is_causal` is None if no output has the axis. `reason` describes the op that reads later
-    positions. `receptive_fields` maps each output to its receptive field along the axis.
+    positions. `has_causal_mask` is True if a mask of the graph excludes later positions of the
+    axis. `receptive_fields` maps each output to its receptive field along the axis.
     """
 
     symbol: str
     is_causal: bool | None
     reason: str = ""
+    has_causal_mask: bool = False
     receptive_fields: Mapping[str, Interval]
 
     def format_line(self) -> str:
@@ -46,7 +50,10 @@ class AxisCausality:
             return f"every output depends on all positions of {self.symbol}"
         if self.is_causal:
             return f"causal along {self.symbol}"
-        return f"not causal along {self.symbol}: {self.reason}"
+        # the reason is of interest only if the model seems to be meant to be causal
+        if self.has_causal_mask:
+            return f"not causal along {self.symbol}: {self.reason}"
+        return f"bidirectional along {self.symbol}: outputs may depend on later positions"
 
 
 def check_causality_of_dynamic_axes(
@@ -76,13 +83,32 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
             symbol=symbol,
             is_causal=False,
             reason=_format_violation_reason(graph, violation, flow),
+            has_causal_mask=_has_causal_mask(graph, symbol),
             receptive_fields=fields,
         )
     acausal_output = next((n for n, interval in fields.items() if interval.low < 0), "")
     reason = f"`{acausal_output}` reads later positions" if acausal_output else ""
     return AxisCausality(
-        symbol=symbol, is_causal=not acausal_output, reason=reason, receptive_fields=fields
+        symbol=symbol,
+        is_causal=not acausal_output,
+        reason=reason,
+        has_causal_mask=_has_causal_mask(graph, symbol),
+        receptive_fields=fields,
     )
+
+
+def _has_causal_mask(graph: Graph, symbol: str) -> bool:
+    """Return True if a comparison of query and key positions along the axis with the symbolic
+    dimension `symbol` excludes later positions.
+    """
+    comparisons = (values for node, values in graph.nodes if isinstance(node.op, ops.Compare))
+    return any(_is_causal_mask(value, symbol) for values in comparisons for value in values)
+
+
+def _is_causal_mask(mask: Value, symbol: str) -> bool:
+    rank = len(mask.shape)
+    is_square = [dim.name for dim in mask.shape[-2:]] == [symbol, symbol]
+    return is_square and find_band_interval(mask, rank - 2, rank - 1).low >= 0
 
 
 def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Interval]:
@@ -143,15 +169,17 @@ class AnalysisReport:
         lines += [each.format_line() for each in self.other_axes]
         if self.batch_symbol and self.is_batch_independent:
             lines.append("batch elements are independent")
-        if self.padding_masks and not any(w.code == "W0601" for w in self.warnings):
-            names = ", ".join(
-                f"{name}: padding on the {side}" if side in ("left", "right") else name
-                for name, side in self.padding_masks.items()
-            )
-            lines.append(
-                f"padding does not affect the outputs ({names}), {FINITE_VALUES_CONDITION}"
-            )
-        return lines
+        return [*lines, *self._format_padding_lines()]
+
+    def _format_padding_lines(self) -> list[str]:
+        """Format the line that reports that padding has no effect, if this is proved."""
+        if not self.padding_masks or any(w.code == "W0601" for w in self.warnings):
+            return []
+        names = ", ".join(
+            f"{name}: padding on the {side}" if side in ("left", "right") else name
+            for name, side in self.padding_masks.items()
+        )
+        return [f"padding does not affect the outputs ({names}), {FINITE_VALUES_CONDITION}"]
 
     def _format_causality_lines(self) -> list[str]:
         """Format the lines that report causality and the receptive field of each output."""

@@ -13,6 +13,9 @@ from specc.driver.weights_section_and_load_transforms import count_untied_parame
 from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 
+MAX_TRIAL_VALUES = 4
+"""Maximum number of trial values that `specc check` lists."""
+
 
 def add_check_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc check`."""
@@ -97,11 +100,9 @@ def _analyze_model(model: ModelDefinition) -> AnalysisReport:
 
 
 def _format_trials(check_result: SpecCheckResult) -> list[str]:
-    trial_values = _list_trial_values(check_result)
-    lines = [
-        "shapes are valid for all sizes"
-        + (f" (tried {', '.join(trial_values)})" if trial_values else "")
-    ]
+    """Return the lines about shapes and parameters."""
+    tried = _describe_trial_values(check_result)
+    lines = ["shapes are valid for all sizes" + (f" (tried {tried})" if tried else "")]
     if check_result.model is not None:
         graph = check_result.model.graph
         count = format_parameter_count(graph, count_untied_parameters(graph))
@@ -109,3 +110,12 @@ def _format_trials(check_result: SpecCheckResult) -> list[str]:
     for diagnostic in check_result.missing:
         lines.append(f"not checked with concrete sizes: {diagnostic.title}")
     return lines
+
+
+def _describe_trial_values(check_result: SpecCheckResult) -> str:
+    """List the trial values, or count them if there are many."""
+    trial_values = _list_trial_values(check_result)
+    if len(trial_values) <= MAX_TRIAL_VALUES:
+        return ", ".join(trial_values)
+    fields = {key for trial in check_result.trials for key in trial.trial_values}
+    return f"{len(trial_values)} values of {len(fields)} config fields"

@@ -171,6 +171,16 @@ POSTPROCESSING_OPTIONS = (
     "hypothesis_template",
     "prompt_name",
 )
+OPTION_TASKS = {
+    "aggregation_strategy": ("token-classification", "token_classification"),
+    "function_to_apply": ("text-classification", "sequence_classification"),
+    "hypothesis_template": ("zero-shot-image-classification", ""),
+    "prompt_name": ("sentence-similarity", "sentence_embeddings"),
+    "similarity": ("sentence-similarity", "sentence_embeddings"),
+}
+"""A task to which each option applies, and the usual name of the task's graph in the built-in specs
+of text encoders.
+"""
 MAX_VALUES = 8
 """Maximum number of vector elements that are printed."""
 EMBEDDING_OUTPUT = "sentence_embedding"
@@ -204,11 +214,14 @@ def run_task_command(
 
 def reject_task_options(args: Namespace) -> None:
     """Raise E0753 for an option of a task, because the model is run without its task."""
-    for name in (*POSTPROCESSING_OPTIONS, "similarity"):
+    for name, (task, graph) in OPTION_TASKS.items():
         if vars(args)[name]:
             flag = "--" + name.replace("_", "-")
-            helps = [f"remove `{flag}`, or run a model with a task on text or files"]
-            raise_error("E0753", f"`{flag}` has no effect without a task", helps=helps)
+            title = f"`{flag}` applies only to a model with a task, such as `{task}`"
+            helps = [f"remove `{flag}`"]
+            if graph:
+                helps += [f"or compile with `--graph {graph}`, if `specc check` lists this graph"]
+            raise_error("E0753", title, helps=helps)
 
 
 def _reject_option(flag: str, task: Task) -> None:

@@ -48,7 +48,9 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
     """Return why the standalone `generate` graph cannot be built, or "" if it can be built."""
     model = job.model
     if model.generation is None and model.streaming is None:
-        return f"no `generate` section reads the results of the graph `{model.graph.name}`"
+        return (
+            f"`{model.graph.name}` is not a generative graph, because it has no `generate` section"
+        )
     if model.generation is None:
         return f"`{model.name}` is a streaming model"
     if not job.target.supports_decode_loop:

@@ -31,6 +31,12 @@ from specc.io.output_paths import (
 from specc.ir.model_definition import ModelDefinition, ModelSource
 from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
 from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+from specc.weights.external_data import ExternalDataPlan, count_tensor_bytes
+
+MIN_REPORTED_COPY = 1 << 30
+"""Minimum size in bytes of copied weights that the compile report mentions."""
+HALF_DTYPE_NAMES = {"bf16": "bfloat16", "f16": "float16"}
+"""The names of the 16-bit storage dtypes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +159,7 @@ def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -
         ),
         *_iterate_unapplied_settings(job),
         *remarks,
-        *_describe_weight_storage(job, written_model),
+        *_describe_weight_storage(job, written_model.plan),
         *describe_memory_shortage(
             *count_weight_bytes(job.stored_parameters), count_parameters(job.parameter_source)
         ),
@@ -177,17 +183,49 @@ def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
         yield "`generate` does not apply the stop strings, because its output is tokens, not text"
 
 
-def _describe_weight_storage(job: LoweringJob, written_model: WrittenModel) -> Iterator[str]:
-    """Yield a remark on the location of the weights, unless the user chose the weight storage."""
-    if linked_count := len(written_model.plan.linked_tensors):
+def _describe_weight_storage(job: LoweringJob, plan: ExternalDataPlan) -> Iterator[str]:
+    """Yield remarks on weights that are linked, copied, or stored in another dtype."""
+    if linked_count := len(plan.linked_tensors):
         yield (
             f"{linked_count} weights are external data in their original file: keep that file next "
             "to the model"
         )
+    # yield no remark if the user chose the weight storage
+    elif not job.options.weights_as:
+        yield from _describe_copied_weights(plan)
+    yield from _describe_widened_weights(job, plan)
+
+
+def _describe_copied_weights(plan: ExternalDataPlan) -> Iterator[str]:
+    """Yield the reason of a large copy of weights that the model could have used in place."""
+    if plan.copy_reasons and plan.copied_bytes >= MIN_REPORTED_COPY:
+        reason, *others = sorted(set(plan.copy_reasons.values()))
+        files = f" (and {len(others)} more files)" if others else ""
+        yield (
+            f"{plan.copied_bytes / 1e9:.1f} GB of weights were copied, because {reason}{files}; "
+            "with `--weights-as link`, a model uses weights in its own directory in place"
+        )
+
+
+def _describe_widened_weights(job: LoweringJob, plan: ExternalDataPlan) -> Iterator[str]:
+    """Yield a remark if 16-bit matrices of the checkpoint are stored as float32."""
+    source = job.parameter_source
+    if job.quantized or job.options.dtype or not isinstance(source, CheckpointBinding):
         return
-    reasons = sorted(set(written_model.plan.copy_reasons.values()))
-    # yield no remark if the user chose the weight storage or if the weights are randomly
-    # initialized
-    has_weight_file = job.options.weights or job.spec.checkpoint
-    if has_weight_file and reasons and not job.options.weights_as:
-        yield f"weights were copied: {reasons[0]}"
+    dtypes = {source.get_stored_dtype(name) for name in _list_float32_matrices(source, plan)}
+    for dtype in sorted(dtypes & HALF_DTYPE_NAMES.keys()):
+        name = HALF_DTYPE_NAMES[dtype]
+        yield (
+            f"the {name} weights of the checkpoint are stored as float32 (twice the size); "
+            f"`--dtype {dtype}` stores matrices as {name}"
+        )
+
+
+def _list_float32_matrices(source: CheckpointBinding, plan: ExternalDataPlan) -> list[str]:
+    """Return the names of the matrices of `source` that are copied as float32."""
+    shapes = {n: source.parameters[n].shape for n in plan.copied_tensors if n in source.parameters}
+    return [
+        name
+        for name, shape in shapes.items()
+        if len(shape) > 1 and plan.copied_tensors[name][1] == count_tensor_bytes(shape, "f32")
+    ]

@@ -11,6 +11,8 @@ from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
+from specc.ir.graph import Input
+from specc.ir.types import Type
 from specc.preprocessing.array_files import cast_input_array, format_first_true_index
 
 EvaluateDim: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
@@ -18,11 +20,12 @@ EvaluateDim: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
 The function returns None if a size is missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
     """The expected value of a model input. `dtype` is `f32`, `i64`, `bool` or another type. Each
     dimension is an integer, a name, or a formula. Ids must be less than `id_limit`. If
-    `is_optional` is true, the input may be omitted.
+    `is_optional` is true, the input may be omitted. If `accepts_text` is true, the input may be
+    text, which is tokenized.
     """
 
     name: str
@@ -30,6 +33,22 @@ class InputSpec:
     dims: tuple[str | int, ...]
     id_limit: int | None = None
     is_optional: bool = False
+    accepts_text: bool = False
+
+
+def make_input_spec(
+    name: str, type: Type, facts: Input | None, *, is_optional: bool, accepts_text: bool
+) -> InputSpec:
+    """Return the expected value of an input of a graph, with its `facts`."""
+    bound = facts.upper_bound if facts else None
+    return InputSpec(
+        name=name,
+        dtype=type.dtype,
+        dims=tuple(d.number if d.number is not None else str(d) for d in type.shape),
+        id_limit=None if bound is None else bound.number,
+        is_optional=is_optional,
+        accepts_text=accepts_text,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +151,7 @@ class _InputChecker:
                 self.add_error(
                     "E0910",
                     f"missing model input `{spec.name}`",
-                    helps=[f"pass an array of the type {_format_type(spec)} with this name"],
+                    helps=[f"pass {_format_accepted_values(spec)} with this name"],
                 )
 
     def bind_dims(self, spec: InputSpec, array: Array) -> None:
@@ -255,6 +274,11 @@ def _suggest_clash_fix(dim: str) -> str:
             "pass the same number of examples to each input; to repeat one example use numpy.repeat"
         )
     return f"both axes are `{dim}` in the model, so their lengths must be equal"
+
+
+def _format_accepted_values(spec: InputSpec) -> str:
+    text = "text (a string or a list of strings) or " if spec.accepts_text else ""
+    return f"{text}an array of the type {_format_type(spec)}"
 
 
 def _format_type(spec: InputSpec) -> str:

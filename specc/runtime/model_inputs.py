@@ -36,8 +36,10 @@ from specc.preprocessing.input_checks import (
     check_inputs,
     check_padding_stride,
     check_right_padding,
+    make_input_spec,
 )
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
 from specc.preprocessing.python_inputs import convert_image_arrays, convert_input, convert_to_array
 from specc.preprocessing.text_batches_and_windows import (
     encode_text_inputs,
@@ -85,14 +87,16 @@ class ModelInputs:
     def input_specs(self) -> tuple[InputSpec, ...]:
         """The expected dtype and shape of each input."""
         optional_names = self.unused_inputs | self._default_names
-        specs = []
-        for name, value in self.graph.inputs.items():
-            facts = self.graph.input_facts.get(name)
-            dims = tuple(d.number if d.number is not None else str(d) for d in value.shape)
-            bound = facts.upper_bound if facts else None
-            limit = None if bound is None else bound.number
-            specs.append(InputSpec(name, value.dtype, dims, limit, name in optional_names))
-        return tuple(specs)
+        return tuple(
+            make_input_spec(
+                name,
+                value.type,
+                self.graph.input_facts.get(name),
+                is_optional=name in optional_names,
+                accepts_text=isinstance(self.preprocessing.get_input_config(name), TEXT_CONFIGS),
+            )
+            for name, value in self.graph.inputs.items()
+        )
 
     @property
     def required_inputs(self) -> list[str]:

@@ -116,8 +116,10 @@ class QuantizationComparison:
     def format_lines(self) -> Iterator[str]:
         """Yield one line of text per output."""
         for name, error in self.output_errors.items():
-            measures_text = ", ".join(f"{n} {v:.2e}" for n, v in error.measures.items())
-            yield f"`{name}` against the baseline: {measures_text}"
+            # the first measure is `error`
+            measures = [f"{n} {v:.2e}" for n, v in error.measures.items()]
+            measures[0] += " of the largest value"
+            yield f"`{name}` against the baseline: {', '.join(measures)}"
 
     def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
         """Yield each scope with a quantized weight, in graph order, with the relative error of its

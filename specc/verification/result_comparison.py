@@ -193,7 +193,7 @@ class VerificationRound:
     def uncovered_cases(self) -> tuple[str, ...]:
         """Descriptions of the subgraphs and axis sizes that no round covered."""
         skipped = " and ".join(self.skipped_lengths)
-        lengths = f"lengths {skipped}, too long for the float64 reference"
+        lengths = f"lengths {skipped}, too long for the float64 reference of this graph"
         return (*self.uncovered_subgraphs, *([lengths] if skipped else []))
 
     def __str__(self) -> str:

@@ -1,11 +1,24 @@
 """Causality reports along axes without generation."""
 
+from pathlib import Path
+
 import pytest
 
 from specc.analysis.check_report import analyze_graph
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
 
+LEAK = """specc 1
+model leak
+dims batch, seq
+mask window(w: int) = abs(i - j) <= w
+
+graph g(x: float[batch, seq, 8]) -> (y: float[batch, seq, 8]) {
+  x = x + (attention(x, heads=2, mask=FIRST) @ first)
+  return x + (attention(x, heads=2, mask=all) @ second)
+}
+"""
+"""The second attention layer attends to later positions."""
 SMALL = {"bert": ["layers=1", "d=16", "heads=2"], "gpt2": ["layers=1", "d=16", "heads=2"]}
 
 
@@ -17,8 +30,26 @@ def list_analysis_lines(
 
 
 def test_encoder_is_not_causal() -> None:
-    (line,) = [line for line in list_analysis_lines("bert") if "causal" in line]
-    assert line.startswith("not causal along seq: `attend` (bert.specc:")
+    lines = list_analysis_lines("bert")
+    assert "bidirectional along seq: outputs may depend on later positions" in lines
+    assert not [line for line in lines if "causal" in line]
+
+
+@pytest.mark.parametrize(
+    ("first_mask", "line"),
+    [
+        ("causal", "not causal along seq: `attend` ("),
+        ("causal & window(2)", "not causal along seq: `attend` ("),
+        ("window(2)", "bidirectional along seq: "),
+        ("all", "bidirectional along seq: "),
+    ],
+)
+def test_reason_is_given_if_another_mask_is_causal(
+    first_mask: str, line: str, tmp_path: Path
+) -> None:
+    spec = tmp_path / "leak.specc"
+    spec.write_text(LEAK.replace("FIRST", first_mask))
+    assert any(found.startswith(line) for found in list_analysis_lines(str(spec)))
 
 
 def test_decoder_is_causal_with_and_without_generation() -> None:

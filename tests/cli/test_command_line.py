@@ -373,6 +373,22 @@ def test_every_weight_transformation_is_documented(capsys: pytest.CaptureFixture
     assert "first argument whose tensors" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "tried"),
+    [
+        ("xor", ""),
+        ("lstm_lm", " (tried layers = 1, layers = 2, tied = false, tied = true)"),
+        ("bert", " (tried 18 values of 8 config fields)"),
+    ],
+)
+def test_check_counts_many_trial_values(
+    name: str, tried: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", name]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "all sizes" in line]
+    assert line == f"  shapes are valid for all sizes{tried}"
+
+
 def test_check_lists_unchecked_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     (Path("m.specc")).write_text(SPEC + SPEC[SPEC.index("graph g") :].replace("graph g", "graph h"))
     assert cli.main(["check", "m.specc"]) == 0

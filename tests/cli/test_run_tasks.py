@@ -136,6 +136,9 @@ def test_arguments_files_and_lists_agree(
         assert run_json([path, *words], capsys)["predictions"] == expected
     model = specc.load(path)
     assert model.run(text=texts).predictions == expected  # type: ignore[attr-defined]
+    with pytest.raises(specc.SpeccError) as failed:
+        model.run(texts)  # type: ignore[call-overload]
+    assert 'model.run(text=["a text"])' in failed.value.diagnostics[0].helps
 
 
 def test_text_pairs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,6 +127,8 @@ def test_graphs_all_exports_the_supported_graphs(name: str, tmp_path: Path) -> N
     written = [p.stem for p in sorted((tmp_path / "p").glob("*.onnx"))]
     assert written == sorted(wanted)
     (said,) = [remark for remark in made.remarks if "not exported: " in remark]
+    if name == "distilbert":
+        assert said.endswith("is not a generative graph, because it has no `generate` section")
     named = said.partition("not exported: ")[2].partition(";")[0].split(", ")
     assert sorted([*named, *wanted]) == sorted({*PACKAGE_GRAPHS} & {*named, *wanted})
     assert specc.load(tmp_path / "p").package

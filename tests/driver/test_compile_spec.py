@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import pytest
 import specc
 from specc.artifact.manifest import METADATA_KEY, RandomInitMetadata
 from specc.cli.main import main
+from specc.driver import output_files_and_compile_report as report
 from specc.runtime.single_model_file import read_manifest
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -91,6 +93,53 @@ def test_manifest_records_checkpoint_size_and_hash(spec: Path, tmp_path: Path) -
     assert len(facts[0]["sha256"]) == 64
     np.testing.assert_array_equal(
         specc.load(second).run(ids=IDS)["tags"], specc.load(first).run(ids=IDS)["tags"]
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_report_says_how_16_bit_weights_are_stored(dtype: str, spec: Path, tmp_path: Path) -> None:
+    specc.compile(spec, tmp_path / "m.onnx", init=0)
+    weights = specc.load(tmp_path / "m.onnx").weights()
+    directory = tmp_path / "weights"
+    directory.mkdir()
+    checkpoint = directory / "w.safetensors"
+    write_safetensors(
+        checkpoint, {n: np.ascontiguousarray(a, np.dtype(dtype)) for n, a in weights.items()}, {}
+    )
+
+    def list_remarks(out: Path, **options: Any) -> list[str]:
+        return [*specc.compile(spec, out, weights=checkpoint, **options).remarks]
+
+    short = {"bfloat16": "bf16", "float16": "f16"}.get(dtype)
+    stored = [
+        f"the {dtype} weights of the checkpoint are stored as float32 (twice the size); "
+        f"`--dtype {short}` stores matrices as {dtype}"
+    ]
+    out = tmp_path / "out" / "m.onnx"
+    out.parent.mkdir()
+    assert list_remarks(out) == (stored if short else [])
+    assert list_remarks(out, dtype=short or "f32") == []
+    assert list_remarks(out, quantize="int8", quantize_exclude=["attn.*"]) == []
+    linked = list_remarks(directory / "out.onnx", weights_as="link")
+    assert [line.partition(" are external data")[1] for line in linked] == [" are external data"]
+
+
+def test_report_gives_the_reason_of_a_large_copy(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specc.compile(spec, tmp_path / "m.onnx", init=0)
+    (tmp_path / "weights").mkdir()
+    checkpoint = tmp_path / "weights" / "w.safetensors"
+    write_safetensors(checkpoint, specc.load(tmp_path / "m.onnx").weights(), {})
+    out = tmp_path / "out" / "a.onnx"
+    out.parent.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "MIN_REPORTED_COPY", 1)
+        (remark,) = specc.compile(spec, out, weights=checkpoint).remarks
+    assert not specc.compile(spec, out, weights=checkpoint).remarks
+    assert remark == (
+        f"0.0 GB of weights were copied, because `{checkpoint}` is outside the output directory; "
+        "with `--weights-as link`, a model uses weights in its own directory in place"
     )
 
 

@@ -1,15 +1,17 @@
 """Input arrays are checked against the input specs of the model and against each other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
 
-SOURCE = InputSpec("source", "i64", ("batch", "src"), id_limit=100)
-TARGET = InputSpec("target", "i64", ("batch", "tgt"), id_limit=50)
-KEEP = InputSpec("source_keep", "bool", ("batch", "src"), is_optional=True)
-PIXELS = InputSpec("pixels", "f32", ("batch", 1, 8, 8))
+SOURCE = InputSpec(name="source", dtype="i64", dims=("batch", "src"), id_limit=100)
+TARGET = InputSpec(name="target", dtype="i64", dims=("batch", "tgt"), id_limit=50)
+KEEP = InputSpec(name="source_keep", dtype="bool", dims=("batch", "src"), is_optional=True)
+PIXELS = InputSpec(name="pixels", dtype="f32", dims=("batch", 1, 8, 8))
 
 
 def get_errors(specs, given, **options) -> tuple[Diagnostic, ...]:
@@ -39,7 +41,9 @@ def test_length_mismatch_across_inputs():
 
 
 def test_length_mismatch_within_an_input():
-    (fault,) = get_errors([InputSpec("m", "f32", ("n", "n"))], {"m": np.zeros((2, 3))})
+    (fault,) = get_errors(
+        [InputSpec(name="m", dtype="f32", dims=("n", "n"))], {"m": np.zeros((2, 3))}
+    )
     assert fault.title == "`n` is 2 on one axis of `m` but 3 on another"
 
 
@@ -49,7 +53,7 @@ def test_fixed_lengths():
 
 
 def test_computed_lengths():
-    spec = InputSpec("patches", "f32", ("batch", "src ** 2 + 1"))
+    spec = InputSpec(name="patches", dtype="f32", dims=("batch", "src ** 2 + 1"))
 
     def solve(text, known):
         assert text == "src ** 2 + 1"
@@ -71,6 +75,9 @@ def test_names():
     unknown, missing = get_errors([SOURCE], {"zebra": make_ids(1, 1)})
     assert unknown.title == "the model has no input `zebra`"
     assert missing.title == "missing model input `source`"
+    assert missing.helps == ("pass an array of the type i64[batch, src] with this name",)
+    (missing,) = get_errors([replace(SOURCE, accepts_text=True)], {})
+    assert missing.helps[0].startswith("pass text (a string or a list of strings) or an array of ")
 
 
 def test_ranks():

@@ -8,7 +8,8 @@ help that are not text of a spec.
 
 OTHER_ADVICE = {
     "specc list", "specc show", "specc doc linear", "specc list specs", "specc list types", "--init-missing 0", "--init-missing", "specc convert", "git lfs pull", "a and b", ": ", "(name: type, …)",
-    "extends …", "--config DIR", "--quantize int8", "--baseline MODEL", "theta: …", "width: …", "the 0.418 0.24968",
+    "extends …", "--config DIR", "--quantize int8", "--baseline MODEL", "theta: …", "width: …", "the 0.418 0.24968", "specc check",
+    "--graph sentence_embeddings",
 }  # fmt: skip
 """Commands, replaced text, and changes of another file or command line."""
 

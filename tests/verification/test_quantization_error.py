@@ -32,7 +32,8 @@ def test_error_is_reported(models: dict[str, str], capsys: pytest.CaptureFixture
         assert main(["verify", models[f"gpt2{kind}"], "--baseline", models["gpt2"]]) == 0
         line = capsys.readouterr().out.splitlines()[-1]
         assert line.startswith("`logits` against the baseline: error ")
-        told.append(dict(part.split() for part in line.split(": ")[1].split(", ")))
+        assert " of the largest value, cosine_distance " in line
+        told.append(dict(part.split()[:2] for part in line.split(": ")[1].split(", ")))
     for measure in ("error", "cosine_distance", "kl", "top1_changed"):
         assert 0 <= float(told[0][measure]) <= 1
     assert float(told[0]["error"]) > 1e-5
