@@ -30,7 +30,8 @@ def check(
     spec: str | Path, *, config: str | Path = "", set: Mapping[str, object] | None = None
 ) -> driver.SpecCheckResult:
     r"""Check a spec, first with symbolic dimensions and then with its config values. `spec` is a
-    path, the name of a built-in spec, or source text.
+    path, the name of a built-in spec, or source text. For a checkpoint directory, also check the
+    names and shapes of its weights.
 
     >>> specc.check("xor")
     <specc check: xor, predict: x f32[batch, 2] -> y f32[batch, 1], ...>
@@ -40,7 +41,14 @@ def check(
     ...
     """
     check_argument_kinds(ARGUMENT_KINDS, {"spec": spec, "config": config, "set": set})
-    return driver.check_spec(open_spec_argument(spec, config=config, config_values=set))
+    loaded = open_spec_argument(spec, config=config, config_values=set)
+    check_result = driver.check_spec(loaded)
+    if not loaded.checkpoint:
+        return check_result
+    # import here, because a spec without weights does not need the readers of weight files
+    from specc.driver.compile_model_and_graph_selection import check_checkpoint_weights
+
+    return check_checkpoint_weights(loaded, check_result)
 
 
 @translate_errors_to_spec_syntax()

@@ -5,12 +5,13 @@ imported while other threads open the sessions.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.artifact.package_index_and_format_versions import INDEX_FILE
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
-from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.option_kinds import (
     COUNT_OPTION,
     INTEGER_OPTION,
@@ -96,7 +97,6 @@ def check_model_is_compiled(model: str | Path) -> None:
         SPEC_SUFFIXES,
         disambiguate_spec_path,
         find_builtin_specs,
-        get_specs_directory,
     )
 
     if not os.path.lexists(path):
@@ -105,12 +105,12 @@ def check_model_is_compiled(model: str | Path) -> None:
             _raise_uncompiled(
                 "E0802",
                 f"`{name}` is a built-in spec, not a compiled model",
-                _format_compile_arguments(name, get_specs_directory() / "models"),
+                _format_compile_arguments(name, find_builtin_specs()[name]),
             )
         return
-    output = f"{escape_text(path.resolve().stem)}.onnx"
+    output = _format_output_option(path, escape_text(path.resolve().stem))
     if path.suffix in SPEC_SUFFIXES and path.is_file():
-        arguments = f"{escape_text(name)} --weights DIR -o {output}"
+        arguments = f"{escape_text(name)} --weights DIR {output}"
         _raise_uncompiled(
             "E0926", f"`{escape_text(name)}` is a spec, not a compiled model", arguments + _OR_SEED
         )
@@ -118,15 +118,29 @@ def check_model_is_compiled(model: str | Path) -> None:
         _raise_uncompiled(
             "E0926",
             f"`{escape_text(name)}` is a checkpoint, not a compiled model",
-            f"{escape_text(disambiguate_spec_path(name))} -o {output}",
+            f"{escape_text(disambiguate_spec_path(name))} {output}",
         )
 
 
-def _format_compile_arguments(spec: str, directory: Path) -> str:
+def _format_output_option(path: Path, stem: str) -> str:
+    """Return the output options of `specc compile` for a spec file or checkpoint directory: a
+    package for a generative model, otherwise a model file.
+    """
+    # import here, because a compiled model runs without the spec library
+    from specc.library.spec_file_lookup import is_generative
+
+    with suppress(SpeccError):
+        if is_generative(path):
+            return f"--graphs all -o out/{stem}"
+    return f"-o {stem}.onnx"
+
+
+def _format_compile_arguments(spec: str, path: Path) -> str:
     """Return `specc compile` arguments for a built-in spec, with or without bundled weights."""
-    if (directory / f"{spec}.safetensors").is_file():
-        return f"{spec} -o {spec}.onnx"
-    return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"
+    output = _format_output_option(path, spec)
+    if path.with_suffix(".safetensors").is_file():
+        return f"{spec} {output}"
+    return f"{spec} --weights DIR {output}{_OR_SEED}"
 
 
 def _raise_uncompiled(code: str, title: str, arguments: str) -> NoReturn:

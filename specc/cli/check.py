@@ -1,4 +1,6 @@
-"""Check a spec without weights: shapes for all sizes, causality, padding, config values."""
+"""Check a spec or a checkpoint directory: shapes for all sizes, causality, padding, config values,
+and names and shapes of the checkpoint's weights.
+"""
 
 from argparse import ArgumentParser, Namespace
 
@@ -15,6 +17,7 @@ from specc.syntax import ast
 
 MAX_TRIAL_VALUES = 4
 """Maximum number of trial values that `specc check` lists."""
+CHECKED_WEIGHTS_LINE = "names and shapes of the weights match the checkpoint"
 
 
 def add_check_arguments(parser: ArgumentParser) -> None:
@@ -26,6 +29,11 @@ def execute_check(args: Namespace) -> int:
     """Check a spec. Print the proved properties to stdout and warnings to stderr."""
     spec = open_spec_from_arguments(args)
     check_result = check_spec(spec, args.graph)
+    if spec.checkpoint:
+        # import here, because a spec without weights does not need the readers of weight files
+        from specc.driver.compile_model_and_graph_selection import check_checkpoint_weights
+
+        check_result = check_checkpoint_weights(spec, check_result, args.graph)
     model = check_result.model or check_result.trials[0].model
     report = _analyze_model(model)
     if report.errors:
@@ -37,6 +45,7 @@ def execute_check(args: Namespace) -> int:
     for line in (
         *_format_trials(check_result),
         *report.format_lines(),
+        *([CHECKED_WEIGHTS_LINE] if spec.checkpoint else []),
         *_list_other_graphs(spec, model),
     ):
         terminal.print_result_line(f"  {line}")

@@ -47,6 +47,7 @@ from specc.preprocessing.chat_template import MAX_TEXT
 from specc.preprocessing.images import ImageSize
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
 from specc.preprocessing.result_formatting import format_results
 from specc.preprocessing.tasks import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_plot import capture_attention, capture_generation_attention
@@ -55,6 +56,7 @@ from specc.runtime.generation_stream_and_results import GenerationStream, conver
 from specc.runtime.inference_model import (
     InferenceModel,
     get_model_task,
+    get_spec_sources,
     get_streaming_model,
     is_single_forward_pass,
     list_model_files,
@@ -171,7 +173,7 @@ def _run_model(
         return run_task_command(model, task, args, settings)
     reject_task_options(args)
     arguments, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
-    run_inputs = parse_input_arguments(input_signature, arguments)
+    run_inputs = parse_input_arguments(input_signature, arguments, get_spec_sources(model))
     files = [*run_inputs.files, *args.image]
     outputs = parse_output_options(args, [*list_model_files(model), *map(Path, files)])
     outputs.check_paths()
@@ -183,9 +185,25 @@ def _run_model(
         _generate(model, model.start_generation(inputs, settings), outputs)
     elif is_single_forward_pass(model, run_inputs.inputs, settings):
         _run_graph(model, run_inputs, outputs)
+        if not (outputs.npz_path or outputs.attention_plot_path):
+            _print_generation_note(model)
     else:
         _generate(model, model.start_generation(run_inputs.inputs, settings), outputs)
     return 0
+
+
+GENERATE_NOTE = (
+    "this is the output of one forward pass; to generate text, add `--max-tokens N`, or compile "
+    "with `--graphs all -o DIR` and run that package, which has a KV cache"
+)
+
+
+def _print_generation_note(model: InferenceModel) -> None:
+    """Print how to generate text if the model is generative, although its forward pass was run."""
+    signature = model.input_signature
+    config = signature.preprocessing.get_input_config(signature.sequence_input)
+    if model.generator is not None and isinstance(config, TEXT_CONFIGS):
+        print_note(GENERATE_NOTE)
 
 
 def _read_messages(chat: str) -> object:

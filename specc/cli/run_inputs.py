@@ -10,7 +10,9 @@ import numpy as np
 from specc.cli.run_task_inputs import (
     ARRAY_FILE_SUFFIXES,
     AUDIO_READINGS,
+    get_text_help,
     parse_json_values,
+    print_file_note,
     raise_missing_file,
     raise_too_many_arguments,
     read_text_lines,
@@ -70,6 +72,7 @@ class _InputCollector:
     """A collector of command-line inputs: values by input name, files read, image sizes."""
 
     model: ModelInputs
+    text_help: str
     values_by_input: dict[str, list["ArgumentValue"]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     sizes: list[ImageSize] = field(default_factory=list)
@@ -94,10 +97,9 @@ class _InputCollector:
             is_waveform = isinstance(record, Waveform)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
         input_type = self.model.graph.inputs[name].type
-        # the value is token ids or other numbers, because text requires a `reading` section in the
-        # spec
+        # the value is token ids or other numbers, because text requires a tokenizer
         is_token_ids = input_type.dtype == "i64" and len(input_type.shape) == 2
-        text_hint = TEXT_HINT.format(name) if is_token_ids else ""
+        text_hint = self.text_help.format(name) if is_token_ids else ""
         pad_left = self.model.is_left_padded(name)
         numbers = _read_numbers(argument, name, text_hint, pad_left=pad_left)
         if numbers is None:
@@ -158,6 +160,7 @@ class _InputCollector:
             return _BatchElements(self._read_lines(argument))
         items = parse_json_values(argument, ("[",))
         if items is None:
+            print_file_note(argument)
             return _BatchElements([argument])
         return _BatchElements(_parse_sequences(items, escape_text(argument)[:60]))
 
@@ -194,10 +197,14 @@ def _check_image_paths(values: Sequence[object], name: str, argument: str) -> li
     return paths
 
 
-def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> ParsedInputs:
-    """Parse `NAME=VALUE` and positional arguments. Several values of an input form a batch."""
+def parse_input_arguments(
+    model: ModelInputs, arguments: Sequence[str], sources: Mapping[str, str] = {}
+) -> ParsedInputs:
+    """Parse `NAME=VALUE` and positional arguments. Several values of an input form a batch.
+    `sources` are the spec files of the model.
+    """
     names = [s.name for s in model.input_specs]
-    collector = _InputCollector(model)
+    collector = _InputCollector(model, get_text_help(sources))
     has_text = any(
         isinstance(model.preprocessing.get_input_config(name), TEXT_CONFIGS) for name in names
     )
@@ -329,9 +336,6 @@ def _read_values(path: str) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {"": value}
 
 
-TEXT_HINT = "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
-
-
 def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False) -> Array | None:
     """Parse a JSON number or a JSON list of numbers. Return None if the argument is a file name.
     Raise E0906 with the help `hint` if the argument is neither numbers nor a file name.
@@ -349,7 +353,7 @@ def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False
         "E0906",
         f"the input `{name}` expects numbers, but `{escape_text(argument)[:60]}` is neither a "
         "file nor a list of numbers",
-        notes=[f"the spec does not declare `{name}` as text"],
+        notes=[f"the model was compiled without a tokenizer for `{name}`"],
         helps=[
             'pass numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
             *([hint] if hint else []),

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from os.path import exists
+from os.path import exists, isfile
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from specc.cli.terminal import STDIN_NAME, read_standard_input
+from specc.cli.terminal import STDIN_NAME, print_note, read_standard_input
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
@@ -19,6 +19,7 @@ from specc.preprocessing.preprocessing_records import (
     LogMelConfig,
     Waveform,
 )
+from specc.preprocessing.python_inputs import TOKENIZER_HELP
 from specc.preprocessing.tasks import Task, TaskInput
 from specc.runtime.model_inputs import ModelInputs
 
@@ -68,6 +69,22 @@ def raise_missing_file(argument: str) -> NoReturn:
             "MODEL -",
         ],
     )
+
+
+def get_text_help(sources: Mapping[str, str]) -> str:
+    """Return the help for a text that is passed to an input without a tokenizer. `sources` are the
+    spec files of the model.
+    """
+    if any("text(tokenizer(" in text for text in sources.values()):
+        return TOKENIZER_HELP
+    return "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
+
+
+def print_file_note(argument: str) -> None:
+    """Print a note if a text argument is the path of a file, whose content is not read."""
+    if isfile(argument):
+        path = escape_text(argument)
+        print_note(f"`{path}` is the text itself; to read the lines of the file, write `@{path}`")
 
 
 MAX_TEXT = 2**20
@@ -170,6 +187,8 @@ def _iterate_values(task_input: TaskInput, argument: str, files: list[Path]) -> 
         yield from items if isinstance(items, list) else [items]
     else:
         items = parse_json_values(argument)
+        if items is None:
+            print_file_note(argument)
         yield from [argument] if items is None else items
 
 

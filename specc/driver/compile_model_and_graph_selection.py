@@ -1,5 +1,6 @@
 """Compile a spec to a model file or a package directory."""
 
+from contextlib import closing
 from dataclasses import replace
 
 from specc.diagnostics.diagnostic import SpeccError, raise_error
@@ -19,7 +20,9 @@ from specc.driver.output_files_and_compile_report import (
     write_model_file,
     write_package,
 )
+from specc.driver.spec_check_and_elaboration import SpecCheckResult
 from specc.driver.spec_loader import LoadedSpec
+from specc.driver.weight_sources import WeightSources, get_binding_warnings, load_parameters
 
 
 def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
@@ -100,4 +103,35 @@ def _check_decode_loop_support(job: CompileJob) -> None:
             f"compile with `--graphs {','.join(others)}` and run the decoding loop in your program",
             "or use `--target onnx`, which any ONNX Runtime can run",
         ],
+    )
+
+
+def check_checkpoint_weights(
+    spec: LoadedSpec, check_result: SpecCheckResult, graph: str = ""
+) -> SpecCheckResult:
+    """Check that a checkpoint directory, passed as the spec, has the parameters of the model with
+    the right shapes, and add the warnings to `check_result`. The headers of the weight files are
+    read, but no weights, unless a tied parameter is stored twice. The head of a graph that is not
+    the default, `graph`, may be missing.
+
+    Raise the errors of `specc compile`.
+    """
+    if check_result.model is None:
+        raise SpeccError(*check_result.missing)
+    sources = WeightSources(init_missing=0 if graph else None)
+    try:
+        values = load_parameters(spec, check_result.model.graph, sources)
+    except SpeccError as failed:
+        raise _suggest_check_of_config(failed, spec.repository) from None
+    with closing(values):
+        warnings = get_binding_warnings(values)
+    mismatches = [warning for warning in warnings if warning.code != "W0528"]
+    return replace(check_result, warnings=(*check_result.warnings, *mismatches))
+
+
+def _suggest_check_of_config(error: SpeccError, directory: str) -> SpeccError:
+    """Return the error with help for a directory that has no weights (E0518)."""
+    fix = f"to check only its config.json, write `specc check SPEC --config {directory}`"
+    return SpeccError(
+        *(replace(d, helps=(fix,)) if d.code == "E0518" else d for d in error.diagnostics)
     )

@@ -12,6 +12,7 @@ from specc.frontend.config_json_parser import WHOLE_OBJECT, JsonMember, JsonObje
 from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_read_options, read_rope_config
 from specc.frontend.rope_frequencies import get_max_rope_length
 from specc.frontend.spec_modules import Program
+from specc.frontend.symbolic_check import FIELD_PATH, check_spec_symbolically
 from specc.frontend.used_specs import (
     MODEL_TYPE_KEY,
     get_config_section,
@@ -20,6 +21,7 @@ from specc.frontend.used_specs import (
 )
 from specc.huggingface.model_family import suggest_spec_for_config_value
 from specc.syntax import ast
+from specc.weights.parameter_name_patterns import split_name_at_numbers
 
 
 def check_model_type(program: Program, data: JsonObject, *, is_type_checked: bool = True) -> bool:
@@ -84,7 +86,9 @@ def warn_about_unread_keys(
     entries = [*_list_entries_for_config(program), ast.IgnoredKeys((*sources, *outer_keys))]
     known_keys = set(iterate_handled_config_keys(entries))
     if unread_keys := dict(_iterate_unread_keys(known_keys, data, "")):
-        yield _make_unread_warning(unread_keys, known_keys)
+        yield _make_unread_warning(
+            unread_keys, known_keys - data.members.keys(), is_builtin=program.is_builtin
+        )
     for part in program.used_specs:
         section = get_config_section(part, data)
         if section is not None and section is not data:
@@ -257,18 +261,80 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
                 yield from _iterate_source_keys(arg)
 
 
-def _make_unread_warning(unread: dict[str, JsonMember], known_keys: set[str]) -> Diagnostic:
+def list_config_keys_of_size(
+    program: Program, config: JsonObject | None, graph: str, parameter: str, axis: int
+) -> str:
+    """Return the keys of `config` that determine the size of an axis of a parameter of `graph`,
+    such as "`hidden_size`", or "". The symbolic sizes of the parameter name the config fields.
+    """
+    if config is None:
+        return ""
+    pattern = split_name_at_numbers(parameter)
+    sizes = (
+        str(facts.type.shape[axis])
+        for trial in check_spec_symbolically(program, graph, has_config_file=True)
+        for name, facts in trial.model.graph.parameter_facts.items()
+        if split_name_at_numbers(name) == pattern
+    )
+    keys = _iterate_field_keys(next(sizes, ""), program, config)
+    return ", ".join(f"`{key}`" for key in dict.fromkeys(keys))
+
+
+def _iterate_field_keys(expression: str, program: Program, config: JsonObject) -> Iterator[str]:
+    """Yield the keys of `config` that provide the config fields in an expression."""
+    fields = program.map_fields_by_path()
+    for path in FIELD_PATH.findall(expression):
+        if path in fields and path not in program.assignments:
+            yield from _iterate_keys_of_field(fields[path], program, config)
+
+
+def _iterate_keys_of_field(
+    entry: ast.Field, program: Program, config: JsonObject
+) -> Iterator[str]:
+    """Yield the key of `config` that provides a field, or the keys of the fields in its default."""
+    keys = [s.value for s in entry.sources if isinstance(s, ast.StringLiteral)]
+    if key := next(filter(config.find_non_null, keys), ""):
+        yield key
+    else:
+        yield from _iterate_field_keys(_get_source_text(entry.default), program, config)
+
+
+def _get_source_text(expression: ast.Expr | None) -> str:
+    """Return the source text of an expression, or "" without an expression."""
+    return expression.span.text if expression and expression.span else ""
+
+
+IGNORED_KEY_LABEL = "ignored by the compiled model"
+
+
+def _make_unread_warning(
+    unread: dict[str, JsonMember], missing_keys: set[str], *, is_builtin: bool
+) -> Diagnostic:
+    """Return W0418 for the keys `unread`. `missing_keys` are the keys that the spec reads and the
+    config does not have.
+    """
     names = [name[:60] for name in unread]
     keys_text = ", ".join(f"`{name}`" for name in names[:12])
     count_text = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    first_key, member = next(iter(unread.items()))
+    first, *others = [member.key for member in unread.values()][:12]
+    fix = f'if the key does not change results, add to `config`: ignore "{names[0]}"'
+    if is_builtin:
+        fix = (
+            "correct a misspelled key; any other key has no effect on the compiled model, so check "
+            "that the key does not change the model"
+        )
     return Diagnostic(
         "W0418",
         f"keys of config.json that the spec does not read: {keys_text}{count_text}",
-        Label(member.key, "ignored by the compiled model"),
-        helps=(
-            *suggest_similar_name(first_key, known_keys),
-            f'if the key does not change results, add to `config`: ignore "{names[0]}"',
-        ),
+        Label(first, IGNORED_KEY_LABEL),
+        tuple(Label(key, IGNORED_KEY_LABEL) for key in others),
+        helps=(*_suggest_key_corrections(names[:12], missing_keys), fix),
         severity="warning",
     )
+
+
+def _suggest_key_corrections(names: list[str], missing_keys: set[str]) -> Iterator[str]:
+    """Yield a help text for each key that is similar to a key that the config does not have."""
+    for name in names:
+        for suggestion in suggest_similar_name(name, missing_keys):
+            yield suggestion if len(names) == 1 else f"`{name}`: {suggestion}"

@@ -5,11 +5,13 @@ seed. Open specs for training.
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from specc.artifact.package_index_and_format_versions import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import preprocessing_section
+from specc.driver.config_json_check import list_config_keys_of_size
 from specc.driver.spec_check_and_elaboration import elaborate_spec, iterate_sibling_graphs
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weights_section_and_load_transforms import (
@@ -19,6 +21,7 @@ from specc.driver.weights_section_and_load_transforms import (
     list_parameters_with_sizes,
 )
 from specc.frontend.elaboration_limits_and_errors import extend_recursion_limit
+from specc.frontend.spec_values import SpecValue
 from specc.huggingface.adapter_config import open_adapter
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.quantization_config import GGUF_QUANTIZATION, CheckpointQuantization
@@ -98,7 +101,7 @@ def load_parameters(
     """
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = evaluate_weight_rules(spec.program, spec.config_reader)
-    parameters = list_parameters_with_sizes(graph, config)
+    parameters = _list_parameters(spec, graph, config)
     rules = select_graph_rules(
         rules,
         {parameter.name: parameter for parameter in parameters},
@@ -138,6 +141,25 @@ def load_parameters(
         )
     # a model without parameters needs no weight source
     return initialize_parameters(graph, parameters, rules, 0)
+
+
+def _list_parameters(
+    spec: LoadedSpec, graph: Graph, config: Mapping[str, SpecValue]
+) -> list[ModelParameter]:
+    """Return the parameters of a graph, with a function that finds the config.json keys of their
+    sizes.
+    """
+    file = spec.config_reader.config_file
+    find_keys = partial(list_config_keys_of_size, spec.program, file, graph.name)
+    return [
+        replace(parameter, find_config_keys=find_keys)
+        for parameter in list_parameters_with_sizes(graph, config)
+    ]
+
+
+def get_binding_warnings(values: CheckpointBinding | RandomInitWeights) -> tuple[Diagnostic, ...]:
+    """Return the warnings about the parameters in a checkpoint."""
+    return values.warnings if isinstance(values, CheckpointBinding) else ()
 
 
 def _check_seeds(sources: WeightSources) -> None:
@@ -320,7 +342,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
         ties = {name: other for name, other in tie_sources.items() if other is not None}
         untied_names = [name for name in tie_sources if name not in ties]
         arrays = {name: read_parameter(values, name, "f32") for name in untied_names}
-        warnings = values.warnings if isinstance(values, CheckpointBinding) else ()
+        warnings = get_binding_warnings(values)
     return TrainingSpec(
         # simplify the graph as in a compiled model, e.g. move loop-invariant nodes out of loops
         graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),

@@ -339,6 +339,34 @@ def get_first_trial_value(type: ast.TypeExpr) -> SpecValue:
     return values.get(type.name)
 
 
+def get_first_trial_choice(entry: ast.Field) -> SpecValue:
+    """Return the value of a bool or choice field in the first trial, or None for other fields."""
+    if entry.default is None:
+        return None if entry.type.optional else get_first_trial_value(entry.type)
+    if not isinstance(entry.default, ast.Name):
+        return None
+    word = entry.default.path
+    if entry.type.name == "bool":
+        return {"true": True, "false": False}.get(word)
+    return ChoiceValue(word, entry.type.names) if word in entry.type.names else None
+
+
+def get_default_number(entry: ast.Field) -> Dim | float | None:
+    """Return the default of a field that is a number literal, or None for other defaults."""
+    if not isinstance(entry.default, ast.NumberLiteral):
+        return None
+    text = entry.default.text
+    return Dim.from_value(int(text)) if text.isdigit() else float(text)
+
+
+def get_trial_number(entry: ast.Field) -> Dim | float:
+    """Return a trial number for a field: 0.5 for a float, its default if 0, 1 or 2, otherwise 2."""
+    if entry.type.name == "float":
+        return 0.5
+    value = get_default_number(entry)
+    return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.from_value(2)
+
+
 def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReadOptions) -> NoReturn:
     """Raise E0401 for a field without a value."""
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]

@@ -210,6 +210,9 @@ def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecVal
             config[name] = value
 
 
+PACKAGE_HELP = 'for a package of graphs write `--graphs all` (in Python `graphs="all"`)'
+
+
 def _find_graph(program: Program, name: str) -> ast.Block:
     """Return the graph `name`, or by default the first graph. Raise E0219 for an unknown graph."""
     graphs = list_graphs(program)
@@ -223,6 +226,8 @@ def _find_graph(program: Program, name: str) -> ast.Block:
     if graphs:
         title += f" called `{name}`"
         helps = suggest_similar_name(name, names, f"its graphs are {', '.join(names)}")
+        if name == "all":
+            helps = [PACKAGE_HELP]
     raise_error("E0219", title, helps=helps)
 
 

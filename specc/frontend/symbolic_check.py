@@ -10,7 +10,13 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
-from specc.frontend.config_values import ConfigReadOptions, get_first_trial_value, is_derived_field
+from specc.frontend.config_values import (
+    ConfigReadOptions,
+    get_default_number,
+    get_first_trial_choice,
+    get_trial_number,
+    is_derived_field,
+)
 from specc.frontend.elaboration_context import raise_dynamic_graph_structure_error
 from specc.frontend.elaboration_limits_and_errors import StepBudget
 from specc.frontend.spec_modules import Program
@@ -189,7 +195,7 @@ def _run_trials(
     try:
         model = runner.elaborate_with_trial_sizes(fixed_values)
     except SpeccError as failed:
-        raise SpeccError(*_add_trial_sizes(failed, fixed_values)) from None
+        raise SpeccError(*runner.add_relevant_sizes(failed, fixed_values)) from None
     trials = [SymbolicElaboration({k: format_value(v) for k, v in fixed_values.items()}, model)]
     errors: list[Diagnostic] = []
     # skip the values that the first trial has used
@@ -218,6 +224,10 @@ def _add_trial_sizes(error: SpeccError, sizes: Mapping[str, SpecValue]) -> list[
         return list(error.diagnostics)
     values = ", ".join(f"{path} = {format_value(value)}" for path, value in sizes.items())
     return [replace(d, notes=(*d.notes, f"with {values}")) for d in error.diagnostics]
+
+
+def _get_messages(error: SpeccError) -> set[tuple[str, Label | None]]:
+    return {(d.title, d.primary) for d in error.diagnostics}
 
 
 def _is_requirement_error(diagnostic: Diagnostic) -> bool:
@@ -262,6 +272,28 @@ class _TrialRunner:
             if is_rejected and has_other_sizes and not isinstance(value, Dim):
                 return self.elaborate_alternative(other_values | defaults, path, value)
             raise SpeccError(*_add_trial_sizes(failed, {path: value})) from None
+
+    def add_relevant_sizes(
+        self, failed: SpeccError, sizes: dict[str, SpecValue]
+    ) -> list[Diagnostic]:
+        """Add a note with the trial sizes to the errors that do not occur with other sizes too."""
+        other_sizes = [
+            (p, v) for p, v in iterate_trial_values(self.program, sizes) if v != sizes.get(p, v)
+        ]
+        messages = [self._collect_messages(sizes, path, value) for path, value in other_sizes]
+        always = _get_messages(failed).intersection(*messages)
+        pairs = zip(failed.diagnostics, _add_trial_sizes(failed, sizes), strict=True)
+        return [d if (d.title, d.primary) in always else noted for d, noted in pairs]
+
+    def _collect_messages(
+        self, sizes: Mapping[str, SpecValue], path: str, value: SpecValue
+    ) -> set[tuple[str, Label | None]]:
+        """Return the titles and labels of the errors that occur with the value `value`."""
+        try:
+            self.elaborate_alternative(sizes, path, value)
+        except SpeccError as failed:
+            return _get_messages(failed)
+        return set()
 
     def elaborate_with_trial_sizes(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
         """Elaborate with valid sizes of structural fields, and add the sizes to `fixed_values`."""
@@ -327,7 +359,7 @@ TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
 
 def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
     """Yield sizes to try: small sizes, defaults, then other sizes for one field or all fields."""
-    small_values: dict[str, SpecValue] = {n: _get_trial_number(e) for n, e in fields.items()}
+    small_values: dict[str, SpecValue] = {n: get_trial_number(e) for n, e in fields.items()}
     yield dict(small_values)
     yield small_values | collect_default_numbers(fields)
     integers = [path for path, entry in fields.items() if entry.type.name == "int"]
@@ -340,23 +372,7 @@ def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, S
 
 def collect_default_numbers(fields: Mapping[str, ast.Field]) -> dict[str, SpecValue]:
     """Return the defaults of the fields whose default is a number."""
-    return {path: d for path, e in fields.items() if (d := _get_default_number(e)) is not None}
-
-
-def _get_default_number(entry: ast.Field) -> Dim | float | None:
-    """Return the default of a field that is a number literal, or None for other defaults."""
-    if not isinstance(entry.default, ast.NumberLiteral):
-        return None
-    text = entry.default.text
-    return Dim.from_value(int(text)) if text.isdigit() else float(text)
-
-
-def _get_trial_number(entry: ast.Field) -> Dim | float:
-    """Return a trial number for a field: 0.5 for a float, its default if 0, 1 or 2, otherwise 2."""
-    if entry.type.name == "float":
-        return 0.5
-    value = _get_default_number(entry)
-    return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.from_value(2)
+    return {path: d for path, e in fields.items() if (d := get_default_number(e)) is not None}
 
 
 def iterate_trial_values(
@@ -376,15 +392,3 @@ def iterate_trial_values(
             case "int" if path in fixed_values:
                 yield path, Dim.from_value(1)
                 yield path, Dim.from_value(2)
-
-
-def get_first_trial_choice(entry: ast.Field) -> SpecValue:
-    """Return the value of a bool or choice field in the first trial, or None for other fields."""
-    if entry.default is None:
-        return None if entry.type.optional else get_first_trial_value(entry.type)
-    if not isinstance(entry.default, ast.Name):
-        return None
-    word = entry.default.path
-    if entry.type.name == "bool":
-        return {"true": True, "false": False}.get(word)
-    return ChoiceValue(word, entry.type.names) if word in entry.type.names else None

@@ -5,7 +5,7 @@ import os
 import re
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from specc.diagnostics.diagnostic import Span, raise_error
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.platform_and_signals import get_read_flags
 
 
@@ -47,6 +48,21 @@ class FileTooLargeError(UnreadableFileError):
     """Raised if a file's `size` in bytes exceeds the limit, or the file grew during reading."""
 
     size: int
+
+
+def suggest_similar_path(
+    path: Path, is_candidate: Callable[[Path], bool], display_name: str = ""
+) -> list[str]:
+    """Return a help text that names the candidate with the most similar name in the directory of
+    `path`, or no text. `display_name` is the path in messages.
+    """
+    try:
+        names = [p.name for p in sorted(path.parent.iterdir()) if is_candidate(p)]
+    except (OSError, ValueError):  # the parent path is not a readable directory
+        return []
+    similar = find_similar_name(path.name, names)
+    shown_path = Path(display_name or path)
+    return [format_suggestion(escape_text(shown_path.with_name(similar)))] if similar else []
 
 
 def escape_text(text: object, keep: str = "") -> str:
@@ -175,8 +191,9 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
         actual, allowed = (f"{n:,}".replace(",", " ") for n in (error.size, max_bytes))
         raise_file_too_large(path, f"it has {actual} bytes, the limit is {allowed}")
     except UnreadableFileError as error:
-        fix = "check the path, which is relative to the working directory"
-        raise_unreadable_file(path, error.reason, fix)
+        helps = suggest_similar_path(Path(path), lambda p: p.suffix == Path(path).suffix)
+        helps += ["check the path, which is relative to the working directory"]
+        raise_unreadable_file(path, error.reason, helps[0])
 
 
 def raise_file_too_large(path: str, reason: str) -> NoReturn:

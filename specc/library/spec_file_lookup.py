@@ -1,6 +1,7 @@
 """Find and read spec files, including used and extended files, and config.json files."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -8,15 +9,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Source, Span, raise_error
-from specc.diagnostics.suggest import suggest_similar_name
+from specc.diagnostics.suggest import find_similar_name, suggest_similar_name
 from specc.frontend.config_json_parser import JsonObject, decode_config_source, parse_config_json
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read
+from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import UnreadableFileError, escape_text, read_regular_file, resolve_links
 from specc.library.std_library import StdLibrary, read_spec_source
 from specc.syntax import ast
-from specc.syntax.parse import parse_spec
+from specc.syntax.parse import detect_syntax_of_content, parse_spec
 
 MAX_CONFIG_BYTES = 16 << 20
 CONFIG_FILE_NAME = "config.json"
@@ -37,12 +39,12 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
         raise_error(
             "E0802",
             f"cannot read the configuration `{escape_text(str(path))}`: {reason}",
-            helps=[help],
+            helps=safe_read.suggest_similar_path(path, has_config_json) or [help],
         )
     return parse_config_json(decode_config_source(data, escape_text(str(path))))
 
 
-def has_config_json(directory: str) -> bool:
+def has_config_json(directory: str | Path) -> bool:
     """Return True if a path is a directory with a config.json. Return False for "" or a file."""
     try:
         return (
@@ -52,6 +54,21 @@ def has_config_json(directory: str) -> bool:
         )
     except (OSError, ValueError):
         return False
+
+
+GENERATIVE_CLASS_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "MTModel")
+"""The suffixes of the class names of generative models in transformers."""
+
+
+def is_generative(path: Path) -> bool:
+    """Return True if a spec file has a `generate` section, or if the class of a checkpoint
+    directory generates text. Raise the errors of reading the spec or the config.json.
+    """
+    if not path.is_dir():
+        items = read_spec_file(path, str(path)).items
+        return any(isinstance(item, ast.GenerateSection) for item in items)
+    names = str(load_config_json(path).to_plain().get("architectures"))
+    return any(f"{suffix}'" in names for suffix in GENERATIVE_CLASS_SUFFIXES)
 
 
 SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
@@ -130,6 +147,11 @@ WEIGHT_FILES = {
 """The help texts for a weight file passed as the spec, by file suffix."""
 
 
+def _is_spec_path(path: Path) -> bool:
+    """Return True for a path of a spec file, a GGUF file or a checkpoint directory."""
+    return path.suffix in (*SPEC_SUFFIXES, ".gguf") or has_config_json(path)
+
+
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     """Raise E0222 for a name that is neither a spec nor a directory."""
     if weights_help := WEIGHT_FILES.get(Path(spec).suffix.lower()):
@@ -141,6 +163,8 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     if len(Path(spec).parts) > 1:
         # no built-in spec has a name with these characters, so `spec` is a path
         helps = ["check the path, which is relative to the working directory"]
+    if not find_similar_name(spec, models):
+        helps = safe_read.suggest_similar_path(Path(spec), _is_spec_path) or helps
     if hub_help := safe_read.suggest_local_model_path(spec):
         helps.append(hub_help)
     raise_error("E0222", f"`{spec}` is neither a spec file nor a built-in spec", helps=helps)
@@ -157,7 +181,43 @@ def _resolve_spec_path(path: Path, display_name: str, span: Span | None) -> Path
 def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> ast.File:
     """Parse a spec file. Raise E0802 for an unreadable file."""
     source = read_spec_source(path, display_name, span)
+    _check_is_spec(source, span)
     return _parse_cached(source.name, source.text)
+
+
+YAML_SPEC_KEY = re.compile(
+    r"^[ \t]*[\"']?(?:specc|model|extends|config|items|dims)[\"']?[ \t]*:|^[ \t]*[{?]", re.MULTILINE
+)
+NOT_A_SPEC_HELP = "pass a spec, which begins with `specc 1`, or a checkpoint directory"
+
+
+def _check_is_spec(source: Source, span: Span | None) -> None:
+    """Raise E0222 for a file, such as a config.json or a README.md, whose suffix and content are
+    those of another format.
+    """
+    path = Path(source.name)
+    if _has_spec_content(path.suffix.lower(), source.text):
+        return
+    help = NOT_A_SPEC_HELP
+    if path.name == CONFIG_FILE_NAME:
+        help = f"pass the directory that contains it: `{escape_text(path.parent)}`"
+    raise_error("E0222", f"`{escape_text(source.name)}` is not a spec", span, helps=[help])
+
+
+def _has_spec_content(suffix: str, text: str) -> bool:
+    """Return False if a text in a file with the suffix `suffix` cannot be a spec."""
+    match suffix:
+        case ".json":
+            try:
+                keys = parse_strict_json(text, NO_LIMITS)
+            except ValueError:  # the parser of the spec reports the position
+                return True
+            return not isinstance(keys, dict) or bool({"specc", "extends"} & keys.keys())
+        case ".yaml" | ".yml":
+            return not text.strip() or YAML_SPEC_KEY.search(text) is not None
+        case "" | ".specc":
+            return True
+    return detect_syntax_of_content(text) is not None
 
 
 @lru_cache(maxsize=256)

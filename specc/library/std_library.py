@@ -17,7 +17,7 @@ from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import build_module
 from specc.io.file_type_detection import identify_other_file_format
-from specc.io.safe_read import UnreadableFileError, open_regular_file
+from specc.io.safe_read import UnreadableFileError, open_regular_file, suggest_similar_path
 from specc.syntax import ast
 from specc.syntax.ast import FIELD_NAMES, NODE_CLASSES
 from specc.syntax.dsl import dsl_lexer
@@ -36,8 +36,9 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
             # one byte beyond the size limit is enough to detect E0109
             data = file.read(dsl_lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFileError as error:
+        helps = suggest_similar_path(path, lambda p: p.suffix == path.suffix, display_name)
         title = f"the spec file `{display_name}` cannot be read: {error.reason}"
-        raise_error("E0802", title, span, helps=["check the path"])
+        raise_error("E0802", title, span, helps=helps or ["check the path"])
     except OSError as error:
         raise_error(
             "E0802",

@@ -52,6 +52,11 @@ def convert_input(value: object, name: str) -> object:
     return array.tolist() if _is_string_column(array) else array
 
 
+TOKENIZER_HELP = (
+    "to pass text, put tokenizer.json into the checkpoint directory and compile the model again"
+)
+
+
 def convert_to_array(value: object, name: str, *, pad_left: bool = False) -> Array:
     """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid.
     If `pad_left` is True, the help text shows lists padded on the left.
@@ -67,6 +72,12 @@ def convert_to_array(value: object, name: str, *, pad_left: bool = False) -> Arr
             f"unsupported type {type(value).__name__} of the value of `{escape_text(name)}`",
             notes=["pass an array, a list of numbers, or a string"],
             helps=[fix],
+        )
+    if isinstance(value, str):
+        raise_error(
+            "E0906",
+            f"the input `{escape_text(name)}` takes numbers, not text",
+            helps=["pass an array or a list of numbers", TOKENIZER_HELP],
         )
     return convert_nested_lists(value, f"the value of `{name}`", pad_left=pad_left)
 

@@ -13,8 +13,7 @@ from specc.artifact.package_index_and_format_versions import INDEX_FILE, read_pa
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, render_html_table
-from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.io.safe_read import Closeable, escape_text
+from specc.io.safe_read import Closeable, escape_text, suggest_similar_path
 from specc.ir.array import Array
 from specc.preprocessing.tasks import Task
 from specc.runtime.generation_stream_and_results import GenerationStream
@@ -246,6 +245,11 @@ def get_model_task(model: InferenceModel) -> Task | None:
     return None if has_no_full_forward else model.default_model.manifest.preprocessing.task
 
 
+def get_spec_sources(model: InferenceModel) -> Mapping[str, str]:
+    """Return the spec files of a model, by name."""
+    return (model.package.index if model.package else model.default_model.manifest).sources
+
+
 def has_batch_shared_scales(model: InferenceModel) -> bool:
     """Return True if activation scales are per-tensor, so that batch elements share them."""
     package = model.package
@@ -309,19 +313,19 @@ def open_compiled_model(
 
 def _raise_missing_model(path: Path) -> NoReturn:
     """Raise E0802, and suggest a model with a similar name in the same directory."""
-    try:
-        siblings = sorted(path.parent.iterdir())
-    except (OSError, ValueError):  # the parent path is not a readable directory
-        siblings = []
-    models = {p.name for p in siblings if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
     # also try the path with the suffix `.onnx`, because users often omit the suffix
-    similar = find_similar_name(path.name, models) or find_similar_name(f"{path.name}.onnx", models)
-    helps = [format_suggestion(escape_text(path.with_name(similar)))] if similar else []
+    with_suffix = path.parent / f"{path.name}.onnx"
+    helps = suggest_similar_path(path, _is_model) or suggest_similar_path(with_suffix, _is_model)
     raise_error(
         "E0802",
         f"cannot read the model `{escape_text(path)}`: no such file or directory",
         helps=helps or ["compile a spec first: `specc compile SPEC -o FILE`"],
     )
+
+
+def _is_model(path: Path) -> bool:
+    """Return True for a path of a model file or package."""
+    return path.suffix == ".onnx" or (path / INDEX_FILE).is_file()
 
 
 def _raise_not_generative(model: InferenceModel) -> NoReturn:

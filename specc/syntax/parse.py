@@ -42,10 +42,9 @@ def detect_syntax(source: Source) -> Syntax:
     first word contradict each other.
     """
     suffix = PurePath(source.name).suffix.lower()
-    leading_blanks = LEADING_BLANKS.match(source.text)
-    start = leading_blanks.end() if leading_blanks else 0
+    start = _find_start(source.text)
     by_name = SYNTAX_BY_SUFFIX.get(suffix)
-    by_content = _detect_syntax_of_start(source.text, start)
+    by_content = detect_syntax_of_content(source.text)
     # if a .specc file begins with `model: x`, the DSL parser would only report the colon
     if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
@@ -54,8 +53,15 @@ def detect_syntax(source: Source) -> Syntax:
     return by_name or by_content or "specc"
 
 
-def _detect_syntax_of_start(text: str, start: int) -> Syntax | None:
-    """Return the syntax of the text at `start`, or None if it is ambiguous."""
+def _find_start(text: str) -> int:
+    """Return the offset of the first character after blank lines and comments."""
+    leading_blanks = LEADING_BLANKS.match(text)
+    return leading_blanks.end() if leading_blanks else 0
+
+
+def detect_syntax_of_content(text: str) -> Syntax | None:
+    """Return the syntax of a text by its first word, or None if it is ambiguous."""
+    start = _find_start(text)
     if YAML_START.match(text, start):
         return "yaml"
     return "specc" if DSL_START.match(text, start) else None

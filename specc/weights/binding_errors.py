@@ -309,15 +309,22 @@ def _suggest_shape_fix(group: Sequence[TensorMismatch]) -> str:
             )
     elif len(shape) == 2 and shape[::-1] == expected:
         return "the axes of the result are swapped; add or remove `transpose` in the rule"
-    return _suggest_axis_fix(shape, expected)
+    return _suggest_axis_fix(group[0].parameter, shape)
 
 
-def _suggest_axis_fix(shape: Shape, expected: Shape) -> str:
+def _suggest_axis_fix(parameter: ModelParameter, shape: Shape) -> str:
     """Suggest a fix if the shape differs in a single axis, or suggest other weight files."""
+    expected = parameter.shape
     if len(shape) == len(expected):
         different_axes = [a for a in range(len(shape)) if shape[a] != expected[a]]
         if len(different_axes) == 1:
             axis = different_axes[0]
+            find_keys = parameter.find_config_keys
+            if keys := find_keys(parameter.name, axis) if find_keys else "":
+                return (
+                    f"axis {axis} is {shape[axis]} in the checkpoint, but {expected[axis]} "
+                    f"according to {keys} in config.json; correct config.json"
+                )
             return (
                 f"axis {axis} is {shape[axis]} in the checkpoint and {expected[axis]} in the spec; "
                 "compare the config values of its shape with config.json"

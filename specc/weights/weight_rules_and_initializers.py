@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
@@ -17,7 +17,8 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 class ModelParameter:
     """A parameter of the model. `origin` describes, for messages, the call that declares the
     parameter and where its shape comes from. `config_names` are the config values that determine
-    the axis sizes, or "".
+    the axis sizes, or "". `find_config_keys` returns the keys of config.json that determine the
+    size of an axis of a parameter, such as "`hidden_size`".
     """
 
     name: str
@@ -26,6 +27,9 @@ class ModelParameter:
     span: Span | None = None
     origin: str = ""
     config_names: tuple[str, ...] = ()
+    find_config_keys: Callable[[str, int], str] | None = field(
+        default=None, compare=False, repr=False
+    )
 
 
 ParameterMap: TypeAlias = Mapping[str, ModelParameter]

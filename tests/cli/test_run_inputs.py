@@ -187,3 +187,49 @@ def test_example_for_a_missing_input_omits_the_generated_input(
     assert example in capsys.readouterr().err
     assert main(["run", package, "--graph", "score"]) == 1
     assert f'{example[:-1]} target="[[1, 2, 3]]"`' in capsys.readouterr().err
+
+
+GENERATOR = """specc 1
+model g
+
+dims batch, n
+
+reading {
+  ids = text(bytes())
+}
+
+graph g(ids: int[batch, n]) -> (logits: float[batch, n, 256]) {
+  return linear(embedding(ids, size=256, dim=2) @ table, out=256) @ head
+}
+
+generate text of ids from logits { max_tokens = 2 }
+"""
+
+
+def test_notes_explain_generation_and_text_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hello.txt").write_text("hello")
+    for name, text in (("m", TEXT), ("g", GENERATOR)):
+        Path(f"{name}.specc").write_text(text)
+        specc.compile(f"{name}.specc", f"{name}.onnx", init=0)
+
+    def run(*words: str) -> str:
+        assert main(["run", *words]) == 0
+        return capsys.readouterr().err
+
+    assert "add `--max-tokens N`" in run("g.onnx", "hello")
+    for words in (["m.onnx", "hello"], ["g.onnx", "a", "--max-tokens", "1"]):
+        assert "--max-tokens N" not in run(*words)
+    assert "--max-tokens N" not in run("g.onnx", "a", "-o", "out.npz")
+    assert "to read the lines of the file, write `@hello.txt`" in run("m.onnx", "hello.txt")
+    assert "hello.txt" not in run("m.onnx", "@hello.txt")
+
+
+def test_text_for_a_model_without_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(TEXT.replace("reading {\n  ids = text(bytes())\n}\n", ""))
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
+    with specc.load(tmp_path / "m.onnx") as model, pytest.raises(SpeccError) as caught:
+        model.run(ids="hello")
+    assert "tokenizer.json" in str(caught.value)

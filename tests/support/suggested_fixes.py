@@ -9,7 +9,8 @@ help that are not text of a spec.
 OTHER_ADVICE = {
     "specc list", "specc show", "specc doc linear", "specc list specs", "specc list types", "--init-missing 0", "--init-missing", "specc convert", "git lfs pull", "a and b", ": ", "(name: type, …)",
     "extends …", "--config DIR", "--quantize int8", "--baseline MODEL", "theta: …", "width: …", "the 0.418 0.24968", "specc check",
-    "--graph sentence_embeddings",
+    "--graph sentence_embeddings", "specc 1",
+    "--graphs all", 'graphs="all"', "hf:ck/lama", "specc check SPEC --config ck", "--set width=…",
 }  # fmt: skip
 """Commands, replaced text, and changes of another file or command line."""
 
@@ -213,6 +214,11 @@ APPLIED_FIXES: dict[str, list[tuple[str, str, str]]] = {
         ("graph name(x: float[n]) -> (y: float[n]) { … }", "block", "dims n\ngraph name(x: float[n]) -> (y: float[n]) { return x }\nblock"),
     ],
     "E0220-no-type": [("width: int = 8", "width = 8", "width: int = 8")],
+    "E0302-argument": [("out=vocab", "out=d", "out=vocab")],
+    "E0302-declared": [
+        ("out=width", "out=width + 1", "out=width"),
+        ("width + 1", "y: float[batch, n, width]", "y: float[batch, n, width + 1]"),
+    ],
     "E0302-axis-missing": [
         ("insert(first, axis=1)", "x + first", "x + insert(first, axis=1)"),
         ("insert(insert(scale, axis=1), axis=2)", "x * scale", "x * insert(insert(scale, axis=1), axis=2)"),

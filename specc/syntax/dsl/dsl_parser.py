@@ -56,7 +56,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     lexer_result = tokenize_fragment(fragment, table.keywords)
     # raise lexer errors first, because invalid characters were replaced before parsing
     if lexer_result.errors:
-        raise SpeccError(*truncate_diagnostics(lexer_result.errors))
+        raise SpeccError(*_select_lexer_errors(lexer_result, start.symbol))
     builder = AstBuilder(fragment, lexer_result.tokens, lexer_result.comments)
 
     def make_limit_error(code: str, first: int) -> Diagnostic:
@@ -82,6 +82,18 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
         raise SpeccError(*truncate_diagnostics(builder.errors))
     # the value of a start symbol is always the result of its own callback
     return cast(T, value)
+
+
+def _select_lexer_errors(lexer_result: LexerResult, start_symbol: str) -> list[Diagnostic]:
+    """Return the first 20 errors, or only the first error of a file without a version line, which
+    is probably not a spec.
+    """
+    errors = truncate_diagnostics(lexer_result.errors)
+    has_version = [t.kind for t in lexer_result.tokens[:2]] == ["SPECC", "NUMBER"]
+    if has_version or start_symbol != FILE.symbol:
+        return errors
+    help = "a spec begins with the line `specc 1`; if this is another file, pass the spec"
+    return [replace(errors[0], helps=(*errors[0].helps, help))]
 
 
 def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[int]:

@@ -17,7 +17,13 @@ from specc.io.atomic_write import write_file_atomically
 from specc.io.file_type_detection import PRODUCER_NAME, identify_other_file_format
 from specc.io.output_paths import WEIGHTS_OUTPUT, resolve_output_path
 from specc.io.platform_and_signals import read_at_offset, read_into_buffer
-from specc.io.safe_read import Closeable, UnreadableFileError, escape_text, open_regular_file
+from specc.io.safe_read import (
+    Closeable,
+    UnreadableFileError,
+    escape_text,
+    open_regular_file,
+    suggest_similar_path,
+)
 from specc.ir.array import Array
 from specc.weights.formats.safetensors_header import (
     DTYPE_BITS,
@@ -172,14 +178,15 @@ def open_weights_file(path: Path) -> int:
     try:
         return open_regular_file(path)
     except UnreadableFileError as error:
+        helps = ["download the file again"] if path.is_symlink() else []
+        helps += suggest_similar_path(
+            path, lambda p: p.suffix == path.suffix and (path.suffix != "" or p.is_dir())
+        )
+        helps += ["check the path, which is relative to the working directory"]
         raise_error(
             "E0802",
             f"cannot read the weights `{escape_text(path)}`: {error.reason}",
-            helps=[
-                "download the file again"
-                if path.is_symlink()
-                else "check the path, which is relative to the working directory"
-            ],
+            helps=helps[:1],
         )
 
 
