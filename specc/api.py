@@ -13,7 +13,7 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import spec_check_and_elaboration as driver
-from specc.driver.compile_model_and_graph_selection import compile_model
+from specc.driver.compile_model_and_graph_selection import check_checkpoint_weights, compile_model
 from specc.driver.compile_options import ARGUMENT_KINDS, build_compile_options, parse_graph_names
 from specc.driver.option_kinds import check_argument_kinds
 from specc.driver.output_files_and_compile_report import CompileReport
@@ -43,12 +43,7 @@ def check(
     check_argument_kinds(ARGUMENT_KINDS, {"spec": spec, "config": config, "set": set})
     loaded = open_spec_argument(spec, config=config, config_values=set)
     check_result = driver.check_spec(loaded)
-    if not loaded.checkpoint:
-        return check_result
-    # import here, because a spec without weights does not need the readers of weight files
-    from specc.driver.compile_model_and_graph_selection import check_checkpoint_weights
-
-    return check_checkpoint_weights(loaded, check_result)
+    return check_checkpoint_weights(loaded, check_result) if loaded.checkpoint else check_result
 
 
 @translate_errors_to_spec_syntax()

@@ -288,9 +288,7 @@ def _iterate_field_keys(expression: str, program: Program, config: JsonObject) -
             yield from _iterate_keys_of_field(fields[path], program, config)
 
 
-def _iterate_keys_of_field(
-    entry: ast.Field, program: Program, config: JsonObject
-) -> Iterator[str]:
+def _iterate_keys_of_field(entry: ast.Field, program: Program, config: JsonObject) -> Iterator[str]:
     """Yield the key of `config` that provides a field, or the keys of the fields in its default."""
     keys = [s.value for s in entry.sources if isinstance(s, ast.StringLiteral)]
     if key := next(filter(config.find_non_null, keys), ""):

@@ -67,7 +67,7 @@ def is_generative(path: Path) -> bool:
     if not path.is_dir():
         items = read_spec_file(path, str(path)).items
         return any(isinstance(item, ast.GenerateSection) for item in items)
-    names = str(load_config_json(path).to_plain().get("architectures"))
+    names = str(load_config_json(path).to_python().get("architectures"))
     return any(f"{suffix}'" in names for suffix in GENERATIVE_CLASS_SUFFIXES)
 
 
