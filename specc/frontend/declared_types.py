@@ -1,6 +1,5 @@
 """Check values against declared types, and bind the dimension names in declared tensor types."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -32,6 +31,7 @@ from specc.frontend.shape_and_type_errors import (
     FOREIGN_TENSOR_TYPES,
     FOREIGN_TYPES,
     make_undeclared_dim_error,
+    suggest_declared_length,
     suggest_dtype_conversion,
     suggest_tensor_expression,
 )
@@ -363,23 +363,9 @@ class _TypeMatcher:
                 f"{description} has length {actual}, but {expected}",
                 Label.from_span(value_span, f"this is {describe_value(self.tensor)}"),
                 tuple({lab.span: lab for lab in labels}.values()),
-                helps=self._suggest_captured_length(expr)
-                or self._suggest_declared_length(text, actual),
+                helps=self._suggest_captured_length(expr) or suggest_declared_length(text, actual),
             )
         )
-
-    def _suggest_declared_length(self, declared: str, actual: Dim) -> tuple[str, ...]:
-        """Return a help message to change the argument that determines the actual length, or the
-        declared length. Return no help if no argument is the actual length.
-        """
-        origin = actual.origin.span if actual.origin else None
-        if declared == str(actual) or origin is None:
-            return ()
-        text = origin.source.text
-        argument = re.search(r"\w+=\Z", text[max(0, origin.start - 40) : origin.start])
-        if argument is None or not text.startswith((",", ")"), origin.end):
-            return ()
-        return (f"write `{argument[0]}{declared}`, or declare the length as `{actual}`",)
 
     def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
         """Return help messages for a declared type that uses the dimension `expr` of `dims`."""

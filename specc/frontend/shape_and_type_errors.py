@@ -1,5 +1,6 @@
 """Explain mismatched operand shapes (E0301, E0302) and values of the wrong type, with fixes."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -100,6 +101,20 @@ def suggest_dtype_conversion(actual: Type, declared_name: str, span: Span | None
             zero = "0.0" if KIND_BY_DTYPE[actual.dtype] == "f" else "0"
             return [f"compare it, for example `{name} != {zero}`"]
     return []
+
+
+def suggest_declared_length(declared: str, actual: Dim) -> tuple[str, ...]:
+    """Return a help message to change the argument that determines the actual length, or the
+    declared length. Return no help if no argument is the actual length.
+    """
+    origin = actual.origin.span if actual.origin else None
+    if declared == str(actual) or origin is None:
+        return ()
+    text = origin.source.text
+    argument = re.search(r"\w+=\Z", text[max(0, origin.start - 40) : origin.start])
+    if argument is None or not text.startswith((",", ")"), origin.end):
+        return ()
+    return (f"write `{argument[0]}{declared}`, or declare the length as `{actual}`",)
 
 
 @dataclass(frozen=True, slots=True)
