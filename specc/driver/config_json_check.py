@@ -8,8 +8,8 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.config_json_parser import WHOLE_OBJECT, JsonMember, JsonObject, JsonScalar
 from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_read_options, read_rope_config
+from specc.frontend.json_parser_with_spans import WHOLE_OBJECT, JsonMember, JsonObject, JsonScalar
 from specc.frontend.rope_frequencies import get_max_rope_length
 from specc.frontend.spec_modules import Program
 from specc.frontend.symbolic_check import FIELD_PATH, check_spec_symbolically

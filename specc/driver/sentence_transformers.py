@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Source, raise_error
-from specc.frontend.config_json_parser import JsonMember, JsonObject
 from specc.frontend.generate_stream_and_reading_sections import list_graphs
+from specc.frontend.json_parser_with_spans import JsonMember, JsonObject
 from specc.frontend.spec_modules import Program
 from specc.huggingface.audio_and_ctc_processor_files import (
     ENCODER_PART,

@@ -14,9 +14,9 @@ from specc.driver.config_json_check import warn_about_unread_keys
 from specc.driver.spec_loader import LoadedSpec, open_spec_argument
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section_and_load_transforms import mark_tied_weights
-from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.generate_stream_and_reading_sections import value_to_json
+from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.spec_modules import Program, build_program, collect_field_paths
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import select_used_spec_alternatives

@@ -18,8 +18,8 @@ from specc.driver.sentence_transformers import (
     find_encoder_directory,
     nest_encoder_config,
 )
-from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.config_values import ConfigReadOptions
+from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.spec_inheritance_and_config_overrides import (
     iterate_config_literals,
     parse_config_settings,

@@ -6,11 +6,11 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Origin, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
 from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, SpecNamespace
 from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext, StepBudget
 from specc.frontend.hf_config import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS, read_hf_config_field
+from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.elaboration_limits_and_errors import ErrorLog, StepBudget, count_value_items
+from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.spec_values import (
     ERROR_VALUE,
     EvalResult,

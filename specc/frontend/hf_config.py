@@ -6,7 +6,9 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.config_json_parser import (
+from specc.frontend.elaboration_context import LexicalScope
+from specc.frontend.hf_rope_scaling import read_rope_config
+from specc.frontend.json_parser_with_spans import (
     JsonList,
     JsonMember,
     JsonNode,
@@ -14,8 +16,6 @@ from specc.frontend.config_json_parser import (
     JsonScalar,
     get_finite_number,
 )
-from specc.frontend.elaboration_context import LexicalScope
-from specc.frontend.hf_rope_scaling import read_rope_config
 from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_kind
 from specc.frontend.spec_values import (
     MISSING,

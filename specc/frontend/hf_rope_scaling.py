@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.frontend.config_json_parser import (
+from specc.frontend.json_parser_with_spans import (
     JsonList,
     JsonMember,
     JsonObject,

@@ -10,7 +10,6 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.builtins.registry import BUILTINS
-from specc.frontend.config_json_parser import JsonObject
 from specc.frontend.declared_types import is_function_type
 from specc.frontend.elaboration_context import LexicalScope, SpecNamespace, join_weight_path
 from specc.frontend.foreign_names_and_options import (
@@ -18,6 +17,7 @@ from specc.frontend.foreign_names_and_options import (
     suggest_builtin_for_qualified_name,
     suggest_foreign_replacement,
 )
+from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.spec_values import (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.frontend.config_json_parser import JsonObject
+from specc.frontend.json_parser_with_spans import JsonObject
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
-from specc.frontend.config_json_parser import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, join_weight_path
+from specc.frontend.json_parser_with_spans import JsonMember, JsonObject, JsonScalar
 from specc.frontend.spec_inheritance_and_config_overrides import ConfigAssignment
 from specc.frontend.spec_modules import Program, SubmodelSpec
 from specc.frontend.spec_values import ChoiceValue, Record, SpecValue

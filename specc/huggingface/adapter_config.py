@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.frontend.config_json_parser import JsonMember, JsonObject, get_finite_number
+from specc.frontend.json_parser_with_spans import JsonMember, JsonObject, get_finite_number
 from specc.io.safe_read import escape_text
 from specc.library.spec_file_lookup import load_config_json
 from specc.weights.checkpoint_files import reject_pickle

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specc.diagnostics.diagnostic import Source
-from specc.frontend.config_json_parser import JsonObject, parse_config_json
+from specc.frontend.json_parser_with_spans import JsonObject, parse_config_json
 from specc.huggingface.audio_and_ctc_processor_files import get_list
 from specc.huggingface.tokenizer_config import ADDED_TOKEN_KEYS, apply_tokenizer_settings
 from specc.io.safe_read import escape_text

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Span
-from specc.frontend.config_json_parser import JsonObject
+from specc.frontend.json_parser_with_spans import JsonObject
 from specc.huggingface.audio_and_ctc_processor_files import (
     PREPROCESSOR,
     PROCESSOR,

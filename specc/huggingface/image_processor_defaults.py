@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
-from specc.frontend.config_json_parser import JsonList, JsonMember, JsonObject, get_finite_number
+from specc.frontend.json_parser_with_spans import (
+    JsonList,
+    JsonMember,
+    JsonObject,
+    get_finite_number,
+)
 from specc.io.json_io import get_exact_integer
 from specc.io.safe_read import escape_text
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Source, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.frontend.config_json_parser import JsonList, JsonMember, JsonObject, JsonScalar
 from specc.frontend.generate_stream_and_reading_sections import list_graphs
+from specc.frontend.json_parser_with_spans import JsonList, JsonMember, JsonObject, JsonScalar
 from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
 from specc.io.file_type_detection import is_gguf_path

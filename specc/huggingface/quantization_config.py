@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.frontend.config_json_parser import JsonMember, JsonObject
+from specc.frontend.json_parser_with_spans import JsonMember, JsonObject
 from specc.huggingface.audio_and_ctc_processor_files import get_object
 from specc.io.json_io import Json
 from specc.io.safe_read import escape_text

@@ -10,8 +10,12 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.diagnostics.suggest import find_similar_name, suggest_similar_name
-from specc.frontend.config_json_parser import JsonObject, decode_config_source, parse_config_json
 from specc.frontend.elaboration_context import SpecNamespace
+from specc.frontend.json_parser_with_spans import (
+    JsonObject,
+    decode_config_source,
+    parse_config_json,
+)
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read
 from specc.io.json_io import NO_LIMITS, parse_strict_json

@@ -10,8 +10,8 @@ import pytest
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_check_and_elaboration import check_spec
 from specc.driver.spec_loader import open_spec
-from specc.frontend.config_json_parser import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReadOptions
+from specc.frontend.json_parser_with_spans import decode_config_source, parse_config_json
 from specc.frontend.rope_frequencies import compute_rope_frequencies
 from specc.frontend.spec_modules import build_module, build_program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config

@@ -11,8 +11,8 @@ from support.parameter_sweeps import sample_sweep
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_check_and_elaboration import check_spec
 from specc.driver.spec_loader import LoadedSpec, open_spec
-from specc.frontend.config_json_parser import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReadOptions
+from specc.frontend.json_parser_with_spans import decode_config_source, parse_config_json
 from specc.frontend.spec_modules import collect_field_paths
 from specc.syntax import ast
 

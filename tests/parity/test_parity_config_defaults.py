@@ -17,9 +17,9 @@ from transformers import CONFIG_MAPPING
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.config_json_check import warn_about_unread_keys
-from specc.frontend.config_json_parser import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.generate_stream_and_reading_sections import value_to_json
+from specc.frontend.json_parser_with_spans import decode_config_source, parse_config_json
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import select_used_spec_alternatives

@@ -26,14 +26,14 @@ from specc_onnx.lower.blocked_attention_slices import (
     emit_position_slice,
     emit_recomputed_slice,
 )
-from specc_onnx.lower.dense_attention import (
+from specc_onnx.lower.dynamic_shapes import assume_nonempty
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.fused_and_decomposed_attention import (
     AttentionOperands,
     emit_dense_attention,
     emit_masked_softmax,
     emit_output_per_head,
 )
-from specc_onnx.lower.dynamic_shapes import assume_nonempty
-from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.predictive_local_attention import (

@@ -29,7 +29,9 @@ from specc_onnx.lower.blocked_attention_slices import (
     emit_recomputed_mask,
     slice_attention_operands,
 )
-from specc_onnx.lower.dense_attention import (
+from specc_onnx.lower.dynamic_shapes import assume_nonempty, bind_dim_size
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.fused_and_decomposed_attention import (
     AttentionOperands,
     AttentionResult,
     can_fuse_attention,
@@ -37,8 +39,6 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     find_packed_heads,
 )
-from specc_onnx.lower.dynamic_shapes import assume_nonempty, bind_dim_size
-from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_count_nonzero, emit_full
 from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph, make_branch

@@ -17,12 +17,12 @@ from specc.ir.graph import Graph, GraphBuilder, Node, Value
 from specc.ir.loop_dependence import find_op_dependences
 from specc.ir.op import Op
 from specc.ir.types import EMPTY_INTERVAL, Interval, ShapeError, Type
-from specc_onnx.lower.dense_attention import (
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.fused_and_decomposed_attention import (
     AttentionOperands,
     can_fuse_attention,
     find_packed_heads,
 )
-from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower_nodes
 

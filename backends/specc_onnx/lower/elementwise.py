@@ -1,15 +1,18 @@
-"""Lower pointwise functions, and arithmetic where ONNX differs from the IR.
+"""Lower elementwise ops: functions, arithmetic, comparisons, logical ops and casts.
 
 ONNX Runtime computes integer `Pow`, `Min`, `Max` and `Sign` in floats or 32 bits, and crashes for
-`Mod` of the minimum integer by -1. docs/language.md defines the expected results.
+`Mod` of the minimum integer by -1. Casts of out-of-range values differ between CPU architectures.
+docs/language.md defines the expected results.
 """
 
 import math
 from collections.abc import Callable, Mapping
 
 from specc.ir import ops
+from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.indexing import is_nonnegative_value
+from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 
@@ -19,6 +22,23 @@ EXACT_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
 """The ONNX operators of functions that ONNX Runtime computes exactly for integers."""
 FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
 """The ONNX operators of functions of floats that lower to a single operator."""
+COMPARE_OPERATORS = {
+    "eq": "Equal",
+    "ne": "Equal",
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "gt": "Greater",
+    "ge": "GreaterOrEqual",
+}
+
+lower.add_rules(
+    {
+        ops.And: lambda op, g, left, right: left & right,
+        ops.Or: lambda op, g, left, right: left | right,
+        ops.Not: lambda op, g, x: ~x,
+        ops.Where: lambda op, g, condition, x, y: condition.if_else(x, y),
+    }
+)
 
 
 @lower
@@ -240,3 +260,32 @@ FUNCTION_FORMULAS: Mapping[str, Callable[[OnnxValue], OnnxValue]] = {
     "log1p": emit_log1p,
 }
 """Emitters of pointwise functions without an ONNX operator."""
+
+
+@lower
+def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> OnnxValue:
+    """Lower a comparison to one operator, or to several operators for `ne` and `same_group`."""
+    if op.fn == "same_group":
+        is_positive = left > 0
+        return left.equals(right) & is_positive
+    result = left.emit_node(COMPARE_OPERATORS[op.fn], right)
+    return ~result if op.fn == "ne" else result
+
+
+@lower
+def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
+    """Emit a `Cast` in which out-of-range floats saturate to the limits of integer types."""
+    # a weight that is stored in the target type needs no cast
+    stored_weight = g.values.narrow_weights.get(x.name)
+    if stored_weight is not None and stored_weight.dtype == op.to:
+        return stored_weight
+    if op.to in INTEGER_DTYPES and x.dtype in FLOAT_DTYPES:
+        return emit_float_to_integer(x, op.to)
+    return x.cast(op.to)
+
+
+def emit_float_to_integer(x: OnnxValue, dtype: str) -> OnnxValue:
+    """Emit a cast that truncates towards zero. NaN becomes 0, and out-of-range values saturate."""
+    lowest, highest = (x.g.emit_constant(limit, x.dtype) for limit in FLOAT32_INTEGER_RANGES[dtype])
+    x_without_nan = x.emit_node("IsNaN").if_else(0, x)
+    return x_without_nan.emit_node("Clip", lowest, highest).cast(dtype)

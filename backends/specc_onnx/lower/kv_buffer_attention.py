@@ -19,8 +19,8 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.model_definition import DecodeState, KVCacheNames
 from specc.ir.target import Target
 from specc.ir.types import Type
-from specc_onnx.lower.dense_attention import emit_combined_mask, emit_split_heads
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
+from specc_onnx.lower.fused_and_decomposed_attention import emit_combined_mask, emit_split_heads
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import count_users
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_arange, emit_full, is_always_true

@@ -19,9 +19,9 @@ from specc_onnx.lower.blocked_attention_slices import (
     emit_position_slice,
     emit_recomputed_slice,
 )
-from specc_onnx.lower.dense_attention import emit_masked_softmax
 from specc_onnx.lower.dynamic_shapes import bind_dim_size
 from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.fused_and_decomposed_attention import emit_masked_softmax
 from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_matmul, emit_reduce
 from specc_onnx.lower.subgraphs import emit_if

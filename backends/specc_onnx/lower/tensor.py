@@ -1,9 +1,8 @@
-"""Lower elementwise ops, reductions, reshapes, padding and `Einsum`.
+"""Lower reductions, reshapes, concatenation, padding and `Einsum`.
 
 ONNX's `Einsum` is used only for a repeated axis in one term, because ONNX Runtime 1.31 crashes in
 `Einsum` if an axis is empty. Other einsums are lowered to Transpose, Reshape and MatMul. ONNX
-Runtime computes integer `ReduceSum` in floats, and casts out-of-range values differently on each
-CPU architecture.
+Runtime computes integer `ReduceSum` in floats.
 """
 
 import string
@@ -13,11 +12,9 @@ from dataclasses import dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim, mod_dims, multiply_dims
 from specc.ir.graph import Node, Value
-from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_onnx.lower.elementwise import INTEGER_DTYPES
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.indexing import VALUE_PRESERVING_OPS, emit_stable_top_k, is_index_value
-from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.reshape_reduce_and_matmul import (
@@ -37,10 +34,6 @@ lower.add_rules(
         ops.Range: lambda op, g: emit_arange(g, op.length),
         ops.Extent: lambda op, g, x: emit_arange(g, x.shape[op.axis]),
         ops.Size: lambda op, g: g.emit_length(op.length),
-        ops.And: lambda op, g, left, right: left & right,
-        ops.Or: lambda op, g, left, right: left | right,
-        ops.Not: lambda op, g, x: ~x,
-        ops.Where: lambda op, g, condition, x, y: condition.if_else(x, y),
         ops.Split: lambda op, g, x: emit_reshape(x, g.site.types[0].shape),
         ops.Insert: lambda op, g, x: x.unsqueeze(op.axis),
         ops.Squeeze: lambda op, g, x: x.squeeze(op.axis),
@@ -48,38 +41,6 @@ lower.add_rules(
         ops.MatMul: lambda op, g, left, right: emit_matmul(left, right),
     }
 )
-
-
-COMPARE_OPERATORS = {
-    "eq": "Equal",
-    "ne": "Equal",
-    "lt": "Less",
-    "le": "LessOrEqual",
-    "gt": "Greater",
-    "ge": "GreaterOrEqual",
-}
-
-
-@lower
-def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> OnnxValue:
-    """Lower a comparison to one operator, or to several operators for `ne` and `same_group`."""
-    if op.fn == "same_group":
-        is_positive = left > 0
-        return left.equals(right) & is_positive
-    result = left.emit_node(COMPARE_OPERATORS[op.fn], right)
-    return ~result if op.fn == "ne" else result
-
-
-@lower
-def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit a `Cast` in which out-of-range floats saturate to the limits of integer types."""
-    # a weight that is stored in the target type needs no cast
-    stored_weight = g.values.narrow_weights.get(x.name)
-    if stored_weight is not None and stored_weight.dtype == op.to:
-        return stored_weight
-    if op.to in INTEGER_DTYPES and x.dtype in FLOAT_DTYPES:
-        return emit_float_to_integer(x, op.to)
-    return x.cast(op.to)
 
 
 @lower
@@ -312,14 +273,6 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
     value = g.emit_constant(op.value, x.dtype) if op.mode == "constant" else None
     all_widths = g.emit_node("Concat", *widths, axis=0)
     return x.emit_node("Pad", all_widths, value, mode=op.mode)
-
-
-def emit_float_to_integer(x: OnnxValue, dtype: str) -> OnnxValue:
-    """Emit a cast that truncates towards zero. NaN becomes 0, and out-of-range values saturate."""
-    lowest, highest = (x.g.emit_constant(limit, x.dtype) for limit in FLOAT32_INTEGER_RANGES[dtype])
-    # Casts of out-of-range values differ between CPU architectures.
-    x_without_nan = x.emit_node("IsNaN").if_else(0, x)
-    return x_without_nan.emit_node("Clip", lowest, highest).cast(dtype)
 
 
 def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:

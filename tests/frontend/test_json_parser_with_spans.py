@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import specc
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
-from specc.frontend.config_json_parser import (
+from specc.frontend.json_parser_with_spans import (
     JsonList,
     JsonObject,
     JsonScalar,
