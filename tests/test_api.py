@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.golden_cases import encode_safetensors
 
 import specc
+from specc.cli.main import main
 
 SMALL = {
     "vocab": 17,
@@ -170,3 +172,43 @@ def test_strings_in_a_list_are_config_values(tmp_path: Path) -> None:
     }
     made = specc.compile("qwen2", tmp_path / "m.onnx", init=0, set={**small, "layer_types": types})
     assert made.model.config["layer_types"] == types
+
+
+CLASSIFIER = """specc 1
+model m
+config { expect "model_type" in (small)  width: int from "hidden_size" = 4 }
+dims batch, n
+graph base(x: float[batch, n, width]) -> (y: float[batch, n, width]) for SmallModel {
+  return linear(x, out=width) @ base
+}
+graph classes(x: float[batch, n, width]) -> (y: float[batch, n, 2]) for SmallClassifier {
+  return linear(linear(x, out=width) @ base, out=2) @ head
+}
+"""
+
+
+def test_check_compares_the_weights_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.specc").write_text(CLASSIFIER)
+    Path("ck").mkdir()
+    config = Path("ck/config.json")
+    weights = {"base.weight": [4, 4], "base.bias": [4]}
+    Path("ck/model.safetensors").write_bytes(encode_safetensors(weights))
+    config.write_text('{"model_type": "small", "architectures": ["SmallModel"], "hidden_size": 4}')
+    arguments = ["check", "ck", "--spec", "m.specc"]
+    assert main(arguments) == 0
+    assert "names and shapes of the weights match the checkpoint\n" in capsys.readouterr().out
+    # the head of a graph that the architecture does not name may be new
+    assert main([*arguments, "--graph", "classes"]) == 0
+    assert "no weights for the head" in capsys.readouterr().out
+    config.write_text(config.read_text().replace("4}", "6}"))
+    assert main(arguments) == 1
+    assert "6 according to `hidden_size` in config.json" in capsys.readouterr().err
+
+
+def test_check_of_a_checkpoint_of_a_built_in_spec(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 1}')
+    with pytest.raises(specc.SpeccError, match="E0518"):
+        specc.check(tmp_path)

@@ -17,7 +17,6 @@ from specc.syntax import ast
 
 MAX_TRIAL_VALUES = 4
 """Maximum number of trial values that `specc check` lists."""
-CHECKED_WEIGHTS_LINE = "names and shapes of the weights match the checkpoint"
 
 
 def add_check_arguments(parser: ArgumentParser) -> None:
@@ -45,7 +44,7 @@ def execute_check(args: Namespace) -> int:
     for line in (
         *_format_trials(check_result),
         *report.format_lines(),
-        *([CHECKED_WEIGHTS_LINE] if spec.checkpoint else []),
+        *check_result.remarks[len(spec.remarks) :],
         *_list_other_graphs(spec, model),
     ):
         terminal.print_result_line(f"  {line}")
@@ -67,7 +66,7 @@ def _report_to_json(
         "trial_values": _list_trial_values(check_result),
         "parameters": _count_parameters(check_result.model),
         "missing_config": [diagnostic.title for diagnostic in check_result.missing],
-        "notes": list(spec.remarks),
+        "notes": list(check_result.remarks),
         "axes": axes,
         "batch_axis": report.batch_symbol,
         "batch_independent": report.is_batch_independent,

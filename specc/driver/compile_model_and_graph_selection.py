@@ -106,13 +106,19 @@ def _check_decode_loop_support(job: CompileJob) -> None:
     )
 
 
+MATCHING_WEIGHTS = "names and shapes of the weights match the checkpoint"
+MATCHING_BASE_WEIGHTS = (
+    f"{MATCHING_WEIGHTS}, which has no weights for the head: compile with --init-missing 0"
+)
+
+
 def check_checkpoint_weights(
     spec: LoadedSpec, check_result: SpecCheckResult, graph: str = ""
 ) -> SpecCheckResult:
     """Check that a checkpoint directory, passed as the spec, has the parameters of the model with
-    the right shapes, and add the warnings to `check_result`. The headers of the weight files are
-    read, but no weights, unless a tied parameter is stored twice. The head of a graph that is not
-    the default, `graph`, may be missing.
+    the right shapes, and add warnings and a remark to `check_result`. The headers of the weight
+    files are read, but no weights, unless a tied parameter is stored twice. The head of a graph
+    that is not the default, `graph`, may be missing.
 
     Raise the errors of `specc compile`.
     """
@@ -126,7 +132,12 @@ def check_checkpoint_weights(
     with closing(values):
         warnings = get_binding_warnings(values)
     mismatches = [warning for warning in warnings if warning.code != "W0528"]
-    return replace(check_result, warnings=(*check_result.warnings, *mismatches))
+    remark = MATCHING_WEIGHTS if len(mismatches) == len(warnings) else MATCHING_BASE_WEIGHTS
+    return replace(
+        check_result,
+        warnings=(*check_result.warnings, *mismatches),
+        remarks=(*check_result.remarks, remark),
+    )
 
 
 def _suggest_check_of_config(error: SpeccError, directory: str) -> SpeccError:
