@@ -20,7 +20,7 @@ from specc.analysis.batch_independence import check_batch_independence
 from specc.analysis.causality import check_causality
 from specc.analysis.padding_check import can_padding_reach_outputs, check_padding
 from specc.analysis.time_dataflow import trace_time_dataflow as follow
-from specc.ir import dependence, ops
+from specc.ir import loop_dependence, ops
 from specc.ir.graph import Graph
 from specc.ir.signature import Signature
 from specc.ir.types import Interval
@@ -218,8 +218,8 @@ def test_a_planted_mistake_is_detected(
 ) -> None:
     """`first_seed` detected the mistake before."""
     plant_mistake(monkeypatch, name)
-    dependence.find_op_dependences.cache_clear()
+    loop_dependence.find_op_dependences.cache_clear()
     found = any(find_failure(seed) for seed in (first_seed, *range(GRAPHS)))
     monkeypatch.undo()
-    dependence.find_op_dependences.cache_clear()
+    loop_dependence.find_op_dependences.cache_clear()
     assert found

@@ -168,7 +168,8 @@ def list_all_bombs() -> dict[str, str]:
 
 CHECK_PROGRAM = """
 import resource, time
-from specc.driver.spec_loader import check_spec, open_spec
+from specc.driver.spec_check_and_elaboration import check_spec
+from specc.driver.spec_loader import open_spec
 from specc.frontend import elaboration_context, elaboration_limits_and_errors
 from specc.diagnostics.diagnostic import SpeccError
 import tempfile, pathlib
