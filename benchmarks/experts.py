@@ -12,7 +12,7 @@ import numpy as np
 import specc
 import specc_onnx
 from specc_onnx.ort_model import OrtModel
-from specc_onnx.ort_session import open_ort_model_bytes
+from specc_onnx.ort_session import open_serialized_ort_model
 
 WIDTH, HIDDEN = 512, 1024
 MIXTURES = ((8, 2), (64, 8))
@@ -85,7 +85,7 @@ def _open_sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]
         specc.compile(spec, path, set=sets, init=1, target="ort-cpu")
         if form != "all":
             path = _lower_with_unroll_limit(path, few)
-        found[form] = open_ort_model_bytes(path.read_bytes(), directory=path.parent, threads=2)
+        found[form] = open_serialized_ort_model(path.read_bytes(), directory=path.parent, threads=2)
     return found
 
 

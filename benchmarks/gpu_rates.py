@@ -21,7 +21,7 @@ import transformers
 
 import specc
 from specc.cli.main import main
-from specc.runtime.static_shapes import specialize_static_shapes
+from specc.runtime.static_shapes import specialize_to_static_shapes
 from specc_onnx.execution_providers import PROVIDER_DEVICES
 
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -302,7 +302,7 @@ def _prepare_cuda_graph(name: str, path: Path, plan: MeasurementPlan) -> Prepare
         inputs = published.MODELS[name].make_inputs(shape)
         axes = {d: n for i, v in model.manifest.graph.inputs.items() for d, n in zip(v.type.shape, inputs[i].shape, strict=True)}  # fmt: skip
         lengths = {str(d): n for d, n in axes.items() if str(d).isidentifier()}
-        fixed = specialize_static_shapes(model, lengths)
+        fixed = specialize_to_static_shapes(model, lengths)
         fixed.run(**inputs)
         binding = fixed.session.binding
         return lambda: fixed.session.model.session.run_with_iobinding(binding)

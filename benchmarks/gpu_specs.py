@@ -22,7 +22,7 @@ import specc
 from specc.api import Model
 from specc.cli.main import main
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
-from specc.runtime.static_shapes import specialize_static_shapes
+from specc.runtime.static_shapes import specialize_to_static_shapes
 from specc_onnx.execution_providers import ORT_PROVIDER_NAMES, silence_provider_startup
 
 DIFFERENCE = re.compile(r"worst difference (\S+) ")
@@ -117,7 +117,7 @@ def compare_cuda_graph(path: Path, provider: str) -> dict[str, object]:
     model = specc.load(path, execution_provider=provider).full_forward_model
     graph = model.manifest.graph
     lengths = choose_axis_sizes(graph, 1)
-    fixed = specialize_static_shapes(model, lengths)
+    fixed = specialize_to_static_shapes(model, lengths)
     rng, difference = np.random.default_rng(0), 0.0
     for _ in range(3):
         inputs = make_random_inputs(graph, lengths, rng)

@@ -16,7 +16,7 @@ import numpy as np
 import specc
 import specc_onnx
 from specc_onnx.ort_model import OrtModel
-from specc_onnx.ort_session import open_ort_model_bytes
+from specc_onnx.ort_session import open_serialized_ort_model
 
 HEADS, WIDTH = 8, 512
 TEXT = 1023
@@ -76,7 +76,7 @@ def _compile_variants(mask: str, directory: Path) -> dict[str, Path]:
 
 def _format_row(mask: str, length: int, paths: Mapping[str, Path], rounds: int) -> str:
     sessions = {
-        form: open_ort_model_bytes(path.read_bytes(), directory=path.parent, threads=2)
+        form: open_serialized_ort_model(path.read_bytes(), directory=path.parent, threads=2)
         for form, path in paths.items()
     }
     given = _make_inputs(length)
@@ -160,7 +160,7 @@ def _measure_long_text(directory: Path, rounds: int) -> Iterator[str]:
 def main(path: str, length: str) -> None:
     """Print the additional memory of one run in MB."""
     directory = Path(path).parent
-    session = open_ort_model_bytes(Path(path).read_bytes(), directory=directory, threads=2)
+    session = open_serialized_ort_model(Path(path).read_bytes(), directory=directory, threads=2)
     given = _make_inputs(int(length))
     short = _make_inputs(2)
     session.run(short)

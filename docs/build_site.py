@@ -29,7 +29,7 @@ from specc.cli.main import main as run_command
 from specc.runtime.attention_plot import capture_attention, render_attention
 from specc.runtime.attention_weights import locate_attention_nodes
 from specc.runtime.random_inputs import make_random_inputs
-from specc.verification.quantization_error import choose_verification_sizes
+from specc.verification.quantization_error import choose_verification_axis_sizes
 
 ROOT = Path(__file__).parents[1]
 TRAINED_INPUTS = {
@@ -77,7 +77,9 @@ def _draw_untrained(name: str, path: Path, directory: Path) -> str:
     graph = whole.manifest.graph
     if not locate_attention_nodes(graph):
         return ""
-    given = make_random_inputs(graph, choose_verification_sizes(graph), np.random.default_rng(0))
+    given = make_random_inputs(
+        graph, choose_verification_axis_sizes(graph), np.random.default_rng(0)
+    )
     path.write_bytes(render_attention(capture_attention(whole, given), ".svg").content)
     config = ", ".join(f"`{key}={value}`" for key, value in sets.items())
     small = f" with small sizes ({config})," if config else " with"

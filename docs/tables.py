@@ -16,7 +16,7 @@ from specc.ir import ops
 from specc.ir.op import OPS_BY_NAME
 from specc.library.spec_file_lookup import (
     find_builtin_specs,
-    find_error_pages,
+    find_error_doc_pages,
     read_page_title,
     read_spec_file,
 )
@@ -231,7 +231,7 @@ def render_codes_page() -> str:
     rows = "\n".join(
         f"| [{code}]({code}.md) | {get_error_category(code).value} | "
         f"{read_page_title(page.read_text(encoding='utf-8'))} |"
-        for code, page in find_error_pages().items()
+        for code, page in find_error_doc_pages().items()
     )
     return (
         "# Diagnostic codes\n\n`specc explain CODE` prints the page of a code. "

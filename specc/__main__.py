@@ -11,10 +11,10 @@ def run_command_line() -> NoReturn:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from specc.cli.main import run_and_exit
+    from specc.cli.main import run_main_and_exit
 
     signal.signal(signal.SIGINT, handler)
-    run_and_exit()
+    run_main_and_exit()
 
 
 if __name__ == "__main__":

@@ -16,19 +16,19 @@ from specc.driver.option_kinds import (
     PATH_OPTION,
     STRING_LIST_OPTION,
     STRING_OPTION,
-    OptionKind,
-    check_argument_kinds,
+    OptionType,
+    check_argument_values,
 )
 from specc.ir.array import Array
 from specc.runtime.attention_weights import AttentionWeights
 from specc.runtime.batched_generation import generate_each
 from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
-from specc.runtime.generation_request import prepare_chat
+from specc.runtime.generation_request import prepare_chat_inputs
 from specc.runtime.generation_stream_and_results import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.inference_model import InferenceModel, get_streaming_model
 from specc.runtime.single_model_file import LoadedModel
-from specc.runtime.static_shapes import specialize_static_shapes
+from specc.runtime.static_shapes import specialize_to_static_shapes
 from specc.runtime.streaming_inference import InputStream
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ OutputArrays: TypeAlias = dict[str, Array]
 ENGINES = ("local", "serial", "ray")
 """The engines of `Model.map`."""
 MAP_KINDS = {
-    "data": OptionKind(
+    "data": OptionType(
         "one or more paths, as strings",
         lambda value: bool(value) and all(map(PATH_OPTION.accepts, value)),
     ),
     "out": PATH_OPTION._replace(description="the path of a directory"),
-    "columns": OptionKind(
+    "columns": OptionType(
         "a table from inputs to names of columns",
         lambda value: (
             value is None
@@ -56,15 +56,15 @@ MAP_KINDS = {
             )
         ),
     ),
-    "keep_columns": OptionKind(
+    "keep_columns": OptionType(
         "a list of names of columns",
         lambda value: value is None or STRING_LIST_OPTION.accepts(value),
     ),
     "raw": STRING_LIST_OPTION._replace(description="a list of names of outputs"),
     "output_format": STRING_OPTION,
-    "engine": OptionKind(f"one of {', '.join(ENGINES)}", lambda value: value in ENGINES),
+    "engine": OptionType(f"one of {', '.join(ENGINES)}", lambda value: value in ENGINES),
     "workers": COUNT_OPTION._replace(description="an integer >= 0"),
-    "max_errors": OptionKind(
+    "max_errors": OptionType(
         "an integer >= 0", lambda value: value is None or COUNT_OPTION.accepts(value)
     ),
 }
@@ -121,7 +121,7 @@ class Model(InferenceModel):
         Shape computations are folded into constants, and with the `cuda` provider each run replays
         a CUDA graph. Raise E0981 unless `lengths` contains all symbolic dimensions of the inputs.
         """
-        return specialize_static_shapes(self.full_forward_model, lengths)
+        return specialize_to_static_shapes(self.full_forward_model, lengths)
 
     def attention(self, **inputs: object) -> tuple[OutputArrays, AttentionWeights]:
         """Run the model. Return its outputs by name, and the attention weights [batch, heads,
@@ -181,7 +181,7 @@ class Model(InferenceModel):
         interrupted job resumes from the directory `out`. Raise E0870 to E0888 if the job fails, and
         E0970 if an argument is invalid.
         """
-        check_argument_kinds(MAP_KINDS, locals(), "E0970")
+        check_argument_values(MAP_KINDS, locals(), "E0970")
         from specc.batch_inference import job, job_planner
 
         request = job_planner.JobRequest(
@@ -216,7 +216,7 @@ class Model(InferenceModel):
         also name an image file as its `path`. Raise E0423 to E0426 if the model has no usable chat
         template, and E0991 if the number of images differs from the number of image parts.
         """
-        inputs = prepare_chat(self.input_signature, messages, images=images)
+        inputs = prepare_chat_inputs(self.input_signature, messages, images=images)
         return self.generate(**inputs, **settings)
 
 

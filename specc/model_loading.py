@@ -17,7 +17,7 @@ from specc.driver.option_kinds import (
     INTEGER_OPTION,
     PATH_OPTION,
     STRING_OPTION,
-    check_argument_kinds,
+    check_argument_values,
 )
 from specc.io.safe_read import escape_text
 from specc.runtime.package_integrity import open_package_files
@@ -54,7 +54,7 @@ def load(
     ...     model
     <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
     """
-    check_argument_kinds(LOAD_KINDS, locals())
+    check_argument_values(LOAD_KINDS, locals())
     check_model_is_compiled(model)
     files = open_package_files(Path(model)) if os.path.isdir(model) else None
     if files is not None and execution_provider == "cpu":

@@ -8,8 +8,8 @@ import numpy as np
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph_interpreter import (
-    count_conv_transpose_positions,
-    count_mask_positions,
+    compute_conv_transpose_sizes,
+    compute_downsampled_mask_size,
     count_window_elements,
     count_windows,
     evaluate_length,
@@ -56,7 +56,7 @@ def conv_transpose(
     x, groups = swap_channel_axis(op.kernel, x), evaluate_length(op.groups, env)
     batch, channels, *sizes = x.shape
     output_channels = weight.shape[1] * groups
-    output_sizes = count_conv_transpose_positions(op, sizes)
+    output_sizes = compute_conv_transpose_sizes(op, sizes)
     grouped_input = x.reshape(batch, groups, channels // groups, prod(sizes))
     kernels = weight.reshape(groups, channels // groups, weight.shape[1], *op.kernel)
     scattered_sizes = [
@@ -128,7 +128,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, ke
     b[b t] -> b[b u]
     """
     length = keep.shape[1]
-    output_length = count_mask_positions(op, length)
+    output_length = compute_downsampled_mask_size(op, length)
     result: Array = np.zeros((keep.shape[0], output_length), bool)
     for t in range(output_length):
         # The window ends `lag` positions later. If the lag is negative, it begins `-lag` positions

@@ -9,7 +9,7 @@ from specc.ir.graph_interpreter import (
     get_last_index,
     resolve_index,
     resolve_slice_bounds,
-    resolve_slice_range,
+    resolve_strided_slice_range,
     resolve_top_k,
 )
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
@@ -50,7 +50,7 @@ def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
 evaluate.add_rules(
     {
         ops.StridedSlice: lambda op, env, x: np.take(
-            x, np.arange(*resolve_slice_range(op, x.shape[op.axis], env)), axis=op.axis
+            x, np.arange(*resolve_strided_slice_range(op, x.shape[op.axis], env)), axis=op.axis
         ),
         ops.Slice: lambda op, env, x: np.take(
             x, np.arange(*resolve_slice_bounds(op, x.shape[op.axis], env)), axis=op.axis

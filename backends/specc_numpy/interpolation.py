@@ -26,7 +26,7 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
         # rounded sizes.
         step = 1 / op.factors[n] if op.factors else length / size
         if not op.is_interpolating:
-            x = np.take(x, find_nearest_indices(op.mode, length, size, step), axis=axis)
+            x = np.take(x, find_nearest_source_indices(op.mode, length, size, step), axis=axis)
         elif op.antialias:
             x = _sum_weighted_positions(
                 x, axis, _compute_antialiased_weights(op.mode, length, size, step)
@@ -60,7 +60,7 @@ def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Ar
     return weighted_sum
 
 
-def find_nearest_indices(mode: str, length: int, size: int, step: float) -> Array:
+def find_nearest_source_indices(mode: str, length: int, size: int, step: float) -> Array:
     """Return the nearest source index of each output index, computed in float32 like in PyTorch."""
     offset = np.float32(0.5 if mode == "nearest_exact" else 0)
     positions = np.arange(size).astype(np.float32) + offset

@@ -6,7 +6,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph_interpreter import evaluate_length, evaluate_patch_counts
+from specc.ir.graph_interpreter import count_image_patches, evaluate_length
 from specc_numpy.indexing import check_indices
 from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 
@@ -214,7 +214,7 @@ def patch_embedding(
     f[b c y x], f[d c p r], f[d]? -> f[b n d]
     """
     (batch, channels, *_), (*_, p, r) = image.shape, w.shape
-    rows, columns = evaluate_patch_counts(image.shape, w.shape)
+    rows, columns = count_image_patches(image.shape, w.shape)
     # Patches are in row-major order. Within a patch, the channel is the first axis, as in
     # convolution weights.
     patches = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)

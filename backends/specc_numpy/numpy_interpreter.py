@@ -11,7 +11,7 @@ import numpy as np
 
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.graph_interpreter import bind_inputs, check_input_kind, evaluate_live_nodes
+from specc.ir.graph_interpreter import bind_inputs, check_input_dtype, evaluate_live_nodes
 from specc.ir.op import OpRuleTable
 
 LengthValues: TypeAlias = Mapping[str, int]
@@ -97,7 +97,7 @@ def evaluate_graph(
     """
     for name, array in inputs.items():
         dtype = np.asarray(array).dtype
-        check_input_kind(graph, name, NUMERIC_KINDS.get(dtype.kind, dtype.kind), dtype)
+        check_input_dtype(graph, name, NUMERIC_KINDS.get(dtype.kind, dtype.kind), dtype)
     arrays = {name: np.asarray(array) for name, array in inputs.items()}
     values_by_name = {**graph.names, **graph.outputs}
     requested_values = {

@@ -9,11 +9,11 @@ import numpy as np
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph_interpreter import (
-    compute_merged_shape,
+    compute_merge_result_shape,
+    compute_split_result_shape,
     convert_einsum_axes_to_integers,
     evaluate_length,
     evaluate_pad_amounts,
-    evaluate_split_shape,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_numpy.numpy_interpreter import LengthValues, evaluate, get_numpy_dtype
@@ -92,8 +92,8 @@ evaluate.add_rules(
         ops.Not: lambda op, env, a: np.logical_not(a),
         ops.Where: lambda op, env, condition, x, y: np.where(condition, x, y),
         ops.Transpose: lambda op, env, x: x.transpose(op.order),
-        ops.Split: lambda op, env, x: x.reshape(evaluate_split_shape(op, x.shape, env)),
-        ops.Merge: lambda op, env, x: x.reshape(compute_merged_shape(op, x.shape)),
+        ops.Split: lambda op, env, x: x.reshape(compute_split_result_shape(op, x.shape, env)),
+        ops.Merge: lambda op, env, x: x.reshape(compute_merge_result_shape(op, x.shape)),
         ops.Insert: lambda op, env, x: np.expand_dims(x, op.axis),
         ops.Squeeze: lambda op, env, x: np.squeeze(x, op.axis),
         ops.Expand: lambda op, env, x: np.repeat(x, evaluate_length(op.length, env), axis=op.axis),

@@ -107,7 +107,7 @@ Interval: TypeAlias = tuple[int, int]
 """The start address and the end address (exclusive) of a memory mapping."""
 
 
-class SessionMemory:
+class SessionMemoryMappings:
     """The memory mappings that were created with a session, as sorted, disjoint intervals."""
 
     def __init__(self) -> None:

@@ -108,7 +108,7 @@ NodeKey = tuple[str, str]
 """Operator type and name of a node, as reported by ONNX Runtime."""
 
 
-def find_compute_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
+def find_cpu_compute_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
     """Return the distinct nodes in `cpu_nodes` that are not shape computations, in graph order.
     Nodes that ONNX Runtime inserted are included.
     """
@@ -211,13 +211,13 @@ def get_ort_provider(provider: str) -> str:
         )
     if provider not in installed_providers:
         names = format_quoted_names(installed_providers)
-        raise_missing_provider(
+        raise_missing_provider_error(
             provider, [f"the installed ONNX Runtime does not support it, only {names}"]
         )
     return ort_provider_name
 
 
-def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
+def raise_missing_provider_error(provider: str, notes: list[str]) -> NoReturn:
     """Raise E0922 with `notes`, because an execution provider is missing or cannot be loaded."""
     page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
     raise_error(
@@ -228,7 +228,7 @@ def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
     )
 
 
-def can_report_placement() -> bool:
+def can_report_node_placement() -> bool:
     """Return True if ONNX Runtime reports node placement (version 1.24 or later)."""
     return tuple(int(n) for n in onnxruntime.__version__.split(".")[:2]) >= (1, 24)
 
@@ -263,7 +263,7 @@ def check_node_placement(
         if assignment.ep_name == ORT_PROVIDER_NAMES["cpu"]
         for n in assignment.get_nodes()
     ]
-    if compute_nodes := find_compute_nodes(ModelProto.FromString(model), cpu_nodes):
+    if compute_nodes := find_cpu_compute_nodes(ModelProto.FromString(model), cpu_nodes):
         nodes = ", ".join(
             f"`{escape_text(node)}` ({escape_text(kind)})"
             for kind, node in compute_nodes[:MAX_NAMED_NODES]

@@ -49,7 +49,7 @@ def avoid_int8_saturation(
         provider != "cpu"
         or not any(op.encode() in model for op in WEIGHT_OPERANDS)
         or not has_saturating_int8_products()
-        or (proto := read_model_proto(model)) is None
+        or (proto := parse_model_proto(model)) is None
     ):
         return model, ()
     if (external_weights := convert_weights_to_uint8(proto, directory)) is None:
@@ -61,7 +61,7 @@ def avoid_int8_saturation(
     return proto.SerializeToString(), ort_values
 
 
-def read_model_proto(model: bytes) -> ModelProto | None:
+def parse_model_proto(model: bytes) -> ModelProto | None:
     """Parse a serialized model. Return None if it cannot be read."""
     try:
         proto: ModelProto = ModelProto.FromString(model)

@@ -30,11 +30,11 @@ from specc.io.safe_read import (
 from specc.ir.array import Array
 from specc_onnx.lower.subgraphs import iterate_nested_graphs
 from specc_onnx.ort_model import OrtModel, StaticShapeModel, can_capture_cuda_graph
-from specc_onnx.ort_session import open_ort_model_bytes
+from specc_onnx.ort_session import open_serialized_ort_model
 from specc_onnx.write.instrumentation import (
     PROVIDERS_WITHOUT_WEIGHTS,
     add_attention_outputs,
-    add_execution_counts,
+    add_execution_count_output,
     collect_subgraphs,
 )
 from specc_onnx.write.quantization_probes import (
@@ -162,7 +162,7 @@ class OnnxModelFile:
     ) -> StaticShapeModel:
         """Load the model with static input shapes, as a CUDA graph if possible."""
         open_session = partial(
-            open_ort_model_bytes,
+            open_serialized_ort_model,
             self.model.SerializeToString(),
             provider,
             directory=self.path.parent,
@@ -206,7 +206,7 @@ class OnnxModelFile:
         """Load a model copy that counts subgraph executions and does not quantize activations."""
         copy = _copy_model(self.model)
         remove_activation_quantization(copy)
-        add_execution_counts(copy)
+        add_execution_count_output(copy)
         return self._open_model(copy, provider, without_activation_quantization=True)
 
     def _open_model(
@@ -216,7 +216,7 @@ class OnnxModelFile:
         threads: int = 0,
         without_activation_quantization: bool = False,
     ) -> OrtModel:
-        return open_ort_model_bytes(
+        return open_serialized_ort_model(
             model.SerializeToString(),
             provider,
             directory=self.path.parent,

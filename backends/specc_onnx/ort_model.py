@@ -23,7 +23,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc_onnx.denormals_and_huge_pages import SessionMemory, flush_denormals
+from specc_onnx.denormals_and_huge_pages import SessionMemoryMappings, flush_denormals
 from specc_onnx.execution_providers import (
     PROVIDER_DEVICES,
     concat_on_device,
@@ -47,7 +47,9 @@ class OrtModel:
     outputs: Mapping[str, TensorSpec]
     optional_inputs: Mapping[str, TensorSpec] = field(default_factory=dict)
     converted_weights: Sequence[onnxruntime.OrtValue] = ()
-    memory: SessionMemory = field(default_factory=SessionMemory, repr=False, compare=False)
+    memory: SessionMemoryMappings = field(
+        default_factory=SessionMemoryMappings, repr=False, compare=False
+    )
 
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
@@ -159,7 +161,7 @@ class OrtModel:
             name: prepare_ort_input(name, specs.get(name), self.inputs, inputs)
             for name in (*self.inputs, *inputs)
         }
-        check_input_lengths({**self.inputs, **self.optional_inputs}, arrays)
+        check_input_shapes({**self.inputs, **self.optional_inputs}, arrays)
         return arrays
 
 
@@ -240,7 +242,7 @@ def prepare_ort_input(
     return np.asarray(array, dtype=spec.dtype, order="C")
 
 
-def check_input_lengths(specs: Mapping[str, TensorSpec], arrays: Mapping[str, Array]) -> None:
+def check_input_shapes(specs: Mapping[str, TensorSpec], arrays: Mapping[str, Array]) -> None:
     """Raise E0911 if an array does not have its declared rank. Raise E0912 if an axis size differs
     from the declared size, or from another axis with the same symbolic dimension.
     """

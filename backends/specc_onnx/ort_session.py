@@ -17,7 +17,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc_onnx.denormals_and_huge_pages import (
     FLUSH_DENORMALS_OPTION,
-    SessionMemory,
+    SessionMemoryMappings,
     flush_denormals,
 )
 from specc_onnx.execution_providers import (
@@ -25,13 +25,13 @@ from specc_onnx.execution_providers import (
     PROVIDER_OPTIONS,
     RECORD_PLACEMENT_OPTION,
     SILENT_LOG_LEVEL,
-    can_report_placement,
+    can_report_node_placement,
     check_node_placement,
     get_ort_provider,
-    raise_missing_provider,
+    raise_missing_provider_error,
     silence_provider_startup,
 )
-from specc_onnx.int8_saturation import avoid_int8_saturation, read_model_proto
+from specc_onnx.int8_saturation import avoid_int8_saturation, parse_model_proto
 from specc_onnx.ort_model import OrtModel, raise_ort_error
 
 NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
@@ -55,7 +55,7 @@ CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 """The CUDA provider's option that captures a run as a CUDA graph and replays it."""
 
 
-def open_ort_model_bytes(
+def open_serialized_ort_model(
     model: bytes,
     provider: str = "cpu",
     *,
@@ -91,7 +91,7 @@ def _create_session(
     converted_weights: Sequence[onnxruntime.OrtValue],
 ) -> OrtModel:
     ort_provider = get_ort_provider(provider)
-    memory = SessionMemory()
+    memory = SessionMemoryMappings()
     try:
         # The first session of a process changes the floating-point mode of its thread.
         with silence_provider_startup(provider), flush_denormals(), memory.record_mappings():
@@ -106,11 +106,11 @@ def _create_session(
     except Exception as error:  # the exceptions of ONNX Runtime have no common base class
         _raise_load_error(model, name, provider, error)
     if ort_provider not in session.get_providers():
-        raise_missing_provider(
+        raise_missing_provider_error(
             provider,
             ["the provider is installed, but cannot be loaded; check the driver and its libraries"],
         )
-    if provider != "cpu" and can_report_placement():
+    if provider != "cpu" and can_report_node_placement():
         check_node_placement(session, model, name, provider)
     return OrtModel(
         session=session,
@@ -120,7 +120,7 @@ def _create_session(
         outputs=_make_tensor_specs(session.get_outputs()),
         optional_inputs=_make_tensor_specs(session.get_overridable_initializers()),
         converted_weights=converted_weights,
-        memory=memory if provider == "cpu" else SessionMemory(),
+        memory=memory if provider == "cpu" else SessionMemoryMappings(),
     )
 
 
@@ -144,7 +144,7 @@ def _raise_load_error(model: bytes, name: str, provider: str, error: Exception) 
 
 def _has_bf16_values(model: bytes) -> bool:
     """Return True if a model casts values to bf16."""
-    proto = read_model_proto(model)
+    proto = parse_model_proto(model)
     return proto is not None and any(
         node.op_type == "Cast" and any(a.i == TensorProto.BFLOAT16 for a in node.attribute)
         for node in proto.graph.node
@@ -170,7 +170,8 @@ def _make_session_options(
         )
     if provider != "cpu":
         options.add_session_config_entry(
-            RECORD_PLACEMENT_OPTION if can_report_placement() else FORBID_CPU_FALLBACK_OPTION, "1"
+            RECORD_PLACEMENT_OPTION if can_report_node_placement() else FORBID_CPU_FALLBACK_OPTION,
+            "1",
         )
     return options
 

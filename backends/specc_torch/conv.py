@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from specc.ir import ops
 from specc.ir.graph_interpreter import (
-    count_conv_transpose_positions,
-    count_mask_positions,
+    compute_conv_transpose_sizes,
+    compute_downsampled_mask_size,
     count_window_elements,
     count_windows,
 )
@@ -77,7 +77,7 @@ def conv_transpose(
     f[b t i], f[i p k], f[o]? -> f[b u o]
     """
     x, groups = _swap_channels(op.kernel, x), context.evaluate_length(op.groups)
-    output_sizes = count_conv_transpose_positions(op, x.shape[2:])
+    output_sizes = compute_conv_transpose_sizes(op, x.shape[2:])
     if 0 in x.shape:
         result = x.new_zeros(x.shape[0], weight.shape[1] * groups, *output_sizes)
     else:
@@ -136,7 +136,7 @@ def downsample_padding_mask(
     b[b t] -> b[b u]
     """
     length = keep.shape[1]
-    output_length = count_mask_positions(op, length)
+    output_length = compute_downsampled_mask_size(op, length)
     starts = torch.arange(output_length, device=keep.device) * op.stride + min(op.lag, 0)
     positions = starts[:, None] + torch.arange(abs(op.lag) + 1, device=keep.device)
     if not length:

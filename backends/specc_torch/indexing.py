@@ -9,7 +9,7 @@ from specc.ir.graph_interpreter import (
     get_last_index,
     resolve_index,
     resolve_slice_bounds,
-    resolve_slice_range,
+    resolve_strided_slice_range,
     resolve_top_k,
 )
 from specc_torch.torch_interpreter import ForwardContext, evaluate
@@ -42,7 +42,7 @@ evaluate.add_rules(
     {
         ops.StridedSlice: lambda op, context, x: x[
             (slice(None),) * op.axis
-            + (slice(*resolve_slice_range(op, x.shape[op.axis], context.lengths)),)
+            + (slice(*resolve_strided_slice_range(op, x.shape[op.axis], context.lengths)),)
         ],
         ops.Last: lambda op, context, x: x.select(op.axis, get_last_index(x.shape[op.axis])),
         ops.Index: lambda op, context, x: x.select(

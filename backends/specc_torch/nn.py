@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specc.ir import ops
-from specc.ir.graph_interpreter import evaluate_patch_counts
+from specc.ir.graph_interpreter import count_image_patches
 from specc_torch.indexing import check_tensor_indices
 from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
@@ -189,7 +189,7 @@ def patch_embedding(
     f[b c y x], f[d c p r], f[d]? -> f[b n d]
     """
     p, r = w.shape[2:]
-    rows, columns = evaluate_patch_counts(image.shape, w.shape)
+    rows, columns = count_image_patches(image.shape, w.shape)
     # Patches are in row-major order. Within a patch, the channel is the first axis, as in the
     # convolution weights.
     patches = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)

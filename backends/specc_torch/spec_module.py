@@ -13,8 +13,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, format_thousands
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.ir.graph_interpreter import bind_inputs, check_input_kind
-from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
+from specc.ir.graph_interpreter import bind_inputs, check_input_dtype
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph
 from specc.runtime.training_collator import TrainingCollator
 from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
@@ -23,7 +23,7 @@ from specc.weights.weight_rules_and_initializers import parse_initializer
 from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
 
-class ParameterScope(nn.Module):
+class ParameterContainer(nn.Module):
     """A submodule that only contains parameters and has no `forward`."""
 
 
@@ -82,7 +82,7 @@ class SpecModule(nn.Module):
             missing_names = [n for n in self.defaults.outputs if n not in inputs_by_name]
             inputs_by_name.update(
                 _evaluate_outputs(
-                    resolve_missing_inputs(self.defaults, missing_names),
+                    build_input_defaults_graph(self.defaults, missing_names),
                     inputs_by_name,
                     {},
                     context,
@@ -134,7 +134,7 @@ class SpecModule(nn.Module):
         *path, parameter_name = name.split(".")
         scope: nn.Module = self
         for scope_name in path:
-            scope = scope._modules.setdefault(scope_name, ParameterScope())  # type: ignore[assignment]
+            scope = scope._modules.setdefault(scope_name, ParameterContainer())  # type: ignore[assignment]
         scope._parameters[parameter_name] = parameter
 
     def _make_context(self) -> ForwardContext:
@@ -145,7 +145,7 @@ class SpecModule(nn.Module):
     def _convert_input(self, name: str, value: Any, context: ForwardContext) -> Tensor:
         x = torch.as_tensor(value, device=context.device)
         kind = "f" if x.is_floating_point() else "b" if x.dtype == torch.bool else "i"
-        check_input_kind(self.graph, name, kind, str(x.dtype).removeprefix("torch."))
+        check_input_dtype(self.graph, name, kind, str(x.dtype).removeprefix("torch."))
         return x.to(context.get_dtype(self.graph.inputs[name].type.dtype))
 
 

@@ -9,10 +9,10 @@ from torch.nn import functional
 
 from specc.ir import ops
 from specc.ir.graph_interpreter import (
-    compute_merged_shape,
+    compute_merge_result_shape,
+    compute_split_result_shape,
     convert_einsum_axes_to_integers,
     evaluate_pad_amounts,
-    evaluate_split_shape,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_torch.torch_interpreter import ForwardContext, evaluate
@@ -93,9 +93,9 @@ evaluate.add_rules(
         ops.Not: lambda op, context, a: ~a,
         ops.Transpose: lambda op, context, x: x.permute(op.order),
         ops.Split: lambda op, context, x: x.reshape(
-            evaluate_split_shape(op, x.shape, context.lengths)
+            compute_split_result_shape(op, x.shape, context.lengths)
         ),
-        ops.Merge: lambda op, context, x: x.reshape(compute_merged_shape(op, x.shape)),
+        ops.Merge: lambda op, context, x: x.reshape(compute_merge_result_shape(op, x.shape)),
         ops.Insert: lambda op, context, x: x.unsqueeze(op.axis),
         ops.Squeeze: lambda op, context, x: x.squeeze(op.axis),
         ops.Where: lambda op, context, condition, x, y: torch.where(condition, x, y),

@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 import specc
-from specc.verification.quantization_error import OutputError
+from specc.verification.quantization_error import OutputErrorStats
 
 HERE = Path(__file__).parent
 VALIDATION_COUNT = 200
@@ -156,7 +156,7 @@ def iterate_divergence_rows(directory: Path) -> Iterator[str]:
     for kind, options in LLAMA_OPTIONS.items():
         path = directory / f"{kind}.onnx"
         specc.compile(LLAMA_DIRECTORY, path, **options)  # type: ignore[arg-type]
-        loss = OutputError()
+        loss = OutputErrorStats()
         loss.add_result(specc.load(path).run(input_ids=ids)["logits"], wanted, is_logits=True)
         told = loss.measures
         yield f"| {kind} | {told['kl']:.1e} | {told['changed']:.1%} |"

@@ -21,7 +21,7 @@ from fractions import Fraction
 from math import ceil, floor, inf, lcm
 from typing import TypeAlias
 
-from specc.analysis.query_key_tensors import QueryKeyTensor, align_with_query_key_axes, unwrap_view
+from specc.analysis.query_key_tensors import QueryKeyTensor, align_broadcast_operand, unwrap_view
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
@@ -103,7 +103,9 @@ def convert_length_to_affine_index(length: Dim) -> AffineIndex:
     )
 
 
-def solve_offset_interval(difference: AffineIndex, is_strict: bool, qk: QueryKeyTensor) -> Interval:
+def solve_offset_inequality(
+    difference: AffineIndex, is_strict: bool, qk: QueryKeyTensor
+) -> Interval:
     """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
     (`difference < 0` if `is_strict`) can hold.
     """
@@ -145,14 +147,14 @@ def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
         case Node(ops.Cast(to), (Value() as x,)):
             # A narrower type rounds large position ids, which may change their order.
             is_exact = x.dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
-            return (yield align_with_query_key_axes(qk, x)) if is_exact else None
+            return (yield align_broadcast_operand(qk, x)) if is_exact else None
         case Node(ops.Pointwise("neg"), (Value() as x,)):
-            operand_index = yield align_with_query_key_axes(qk, x)
+            operand_index = yield align_broadcast_operand(qk, x)
             return operand_index.multiply(-ONE) if operand_index else None
         case Node(ops.Arith(function), (Value() as a, Value() as b)):
             left, right = (
-                (yield align_with_query_key_axes(qk, a)),
-                (yield align_with_query_key_axes(qk, b)),
+                (yield align_broadcast_operand(qk, a)),
+                (yield align_broadcast_operand(qk, b)),
             )
             if left is None or right is None:
                 return None

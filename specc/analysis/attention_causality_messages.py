@@ -26,7 +26,7 @@ from specc.analysis.query_key_tensors import (
     has_equal_chunk_rates,
     make_query_key_tensor,
     solve_memoized,
-    split_concat,
+    split_concat_operands,
     unwrap_view,
 )
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
@@ -57,7 +57,7 @@ class CausalityMessage:
     helps: tuple[str, ...] = ()
 
 
-def format_zero_keys_help(rank: int, keys: int) -> str:
+def format_zero_weights_help(rank: int, keys: int) -> str:
     """Return the help text that suggests setting the attention weights of later keys to 0. `keys`
     is the index of the key axis, and `rank` is the number of axes.
     """
@@ -237,7 +237,7 @@ def _list_mask_operands(qk: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] 
     """Return the mask operands to search, [] for compared position ids, or None for other ops."""
     if (inner := unwrap_view(qk)) is not None:
         return [inner]
-    if (parts := split_concat(qk)) is not None:
+    if (parts := split_concat_operands(qk)) is not None:
         return parts
     operands = qk.align_operands()
     match node.op:
@@ -310,7 +310,7 @@ def describe_mask_violation(
             f"the mask lets a position attend to {format_position_count(violation.offsets)}"
         )
         return CausalityMessage(
-            "E0712", description, format_window_help(violation.offsets), (CAUSAL_MASK_HELP,)
+            "E0712", description, format_min_offset_help(violation.offsets), (CAUSAL_MASK_HELP,)
         )
     unproven = find_unproven_mask(mask)
     # all subexpressions are bounded, so the comparisons include later positions
@@ -332,7 +332,7 @@ def describe_mask_violation(
     )
 
 
-def describe_product_violation(
+def describe_contraction_violation(
     violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityMessage:
     """Return the message for a contraction that does not provably exclude later positions."""
@@ -347,7 +347,7 @@ def describe_product_violation(
     return CausalityMessage(
         "E0712",
         "the result contains values for later positions",
-        format_window_help(violation.offsets),
+        format_min_offset_help(violation.offsets),
         helps,
     )
 
@@ -364,12 +364,12 @@ def _list_zero_key_helps(violation: CausalityViolation, flow: TimeDataflow) -> t
         return EARLIER_SUM_HELPS
     key_axis = max(flow.get_state(weights[0]).axes)
     return (
-        format_zero_keys_help(weights[0].rank, key_axis),
+        format_zero_weights_help(weights[0].rank, key_axis),
         "or mask them where they are computed: `attend(..., mask=causal)`, `masked_softmax`",
     )
 
 
-def format_window_help(offsets: Interval) -> tuple[str, ...]:
+def format_min_offset_help(offsets: Interval) -> tuple[str, ...]:
     """Return the help text with the lowest offset `q - k`, or () if the offset is unbounded."""
     if offsets.is_empty or offsets.low == -inf:
         return ()

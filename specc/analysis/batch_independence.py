@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specc.analysis.causality_messages import find_node_span, format_op_name
-from specc.analysis.time_axis_prefix_and_chunks import collect_related_symbols
+from specc.analysis.time_axis_prefix_and_chunks import collect_derived_symbols
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
@@ -34,7 +34,7 @@ def find_batch_symbol(graph: Graph) -> str | None:
 
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
     """Return W0602 for each op that mixes elements of the batch axis `symbol`, in graph order."""
-    batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.length_equations, symbol))
+    batch = _BatchAxis(Dim.symbol(symbol), collect_derived_symbols(graph.length_equations, symbol))
     mixed_values = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
     return [
         _make_warning(graph, containing_graph, node, symbol)
@@ -153,7 +153,7 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
     initial_carries = op.split_body_inputs().initial_carries
     end_condition = initial_carries[op.end_condition_index]
     carried = zip(op.get_next_carries(), initial_carries, strict=True)
-    outer_values = op.map_captures(node.args)
+    outer_values = op.map_captured_inputs(node.args)
     frozen_outputs = op.get_scan_outputs()[: len(op.get_scan_outputs()) - op.unfrozen_output_count]
     finished_outputs = [_find_finished_value(value, end_condition) for value in frozen_outputs]
     return all(

@@ -31,7 +31,7 @@ not depend on the time axis.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from specc.analysis.attention_causality_messages import format_zero_keys_help
+from specc.analysis.attention_causality_messages import format_zero_weights_help
 from specc.analysis.causality_messages import (
     describe_causality_violation,
     find_node_span,
@@ -41,7 +41,7 @@ from specc.analysis.causality_messages import (
     make_violation_labels,
 )
 from specc.analysis.masked_constants import find_nonzero_interval
-from specc.analysis.time_axis_prefix_and_chunks import find_chunk_symbol
+from specc.analysis.time_axis_prefix_and_chunks import find_chunk_count_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dependence_and_unsupported_loops import (
     UNSUPPORTED_NODE_HELPS,
@@ -52,7 +52,7 @@ from specc.analysis.time_dependence_and_unsupported_loops import (
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value, collect_required_nodes
-from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph
 
 
 def check_causality(
@@ -201,7 +201,7 @@ def _check_output(
                 "E0712",
                 f"{title}: the result contains values for later positions",
                 Label.from_span(span, "this has one value per pair of positions"),
-                helps=(format_zero_keys_help(value.rank, max(state.axes)),),
+                helps=(format_zero_weights_help(value.rank, max(state.axes)),),
             )
 
 
@@ -211,7 +211,7 @@ def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str 
     * symbol`.
     """
     value = graph.inputs[time_input]
-    return find_chunk_symbol(value, int(value.rank > 1), chunk_size) if value.rank else None
+    return find_chunk_count_symbol(value, int(value.rank > 1), chunk_size) if value.rank else None
 
 
 def check_default_causality(
@@ -225,7 +225,7 @@ def check_default_causality(
     ]
     errors: dict[Node | None, Diagnostic] = {}
     for error in _iterate_default_errors(
-        resolve_missing_inputs(defaults, [n for n in defaults.outputs if n != time_input]),
+        build_input_defaults_graph(defaults, [n for n in defaults.outputs if n != time_input]),
         used_inputs,
         symbol,
         time_input,

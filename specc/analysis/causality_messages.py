@@ -11,8 +11,8 @@ from specc.analysis.attention_causality_messages import (
     MASK_TERM,
     SCORES_TERM,
     CausalityMessage,
+    describe_contraction_violation,
     describe_mask_violation,
-    describe_product_violation,
     describe_reduction_violation,
     format_position_count,
 )
@@ -153,7 +153,7 @@ def _describe_read(
         case ops.Attend() | ops.MaskedWeights():
             return describe_mask_violation(graph, violation, flow)
         case ops.WeightedSum() | ops.MatMul() | ops.Einsum():
-            return describe_product_violation(violation, flow)
+            return describe_contraction_violation(violation, flow)
         case ops.Reduce(fn) if is_all:
             return CausalityMessage(
                 "E0711",

@@ -19,13 +19,13 @@ from specc.analysis.causality_messages import (
 )
 from specc.analysis.mask_bands import find_band_interval
 from specc.analysis.padding_check import check_padding
-from specc.analysis.time_axis_prefix_and_chunks import compute_chunk_size, substitute_chunked_length
+from specc.analysis.time_axis_prefix_and_chunks import compute_chunk_size, express_length_in_chunks
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dependence_and_unsupported_loops import CausalityViolation, TimeDataflow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
 from specc.ir.graph import Graph, Value, collect_required_nodes
-from specc.ir.input_shapes_and_defaults import inline_defaults, resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, inline_defaults
 from specc.ir.types import Interval
 
 
@@ -256,7 +256,7 @@ def _check_time_axis(
     Return the chunk size, the errors and the receptive fields.
     """
     chunk_size = compute_chunk_size(graph, symbol, outputs) if is_streaming else 1
-    graph = substitute_chunked_length(graph, symbol, chunk_size)
+    graph = express_length_in_chunks(graph, symbol, chunk_size)
     check = check_streaming_causality if is_streaming else check_causality
     errors = check(graph, symbol, time_input, outputs, chunk_size)
     # `check_causality` has already traced and cached the dataflow
@@ -272,7 +272,7 @@ def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
         if n in graph.inputs and not graph.input_facts[n].padding_side
     ]
     return (
-        inline_defaults(graph, resolve_missing_inputs(defaults, names))
+        inline_defaults(graph, build_input_defaults_graph(defaults, names))
         if defaults and names
         else graph
     )

@@ -86,7 +86,7 @@ def compute_max_length(
     return max(first_excess - 1, 0)
 
 
-def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
+def find_length_sum_limits(graph: Graph) -> dict[str, LengthLimit]:
     """Return the upper bounds of sums of dimensions, keyed by the formatted sum (`m + seq`)."""
     limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
@@ -121,7 +121,7 @@ def _is_monotone(length: Dim) -> bool:
     return monotone_parts and all(c >= 0 for monomial, c in length.terms if monomial)
 
 
-def has_rope_context_length(context_length: int, graph: Graph) -> bool:
+def is_rope_scaled_for_length(context_length: int, graph: Graph) -> bool:
     """Return True if a rotary embedding of the graph or its loops is scaled for
     `context_length`.
     """
@@ -194,7 +194,7 @@ ROPE_TABLE = "--context-length"
 
 
 @immutable_dataclass
-class PositionLimit:
+class PositionEmbeddingLimit:
     """The limit `length <= max_positions` that a position embedding imposes. `table` is None for
     RoPE.
     """
@@ -205,7 +205,7 @@ class PositionLimit:
     table: Value | None
 
 
-def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
+def iterate_position_limits(graph: Graph) -> Iterator[PositionEmbeddingLimit]:
     """Yield the limits that position embeddings impose on dynamic axis sizes."""
     for node, _ in graph.nodes:
         limit = find_context_length_limit(node)
@@ -213,10 +213,10 @@ def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
             continue
         length = limit.length.substitute(graph.length_equations)
         if length.symbols():
-            yield PositionLimit(node, length, limit.max_positions, limit.table)
+            yield PositionEmbeddingLimit(node, length, limit.max_positions, limit.table)
 
 
-def find_context_length_limit(node: Node) -> PositionLimit | None:
+def find_context_length_limit(node: Node) -> PositionEmbeddingLimit | None:
     """Return the limit that a node imposes if it is a position embedding, otherwise None."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
@@ -234,12 +234,12 @@ def find_context_length_limit(node: Node) -> PositionLimit | None:
 
 def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
-) -> PositionLimit | None:
+) -> PositionEmbeddingLimit | None:
     """Return the limit that a lookup of `ids` in a position table imposes, or None if unknown."""
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None
-    return PositionLimit(node, maximum + 1, max_positions, table)
+    return PositionEmbeddingLimit(node, maximum + 1, max_positions, table)
 
 
 def _find_largest_index(value: Value) -> Dim | None:
@@ -287,7 +287,7 @@ def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | N
 MAX_BOUND_STEPS = 200
 
 
-def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
+def is_provably_nonnegative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
     """Return True if a dimension is provably non-negative for symbolic dimensions with the lower
     bounds `min_lengths` (default 0). Positive terms are bounded from below, and negative terms from
     above.
@@ -358,6 +358,6 @@ def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
         case "min":
             return a, b
         # quotients and remainders have bounds only if both operands are non-negative
-        case "//" | "%" if is_never_negative(a) and is_never_negative(b - 1):
+        case "//" | "%" if is_provably_nonnegative(a) and is_provably_nonnegative(b - 1):
             return (a,) if function.fn == "//" else (a, b - 1)
     return ()

@@ -186,7 +186,7 @@ def _is_vectorizable(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOpera
     if recurrence.decay is None:
         return True
     scanned = dict(zip(inner.scanned, operands.scanned, strict=True))
-    outer_values = scanned | op.map_captures(args)
+    outer_values = scanned | op.map_captured_inputs(args)
     base = skip_views(recurrence.decay)
     is_decay_vectorizable = (
         recurrence.decay in vectorizable_values | captured

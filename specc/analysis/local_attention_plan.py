@@ -215,7 +215,7 @@ class BlockedAttentionPlan:
         span = self.band.high - self.band.low + 1
         return None if span == inf else int(span)
 
-    def count_keys_per_query(self, length: Dim) -> Dim:
+    def compute_mean_keys_per_query(self, length: Dim) -> Dim:
         """Return the mean number of keys per query at a sequence length, without global tokens."""
         if self.band.is_empty:
             return Dim.from_value(0)

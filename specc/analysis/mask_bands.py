@@ -51,18 +51,18 @@ from specc.analysis.affine_indices import (
     AffineIndex,
     MaybeAffineIndex,
     find_affine_index,
-    solve_offset_interval,
+    solve_offset_inequality,
 )
-from specc.analysis.query_key_products import can_divisor_be_zero, handle_division_by_zero
+from specc.analysis.query_key_products import can_contain_zero_division, can_divisor_be_zero
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
-    align_with_query_key_axes,
+    align_broadcast_operand,
     has_equal_chunk_rates,
     is_transposed_pair,
     make_query_key_tensor,
     solve_memoized,
-    split_concat,
+    split_concat_operands,
     unwrap_view,
 )
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
@@ -212,7 +212,7 @@ class _BandSearch:
     def can_divide_by_zero(self, qk: QueryKeyTensor) -> bool:
         """Return True if a query-key tensor may be NaN because of a division by zero."""
         return solve_memoized(
-            qk, handle_division_by_zero, self.known_zero_divisors, self.budget, True
+            qk, can_contain_zero_division, self.known_zero_divisors, self.budget, True
         )
 
     def _solve_subproblem(self, subproblem: _BandKey) -> _BandSolver:
@@ -224,7 +224,7 @@ class _BandSearch:
             return FULL_INTERVAL
         if (operand := unwrap_view(qk)) is not None:
             return (yield _NonZeroBandKey(operand, is_negated))
-        if (parts := split_concat(qk)) is not None:
+        if (parts := split_concat_operands(qk)) is not None:
             return (yield from _solve_any([_NonZeroBandKey(p, is_negated) for p in parts]))
         operands = qk.align_operands()
         if (interval := (yield from _solve_logical(qk, node, operands, is_negated))) is not None:
@@ -239,23 +239,23 @@ class _BandSearch:
         # <= a and x <= b. Each conjunct is a separate comparison.
         match left.value.node:
             case Node(ops.Pointwise("abs"), (Value() as x,)):
-                argument = self.find_affine_function(align_with_query_key_axes(left, x))
+                argument = self.find_affine_function(align_broadcast_operand(left, x))
                 upper = self.find_affine_function(right)
                 if argument and upper:
                     return _solve_absolute(argument, upper, is_strict, left)
             case Node(ops.Arith("max"), (Value() as a, Value() as b)):
-                sides = (align_with_query_key_axes(left, x) for x in (a, b))
+                sides = (align_broadcast_operand(left, x) for x in (a, b))
                 keys = (_ComparisonBandKey(side, right, is_strict) for side in sides)
                 return (yield from _solve_all(keys))
         match right.value.node:
             case Node(ops.Arith("min"), (Value() as a, Value() as b)):
-                sides = (align_with_query_key_axes(right, x) for x in (a, b))
+                sides = (align_broadcast_operand(right, x) for x in (a, b))
                 keys = (_ComparisonBandKey(left, side, is_strict) for side in sides)
                 return (yield from _solve_all(keys))
         left_index, right_index = self.find_affine_function(left), self.find_affine_function(right)
         if left_index is None or right_index is None:
             return FULL_INTERVAL
-        return solve_offset_interval(left_index.subtract(right_index), is_strict, left)
+        return solve_offset_inequality(left_index.subtract(right_index), is_strict, left)
 
     def _solve_nonzero(
         self, qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
@@ -298,8 +298,8 @@ def _solve_absolute(
 ) -> Interval:
     """Return the interval in which `|argument| <= upper` (`<` if `is_strict`) can hold."""
     opposite = argument.multiply(Fraction(-1)).subtract(upper)
-    positive_side = solve_offset_interval(argument.subtract(upper), is_strict, qk)
-    return positive_side & solve_offset_interval(opposite, is_strict, qk)
+    positive_side = solve_offset_inequality(argument.subtract(upper), is_strict, qk)
+    return positive_side & solve_offset_inequality(opposite, is_strict, qk)
 
 
 def has_trailing_query_key_axes(qk: QueryKeyTensor) -> bool:
@@ -352,7 +352,7 @@ def _solve_logical(
             # `any` can be true where one operand element can be true, and `not all` where one
             # operand element can be false. The intervals of `all` and `not any` are unknown.
             if fn == ("all" if is_negated else "any"):
-                operand = qk.trace_through_axis_removal(node.get_operand(), axis)
+                operand = qk.undo_axis_removal(node.get_operand(), axis)
                 return (yield _NonZeroBandKey(operand, is_negated))
     return None
 

@@ -59,18 +59,18 @@ from specc.analysis.query_key_products import (
     is_preserved_by_reduction,
     propagate_constants_through_binary_op,
     propagate_unary_constants,
-    split_product_factors,
+    split_contraction_factors,
 )
 from specc.analysis.query_key_tensors import (
     AxisSide,
     QueryKeyTensor,
     TraversalBudget,
-    align_with_query_key_axes,
+    align_broadcast_operand,
     has_equal_chunk_rates,
     make_query_key_tensor,
     solve_all_subproblems,
     solve_memoized,
-    split_concat,
+    split_concat_operands,
     unwrap_view,
 )
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
@@ -155,7 +155,7 @@ def _infer_constants(qk: QueryKeyTensor) -> MaskedConstantRule:
 def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the constants after an op along an axis, such as a softmax or a reduction."""
     x = node.first_operand
-    if (factors := split_product_factors(qk)) is not None:
+    if (factors := split_contraction_factors(qk)) is not None:
         return (yield from _infer_product_constants(factors))
     if isinstance(node.op, ops.MaskedWeights | ops.Attend):
         return (yield from _infer_weight_constants(qk, node))
@@ -165,7 +165,7 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
         return NO_MASKED_CONSTANTS
     match node.op:
         case ops.Reduce(function_name, axis):
-            constants = yield qk.trace_through_axis_removal(x, axis)
+            constants = yield qk.undo_axis_removal(x, axis)
             length = x.shape[axis].number or 0
             return {
                 n: interval
@@ -195,7 +195,7 @@ def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRul
 
 def _infer_concat_constants(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
     """Return the constants of a concatenation, which may only prepend a prefix to the time axis."""
-    operands = split_concat(qk)
+    operands = split_concat_operands(qk)
     if op.axis not in (qk.query_axis, qk.key_axis):
         operands = [qk.make_operand_tensor(a, qk.query_axis, qk.key_axis) for a in node.operands]
     return find_common_constants((yield from solve_all_subproblems(operands or ())))
@@ -350,8 +350,8 @@ def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRul
     if qk.key_axis is None or not has_trailing_query_key_axes(qk):
         return NO_MASKED_CONSTANTS
     scores, mask = node.operands
-    results = [{0.0: find_one_sided_band(align_with_query_key_axes(qk, mask))}]
-    score_constants = yield align_with_query_key_axes(qk, scores)
+    results = [{0.0: find_one_sided_band(align_broadcast_operand(qk, mask))}]
+    score_constants = yield align_broadcast_operand(qk, scores)
     if isinstance(node.op, ops.MaskedSoftmax) and -inf in score_constants:
         results.append({0.0: score_constants[-inf]})
     return intersect_masked_constants(results)

@@ -145,7 +145,7 @@ def _iterate_argmax_reads(
     indices = skip_query_key_views(make_query_key_tensor(ops.Gather.ids(node), axis, None))
     match indices.value.node:
         case Node(ops.ArgMax(reduced_axis), (Value() as x,)) as argmax:
-            query_axis = indices.trace_through_axis_removal(x, reduced_axis).query_axis
+            query_axis = indices.undo_axis_removal(x, reduced_axis).query_axis
             if query_axis is None:
                 return
             for number, interval in find_masked_constants(

@@ -119,7 +119,7 @@ def count_blocked_multiply_adds(node: Node, blocks: BlockedAttentionPlan) -> Dim
     query = node.op.query(node).shape
     keys = node.op.key(node).shape[2]
     width = query[3] + node.op.values(node).shape[3]
-    return multiply_dims(query[:3]) * blocks.count_keys_per_query(keys) * width
+    return multiply_dims(query[:3]) * blocks.compute_mean_keys_per_query(keys) * width
 
 
 def count_multiply_adds(node: Node) -> Dim:

@@ -162,7 +162,7 @@ def _choose_clean_side(violation: PaddingViolation, fix: str) -> str:
     """Return `fix`. If `fix` declares a padding side on which padding also affects the op, return
     the fix that declares the other side instead, or "" if padding affects the op on both sides.
     """
-    helps = {side: violation.format_side_help(side) for side in SIDES}
+    helps = {side: violation.suggest_padding_side(side) for side in SIDES}
     if not fix or fix not in helps.values():
         return fix
     preferred_first = sorted(SIDES, key=lambda side: helps[side] != fix)

@@ -10,7 +10,7 @@ from specc.analysis.padding_facts import (
     PaddedResult,
     PaddingFacts,
     PaddingSource,
-    attach_loop_body,
+    set_source_loop_body,
     shift_fact_axes,
 )
 from specc.analysis.padding_loops import (
@@ -47,7 +47,7 @@ from specc.analysis.padding_position_ids import (
     infer_padding_count,
     is_last_valid_index,
 )
-from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
+from specc.analysis.padding_rotary_embedding import FeatureRotation, infer_rotation
 from specc.analysis.padding_safe_ops import is_unaffected_by_padding
 from specc.analysis.padding_zeros import infer_padding_facts, infer_zero_padding_sides
 from specc.ir import ops
@@ -111,7 +111,7 @@ class PaddingDataflow:
                 states.update(zip(results, loop_facts, strict=True))
                 continue
             dependences = find_dependences(node, results)
-            restricted = [self.offsets.restrict_dependence(node, k) for k in dependences]
+            restricted = [self.offsets.restrict_to_padding(node, k) for k in dependences]
             for index, value in enumerate(results):
                 links = [k for k in restricted if k and k.result == index]
                 states[value] = self.infer_result(node, value, links, states)
@@ -135,7 +135,7 @@ class PaddingDataflow:
         body, carries, output_facts = infer_loop_facts(node, op, operand_facts, infer_body)
         outer_sources = {r.padding_source for r in operand_facts}
         stacked_facts = (shift_fact_axes(r, op.axis, 1) for r in output_facts[op.carry_count :])
-        return [attach_loop_body(r, body, outer_sources) for r in (*carries, *stacked_facts)]
+        return [set_source_loop_body(r, body, outer_sources) for r in (*carries, *stacked_facts)]
 
     def _make_body_inference(self, outside_body: Mapping[Value, PaddingFacts]) -> InferBody:
         """Return a function that infers the padding properties of a loop body's values."""
@@ -273,7 +273,7 @@ class PaddingDataflow:
         result: PaddedResult,
         reads: list[PaddedRead],
         counts: list[PaddingCount],
-        rotation: RotationFact | None,
+        rotation: FeatureRotation | None,
     ) -> PaddingSource | None:
         """Return the op, which may be an earlier op, through which padding affects a result."""
         node, operand_facts = result.node, result.operand_facts

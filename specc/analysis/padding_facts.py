@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
-from specc.analysis.padding_rotary_embedding import RotationFact
+from specc.analysis.padding_rotary_embedding import FeatureRotation
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
@@ -67,7 +67,7 @@ class PaddingFacts:
     possible_infinity_signs: frozenset[int] = frozenset()
     can_be_nan: bool = False
     padding_count: PaddingCount = None
-    rotation: RotationFact | None = None
+    rotation: FeatureRotation | None = None
     is_valid_index: bool = False
     constants: Mapping[int, float] = field(default_factory=dict)
     fill_constants: Mapping[int, float] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class PaddingFacts:
         return bool(self.padding_count or self.padding_count is None or self.rotation)
 
     @property
-    def has_changed_order(self) -> bool:
+    def has_reordered_axis(self) -> bool:
         """True if an axis is reversed, sorted or rotated, or extended by copies of its ends."""
         return bool(self.reversed_axes or self.sorted_axes or self.rolled_axes)
 
@@ -237,7 +237,7 @@ class PaddedResult:
         return [k for k in self.dependences if k.operand == operand and k.result_axis == axis]
 
 
-def attach_loop_body(
+def set_source_loop_body(
     facts: PaddingFacts, body: Graph, outer_sources: set[PaddingSource | None]
 ) -> PaddingFacts:
     """Return `facts` with `body` recorded as the loop body of its padding source, unless the source
@@ -307,12 +307,12 @@ class PaddedRead:
         return self.padding_side == "left" and not self.has_middle_padding
 
     @property
-    def may_be_left_padded(self) -> bool:
+    def can_be_left_padded(self) -> bool:
         """True if padding may come before valid positions."""
         return self.padding_side != "right"
 
     @property
-    def may_be_right_padded(self) -> bool:
+    def can_be_right_padded(self) -> bool:
         """True if padding may come after valid positions."""
         return self.padding_side != "left"
 

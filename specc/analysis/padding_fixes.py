@@ -139,7 +139,7 @@ class PaddingViolation:
         """Return the source span of a node."""
         return find_node_span(self.padding_source.loop_body or self.graph, node)
 
-    def find_call_result(self, node: Node) -> Value | None:
+    def find_user_call_result(self, node: Node) -> Value | None:
         """Return the result of the user's call from which a node was created."""
         graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
@@ -148,7 +148,7 @@ class PaddingViolation:
                 return results[0]
         return None
 
-    def format_side_help(self, side: str) -> str:
+    def suggest_padding_side(self, side: str) -> str:
         """Return the help text that suggests padding on `side`, or "" if `side` is already
         declared.
         """
@@ -188,7 +188,7 @@ def suggest_padding_fix(violation: PaddingViolation) -> str:
     if violation.get_output_order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
     if violation.padding_source.is_shifted or violation.get_output_order():
-        return violation.format_side_help("right")
+        return violation.suggest_padding_side("right")
     if violation.padding_source.is_counted:
         return _suggest_count(violation)
     if violation.padding_source.read is None:
@@ -210,13 +210,13 @@ def _suggest_count(violation: PaddingViolation) -> str:
     is_user_op = span is not None and span.caller is None
     if is_user_op and isinstance(violation.find_position_id_op(), ops.Extent | ops.Range):
         return f"use `positions({violation.mask_name})`"
-    return violation.format_side_help("right")
+    return violation.suggest_padding_side("right")
 
 
 def _suggest_order(violation: PaddingViolation) -> str:
     """Suggest a fix for an op that combines positions in different orders (reversed, sorted)."""
     if not violation.has_reversed_operand():
-        return violation.format_side_help("right")
+        return violation.suggest_padding_side("right")
     is_elementwise = not isinstance(violation.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
     flip_help = f"flip the others as well: `flip({violation.mask_name}, axis=1)`"
     return flip_help if is_elementwise else "do it before `flip`"
@@ -228,7 +228,7 @@ def _suggest_slice(violation: PaddingViolation, value: Value | None) -> str:
     slice_node = violation.find_upstream_node(producer, lambda op: isinstance(op, ops.Slice))
     match slice_node and slice_node.op:
         case ops.Slice(start=start) if violation.format_mask(value) == "mask":
-            return violation.format_side_help("right" if start != 0 else "left")
+            return violation.suggest_padding_side("right" if start != 0 else "left")
     return ""
 
 
@@ -270,7 +270,7 @@ def suggest_finite_padding(violation: PaddingViolation, node: Node) -> str:
             alternative = ", or bound the divisor: `max(z, 1e-6)`"
         case ops.Where():
             alternative = ", or fill with a finite number"
-    value = violation.find_call_result(node)
+    value = violation.find_user_call_result(node)
     fix = (
         f"replace it there: `where({violation.format_broadcast_mask(value)}, y, 0.0)`{alternative}"
     )
@@ -297,7 +297,7 @@ def _suggest_added_number(violation: PaddingViolation) -> str:
     padded = violation.find_padded_operand(joining_node)
     padded_value = violation.get_facts(padded).get_padded_value(violation.get_padded_axis(padded))
     if number is None or padded_value == float(number) or (padded and padded.dtype == "bool"):
-        return violation.format_side_help(_get_other_side(violation, joining_node))
+        return violation.suggest_padding_side(_get_other_side(violation, joining_node))
     return (
         f"replace them before it: `where({violation.format_broadcast_mask(padded)}, x, {number})`"
     )
@@ -342,9 +342,9 @@ def _suggest_op_specific_fix(violation: PaddingViolation) -> str:
     """Suggest a fix for ops for which no constant at padded positions has the required effect."""
     match op := violation.node.op:
         case ops.Index(index=index) if index == 0:
-            return violation.format_side_help("right")
+            return violation.suggest_padding_side("right")
         case ops.Concat():
-            return violation.format_side_help(_get_other_side(violation, violation.node))
+            return violation.suggest_padding_side(_get_other_side(violation, violation.node))
         case ops.Resize():
             return _suggest_repeated_positions(op, violation)
         case ops.GroupNorm():

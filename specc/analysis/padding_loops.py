@@ -76,7 +76,7 @@ def is_masked_loop_padding_invariant(
     if not isinstance(op, ops.Scan) or not op.has_mask or 1 not in operand_facts[0].zero_pad_axes:
         return False
     scanned = operand_facts[: op.first_body_operand_index + op.scanned_count]
-    if any(facts.depends_on_padding_amount or facts.has_changed_order for facts in scanned):
+    if any(facts.depends_on_padding_amount or facts.has_reordered_axis for facts in scanned):
         return False
     body, carries, outputs = infer_loop_facts(node, op, operand_facts, infer_body)
     shapes = [v.shape for v in body.outputs.values()]
@@ -91,7 +91,9 @@ def _is_unaffected_result(facts: PaddingFacts, *, is_padded: bool) -> bool:
     """Return True if padding does not affect a result of a loop body, the result has no mask fill
     values, and, if `is_padded`, the result is finite at padded positions.
     """
-    is_affected = facts.padding_source or facts.depends_on_padding_amount or facts.has_changed_order
+    is_affected = (
+        facts.padding_source or facts.depends_on_padding_amount or facts.has_reordered_axis
+    )
     is_finite = facts.is_finite and not facts.has_mask_value_at_padding
     return not (is_affected or facts.has_mask_value) and (is_finite or not is_padded)
 

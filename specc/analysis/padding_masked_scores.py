@@ -15,11 +15,11 @@ from specc.analysis.padding_facts import PaddedResult
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
-    align_with_query_key_axes,
+    align_broadcast_operand,
     is_transposed_pair,
-    solve_all,
-    solve_any,
     solve_memoized,
+    solve_until_false,
+    solve_until_true,
     unwrap_view,
 )
 from specc.analysis.value_ranges import (
@@ -200,7 +200,7 @@ def is_condition_always_true(result: PaddedResult) -> bool:
 
 def _is_condition_true(result: PaddedResult, query: int | None, key: int | None) -> bool:
     condition = ops.Where.condition(result.node)
-    qk = align_with_query_key_axes(QueryKeyTensor(result.value, query, key), condition)
+    qk = align_broadcast_operand(QueryKeyTensor(result.value, query, key), condition)
     return is_true_at_valid_positions(result, qk)
 
 
@@ -219,14 +219,14 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
             return constant == 1
         if (operand := unwrap_view(qk)) is not None:
             return (yield operand)
-        operands = [align_with_query_key_axes(qk, a) for a in node.operands]
+        operands = [align_broadcast_operand(qk, a) for a in node.operands]
         if _is_repeated_mask(node):
             return (yield operands[0])
         if _keeps_truth(node.op):
-            return (yield from solve_all(operands))
+            return (yield from solve_until_false(operands))
         match node.op:
             case ops.Or():
-                return (yield from solve_any(operands))
+                return (yield from solve_until_true(operands))
             case ops.Compare("eq" | "le" | "ge") if is_transposed_pair(*operands):
                 return True
         return _is_true_on_diagonal(qk)

@@ -135,7 +135,7 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
     return -1 in signs and function_name in (*GATED_ACTIVATIONS, "sqrt", "log", "log1p")
 
 
-def find_infinity_mask(result: PaddedResult) -> Value | None:
+def find_infinite_fill_mask(result: PaddedResult) -> Value | None:
     """Return the condition of the `where` that replaced masked values by infinity. Return None if a
     result may have another source of infinity or NaN.
     """
@@ -195,7 +195,7 @@ def can_be_nan_at_padding(result: PaddedResult) -> bool:
     return not _is_nan_safe(result) and any(r.possible_infinity_signs for r in operand_facts)
 
 
-def find_range_at_padding(result: PaddedResult, operand: int) -> ValueRange:
+def find_value_range_at_padding(result: PaddedResult, operand: int) -> ValueRange:
     """Return the minimum and maximum of an operand at padded positions."""
     value, facts = result.node.get_operand(operand), result.operand_facts[operand]
     axes = [n for n, d in enumerate(value.shape) if d in result.padded_lengths]
@@ -214,7 +214,7 @@ def _has_padding(result: PaddedResult, operand: int) -> bool:
     )
 
 
-def find_repeated_axes(result: PaddedResult) -> frozenset[int]:
+def find_edge_padded_axes(result: PaddedResult) -> frozenset[int]:
     """Return the axes along which padding repeats the last valid value, e.g. in `cumsum`."""
     node, operand_facts = result.node, result.operand_facts
     match node.op:
@@ -253,11 +253,11 @@ def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
         case ops.Pointwise("reciprocal"):
             return can_be_zero_at_padding(result, 0)
         case ops.Pointwise("sqrt") if _has_padding(result, 0):
-            return find_range_at_padding(result, 0)[0] < 0
+            return find_value_range_at_padding(result, 0)[0] < 0
         case ops.Pointwise(function_name) if function_name in LOGARITHM_POLES and _has_padding(
             result, 0
         ):
-            has_pole = find_range_at_padding(result, 0)[0] <= LOGARITHM_POLES[function_name]
+            has_pole = find_value_range_at_padding(result, 0)[0] <= LOGARITHM_POLES[function_name]
             return has_pole and not _is_softmax_denominator(result)
         case ops.LayerNorm(eps) | ops.RMSNorm(eps) | ops.GroupNorm(eps=eps):
             return eps == 0
@@ -278,7 +278,7 @@ def _can_power_be_undefined(result: PaddedResult) -> bool:
     exponent = find_constant_fraction(ops.Arith.right(result.node))
     if not (_has_padding(result, 0) or _has_padding(result, 1)):
         return False
-    low, _ = find_range_at_padding(result, 0)
+    low, _ = find_value_range_at_padding(result, 0)
     if exponent is None:
         return low <= 0
     is_root_of_negative = exponent.denominator != 1 and low < 0
@@ -318,5 +318,5 @@ def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
 
 
 def _can_be_zero(result: PaddedResult, operand: int) -> bool:
-    low, high = find_range_at_padding(result, operand)
+    low, high = find_value_range_at_padding(result, operand)
     return low <= 0 <= high

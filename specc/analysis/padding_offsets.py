@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from specc.analysis.length_limits import is_never_negative
+from specc.analysis.length_limits import is_provably_nonnegative
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim, multiply_dims, sum_dims
@@ -73,7 +73,7 @@ class PaddingOffsets:
             return False
         return self.has_middle_padding(value.shape[dependence.result_axis])
 
-    def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
+    def restrict_to_padding(self, node: Node, dependence: Dependence) -> Dependence | None:
         """Restrict a dependence to padded positions. Return None if no padded position is read."""
         if dependence.kind != "all":
             return dependence
@@ -157,7 +157,7 @@ class PaddingOffsets:
         # valid.
         first, last = int(self.padding_side == "right"), int(self.padding_side == "left")
         margins = offset + first - stop, start - offset - self.padded_length + last
-        return any(is_never_negative(d, self.min_lengths) for d in margins)
+        return any(is_provably_nonnegative(d, self.min_lengths) for d in margins)
 
 
 def _follow_joined_positions(
@@ -183,7 +183,7 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
         for dependence in find_dependences(node, results):
             reads_all = dependence.kind == "all"
             if reads_all:
-                dependence = offsets.restrict_dependence(node, dependence) or dependence
+                dependence = offsets.restrict_to_padding(node, dependence) or dependence
             if dependence.kind == "strided" or (reads_all and dependence.kind == "same"):
                 assert dependence.result_axis is not None, "a window has a result axis"
                 if get_operand_axis_size(node, dependence) in padded_lengths:
@@ -305,7 +305,7 @@ def _iterate_result_axes(
         # Skip a result axis from which positions that may be padded have been dropped.
         if result:
             margins = result[1], result[0] - result[1] - padded_length
-            if all(is_never_negative(margin, min_lengths) for margin in margins):
+            if all(is_provably_nonnegative(margin, min_lengths) for margin in margins):
                 yield result
 
 
@@ -361,7 +361,7 @@ def _has_static_start(node: Node, axis: int, length: Dim) -> bool:
     return False
 
 
-def find_padding_strides(graph: Graph) -> dict[str, int]:
+def find_padding_mask_strides(graph: Graph) -> dict[str, int]:
     """Return the total stride (mask positions per position after all strides) of each padding mask
     whose total stride exceeds 1, by input name.
     """

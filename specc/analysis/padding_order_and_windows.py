@@ -291,7 +291,7 @@ def is_resize_padding_invariant(read: PaddedRead) -> bool:
         case ops.StridedSlice(start=start):
             # Left padding changes which positions a strided slice selects.
             is_first = start.number in range(read.dependence.stride)
-            return is_slice_to_end(read.node) and (is_first or not read.may_be_left_padded)
+            return is_slice_to_end(read.node) and (is_first or not read.can_be_left_padded)
         case ops.Conv() | ops.ConvTranspose() | ops.MaxPool() | ops.AveragePool():
             return not _is_reading_ends(read, op) or _is_same_at_ends(read)
     return isinstance(op, ops.Pad | ops.Concat) and _is_fill_matching(read)
@@ -308,17 +308,17 @@ def _is_reading_ends(read: PaddedRead, op: ops.SlidingWindowOp | ops.ConvTranspo
     if isinstance(op, ops.ConvTranspose):
         return _is_transposed_conv_reading_ends(read, op)
     dim = read.axis - len(op.kernel)
-    reads_right_end = read.may_be_right_padded and op.end_padding[dim] > 0
-    return reads_right_end or (read.may_be_left_padded and op.padding_before[dim] > 0)
+    reads_right_end = read.can_be_right_padded and op.end_padding[dim] > 0
+    return reads_right_end or (read.can_be_left_padded and op.padding_before[dim] > 0)
 
 
 def _is_transposed_conv_reading_ends(read: PaddedRead, op: ops.ConvTranspose) -> bool:
     """Return True if a transposed convolution reads beyond an end that may be padded."""
     dim = read.axis - len(op.kernel)
     span = op.dilation[dim] * (op.kernel[dim] - 1)
-    reads_right_end = read.may_be_right_padded and span - op.padding_after[dim] >= op.stride[dim]
+    reads_right_end = read.can_be_right_padded and span - op.padding_after[dim] >= op.stride[dim]
     return reads_right_end or (
-        read.may_be_left_padded and span - op.padding_before[dim] >= op.stride[dim]
+        read.can_be_left_padded and span - op.padding_before[dim] >= op.stride[dim]
     )
 
 
@@ -331,20 +331,20 @@ def _is_fill_matching(read: PaddedRead) -> bool:
         # (`PaddingDataflow`).
         return op.mode == "edge" or not is_padding_copied(read, op)
     if isinstance(op, ops.Pad):
-        left_end = (read.may_be_left_padded, op.padding_before)
-        ends = (left_end, (read.may_be_right_padded, op.padding_after))
+        left_end = (read.can_be_left_padded, op.padding_before)
+        ends = (left_end, (read.can_be_right_padded, op.padding_after))
         added_constants += [float(op.value) for is_padded, n in ends if is_padded and n != 0]
     else:
         before, after = read.node.args[:operand], read.node.args[operand + 1 :]
-        parts = before * read.may_be_left_padded + after * read.may_be_right_padded
+        parts = before * read.can_be_left_padded + after * read.can_be_right_padded
         added_constants += [find_splat_value(a) for a in parts if a]
     return all(n is not None and n == read.fill_constant for n in added_constants)
 
 
 def is_padding_copied(read: PaddedRead, op: ops.Pad) -> bool:
     """Return True if `pad` repeats positions at an end of the axis that may be padded."""
-    copies_first = read.may_be_left_padded and op.padding_before != 0
-    return copies_first or (read.may_be_right_padded and op.padding_after != 0)
+    copies_first = read.can_be_left_padded and op.padding_before != 0
+    return copies_first or (read.can_be_right_padded and op.padding_after != 0)
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:

@@ -16,7 +16,7 @@ from specc.ir.loop_dependence import find_dependences
 
 
 @dataclass(frozen=True, slots=True)
-class RotationFact:
+class FeatureRotation:
     """A rotation, identified by its angles and feature pairs (`key`), and the axis of the rotated
     features. `feature_axis` is None for the angles themselves. Values with equal keys have the same
     rotation.
@@ -31,7 +31,7 @@ class RotationFact:
         return self.key is ABSOLUTE_ROTATION.key
 
 
-ABSOLUTE_ROTATION = RotationFact("absolute", None)
+ABSOLUTE_ROTATION = FeatureRotation("absolute", None)
 """The rotation of values that depend on absolute angles."""
 
 
@@ -43,12 +43,12 @@ FEATURE_PRESERVING_VIEWS = (
 
 
 def infer_rotation(
-    node: Node, rotations: Sequence[RotationFact | None], counts: Sequence[PaddingCount]
-) -> RotationFact | None:
+    node: Node, rotations: Sequence[FeatureRotation | None], counts: Sequence[PaddingCount]
+) -> FeatureRotation | None:
     """Return the rotation of a result's features, or None if no angle counts padding."""
     if isinstance(node.op, ops.RopeAngles):
         # Only angles of positions that count padding change with the amount of padding.
-        return RotationFact((tuple(node.args), node.op), None) if any(counts) else None
+        return FeatureRotation((tuple(node.args), node.op), None) if any(counts) else None
     # An `extent` creates position ids without reading the elements of its operand.
     if not any(rotations) or isinstance(node.op, ops.Extent):
         return None
@@ -64,7 +64,7 @@ def infer_rotation(
     return _infer_unary_rotation(node, rotations[0])
 
 
-def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> RotationFact:
+def _infer_unary_rotation(node: Node, rotation: FeatureRotation | None) -> FeatureRotation:
     """Return the rotation after a unary op, `ABSOLUTE_ROTATION` if the op does not preserve it."""
     if rotation is None:
         return ABSOLUTE_ROTATION
@@ -80,7 +80,9 @@ def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> Rotation
     return ABSOLUTE_ROTATION
 
 
-def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
+def _match_cancelled_rotation(
+    node: Node, rotations: Sequence[FeatureRotation | None]
+) -> bool | None:
     """Return True if a contraction does not depend on absolute angles, because both factors have
     the same rotation, and False if the contraction depends on absolute angles. Return None for
     other ops.
@@ -97,7 +99,7 @@ def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | Non
     return None
 
 
-def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> RotationFact:
+def _infer_rotate(rotations: Sequence[FeatureRotation | None], pairs: str) -> FeatureRotation:
     """Return the rotation that `rotate` applies to unrotated features. The result depends on
     absolute angles if the features are already rotated, or if cosine and sine have different
     angles.
@@ -105,11 +107,11 @@ def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> Rotat
     x, cosines, sines = rotations
     if x or cosines is None or cosines != sines or cosines.feature_axis is not None:
         return ABSOLUTE_ROTATION
-    return RotationFact((cosines, pairs), 3)
+    return FeatureRotation((cosines, pairs), 3)
 
 
 def _is_matched_product(
-    left: RotationFact | None, right: RotationFact | None, left_axis: int, right_axis: int
+    left: FeatureRotation | None, right: FeatureRotation | None, left_axis: int, right_axis: int
 ) -> bool:
     """Return True if two factors contract their feature axes and have the same rotation."""
     return (
@@ -120,7 +122,7 @@ def _is_matched_product(
     )
 
 
-def _is_matched_einsum(equation: str, rotations: Sequence[RotationFact | None]) -> bool:
+def _is_matched_einsum(equation: str, rotations: Sequence[FeatureRotation | None]) -> bool:
     inputs, result = equation.split("->")
     labels = {
         term.split()[r.feature_axis]
@@ -133,8 +135,8 @@ def _is_matched_einsum(equation: str, rotations: Sequence[RotationFact | None]) 
 
 
 def _infer_concat_rotation(
-    node: Node, rotations: Sequence[RotationFact | None], axis: int
-) -> RotationFact:
+    node: Node, rotations: Sequence[FeatureRotation | None], axis: int
+) -> FeatureRotation:
     """Return the rotation of concatenated features, some of which are rotated, or of concatenated
     positions with the same rotation.
     """
@@ -148,28 +150,30 @@ def _infer_concat_rotation(
     # Half of the features are rotated and half are not, as in GPT-J. Two vectors have the same
     # rotation only if the same features are rotated.
     parts = zip(rotations, node.args, strict=True)
-    return RotationFact(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
+    return FeatureRotation(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
 
 
 def _infer_scaled_rotation(
-    node: Node, function_name: str, first: RotationFact | None, second: RotationFact | None
-) -> RotationFact:
+    node: Node, function_name: str, first: FeatureRotation | None, second: FeatureRotation | None
+) -> FeatureRotation:
     """Return the rotation of features scaled by one factor, or of a sum with equal rotations."""
     # Rotation is linear: the sum of two vectors rotated by the same angle is also rotated by the
     # angle.
     left, right = ops.Arith.left(node), ops.Arith.right(node)
     match first, second, function_name:
-        case RotationFact(feature_axis=int()), _, "add" | "sub" if first == second:
+        case FeatureRotation(feature_axis=int()), _, "add" | "sub" if first == second:
             return first
-        case RotationFact(), None, "mul" | "div":
+        case FeatureRotation(), None, "mul" | "div":
             return _infer_product_rotation(first, left, right)
         # A scalar divided by a rotated vector is not a rotated vector.
-        case None, RotationFact(), "mul":
+        case None, FeatureRotation(), "mul":
             return _infer_product_rotation(second, right, left)
     return ABSOLUTE_ROTATION
 
 
-def _infer_product_rotation(rotation: RotationFact, rotated: Value, factor: Value) -> RotationFact:
+def _infer_product_rotation(
+    rotation: FeatureRotation, rotated: Value, factor: Value
+) -> FeatureRotation:
     """Return the rotation of `rotated * factor`. The factor must be the same for all features of a
     vector, because per-feature weights do not commute with the rotation.
     """
@@ -179,7 +183,7 @@ def _infer_product_rotation(rotation: RotationFact, rotated: Value, factor: Valu
     return rotation if factor_axis < 0 or factor.shape[factor_axis] == 1 else ABSOLUTE_ROTATION
 
 
-def _infer_view_rotation(node: Node, rotation: RotationFact) -> RotationFact:
+def _infer_view_rotation(node: Node, rotation: FeatureRotation) -> FeatureRotation:
     """Return the rotation after a view, which must not split or merge the feature axis."""
     if rotation.depends_on_absolute_angles:
         return ABSOLUTE_ROTATION

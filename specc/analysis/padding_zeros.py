@@ -46,9 +46,9 @@ from specc.analysis.padding_masked_scores import (
 from specc.analysis.padding_nonfinite import (
     can_be_nan_at_padding,
     can_be_zero_at_padding,
-    find_infinity_mask,
+    find_edge_padded_axes,
+    find_infinite_fill_mask,
     find_infinity_signs,
-    find_repeated_axes,
 )
 from specc.analysis.padding_order_and_windows import (
     find_argsort_axes,
@@ -100,8 +100,8 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
         constants=constants,
         fill_constants=infer_fill_constants(result, {**dict.fromkeys(zero_axes, 0.0), **constants}),
         sorted_axes=find_axes_in_sorted_order(result),
-        repeated_axes=frozenset() if is_reshape else find_repeated_axes(result),
-        infinity_mask=find_infinity_mask(result),
+        repeated_axes=frozenset() if is_reshape else find_edge_padded_axes(result),
+        infinity_mask=find_infinite_fill_mask(result),
         finite_pad_axes=frozenset(
             () if is_reshape else iterate_axes_with_finite_scores(result, axes)
         ),

@@ -18,9 +18,9 @@ from typing import TypeAlias
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
-    solve_all,
-    solve_any,
     solve_memoized,
+    solve_until_false,
+    solve_until_true,
     unwrap_view,
 )
 from specc.analysis.value_ranges import COMPARISON_FUNCTIONS, find_splat_value, find_value_range
@@ -36,7 +36,7 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 )
 
 
-def split_product_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
+def split_contraction_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     """Return the factors of a contraction. Return None if the tensor is not a contraction, has a
     bias, or combines different query or key positions of a factor.
     """
@@ -90,8 +90,8 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
         return True
     if (operand := unwrap_view(qk)) is not None:
         return (yield operand)
-    if (factors := split_product_factors(qk)) is not None:
-        return (yield from solve_all(factors))
+    if (factors := split_contraction_factors(qk)) is not None:
+        return (yield from solve_until_false(factors))
     match node.op:
         case ops.Pointwise("exp" | "sigmoid" | "tanh"):
             return True
@@ -99,7 +99,7 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
             # A key-dependent operand may be infinite at only some keys.
             if any(isinf(find_splat_value(a) or 0.0) for a in node.operands):
                 return False
-            return (yield from solve_all(qk.align_operands()))
+            return (yield from solve_until_false(qk.align_operands()))
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
             return not any(_has_infinity_constant(a) for a in node.args)
     return True
@@ -126,14 +126,14 @@ def _has_infinity_constant(value: Value | None) -> bool:
     return False
 
 
-def handle_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
+def can_contain_zero_division(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
     """Return True if the tensor contains a quotient whose divisor may be zero at some keys."""
     node = qk.value.node
     if node is None:
         return False
     if (operand := unwrap_view(qk)) is not None:
         return (yield operand)
-    operands = split_product_factors(qk)
+    operands = split_contraction_factors(qk)
     if operands is None:
         operands = qk.align_operands()
     match node.op:
@@ -144,7 +144,7 @@ def handle_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, boo
         case ops.Pointwise("log1p") if find_value_range(operands[0].value)[0] <= -1:
             return True
         case op if isinstance(op, (*SUM_OF_PRODUCTS_OPS, *ELEMENTWISE_OPS)):
-            return (yield from solve_any(operands))
+            return (yield from solve_until_true(operands))
     return False
 
 

@@ -51,7 +51,7 @@ class QueryKeyTensor:
             key_axis=_drop_broadcast_axis(operand, key),
         )
 
-    def trace_through_axis_removal(self, operand: Value, axis: int) -> "QueryKeyTensor":
+    def undo_axis_removal(self, operand: Value, axis: int) -> "QueryKeyTensor":
         """Return the operand of an op that removes `axis`, such as a reduction along `axis`."""
         return self.map_axes(operand, lambda a: a + (a >= axis))
 
@@ -63,7 +63,7 @@ class QueryKeyTensor:
     def align_operands(self) -> list["QueryKeyTensor"]:
         """Return the op's operands, with their axes aligned from the right as in broadcasting."""
         node = self.value.node
-        return [align_with_query_key_axes(self, a) for a in node.operands] if node else []
+        return [align_broadcast_operand(self, a) for a in node.operands] if node else []
 
     def get_prefix_length(self, axis: int) -> Dim | None:
         """Return the number of prefix positions along `axis`, or None if it is not a time axis."""
@@ -108,7 +108,7 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
         case ops.Insert(axis):
             return qk.map_axes(operand, lambda a: None if a == axis else a - (a > axis))
         case ops.Squeeze(axis) | ops.Index(axis) | ops.Last(axis):
-            return qk.trace_through_axis_removal(operand, axis)
+            return qk.undo_axis_removal(operand, axis)
         case ops.Transpose(order):
             return qk.map_axes(operand, lambda a: order[a])
         case ops.Expand(axis):
@@ -178,7 +178,7 @@ def _is_transparent_view(qk: QueryKeyTensor, op: Op, operand: Value) -> bool:
     return False
 
 
-def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
+def split_concat_operands(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     """Return the operands of a concatenation along the query or key axis, or None for other ops.
 
     The positions of the operand with the time axis keep their times. Prefix operands have no query
@@ -201,7 +201,7 @@ def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     return parts
 
 
-def align_with_query_key_axes(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
+def align_broadcast_operand(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
     """Return an operand with its axes aligned from the right, as in broadcasting."""
     shift = qk.value.rank - operand.rank
     return qk.map_axes(operand, lambda a: a - shift)
@@ -271,7 +271,7 @@ def solve_all_subproblems(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
     return results
 
 
-def solve_any(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
+def solve_until_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     """Return True if the result of any subproblem is True. Stop at the first True."""
     for subproblem in subproblems:
         if (yield subproblem):
@@ -279,7 +279,7 @@ def solve_any(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     return False
 
 
-def solve_all(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
+def solve_until_false(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     """Return True if the results of all subproblems are True. Stop at the first False."""
     for subproblem in subproblems:
         if not (yield subproblem):

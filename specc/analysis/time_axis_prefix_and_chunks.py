@@ -38,7 +38,7 @@ no position after its chunk begins at 0 or above.
     conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two after a stride of 3
     max_pool(…, stride=2): …                 f[b, seq, d]         one after both
 
-`substitute_chunked_length` rewrites a graph so that the size of its streamed input is a multiple of
+`express_length_in_chunks` rewrites a graph so that the size of its streamed input is a multiple of
 the number of chunks. In the rewritten graph, axis sizes after strides are not quotients, and the
 size of each axis contains its rate.
 """
@@ -49,7 +49,7 @@ from functools import lru_cache
 from math import lcm
 from typing import TypeAlias
 
-from specc.analysis.length_limits import is_never_negative
+from specc.analysis.length_limits import is_provably_nonnegative
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
@@ -107,7 +107,7 @@ class TimeAxis:
 
     def is_non_negative(self, length: Dim) -> bool:
         """Return True if an axis size is never negative."""
-        return is_never_negative(length, dict(self.min_lengths))
+        return is_provably_nonnegative(length, dict(self.min_lengths))
 
 
 @lru_cache(maxsize=4096)
@@ -126,14 +126,14 @@ def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
 
 def find_time_axis(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeAxis:
     """Return the time axis of `symbol`, with `chunk_size` positions per chunk."""
-    dependent_symbols = collect_related_symbols(graph.length_equations, symbol)
+    dependent_symbols = collect_derived_symbols(graph.length_equations, symbol)
     min_lengths = frozenset(
         (n, m) for n, m in graph.min_lengths.items() if n not in dependent_symbols
     )
     return TimeAxis(Dim.symbol(symbol), dependent_symbols, min_lengths, chunk_size)
 
 
-def collect_related_symbols(length_equations: Mapping[str, Dim], symbol: str) -> frozenset[str]:
+def collect_derived_symbols(length_equations: Mapping[str, Dim], symbol: str) -> frozenset[str]:
     """Return `symbol` and the symbols that `length_equations` compute from it."""
     symbols = {symbol}
     while (
@@ -280,14 +280,14 @@ def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
     return dependence.operand_axis if is_splice else None
 
 
-def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Graph:
+def express_length_in_chunks(graph: Graph, symbol: str, chunk_size: int) -> Graph:
     """Return the graph with `symbol` as the number of chunks (`symbol * chunk_size` positions)."""
     if chunk_size == 1:
         return graph
     return substitute_graph_symbols(graph, {symbol: Dim.symbol(symbol) * chunk_size})
 
 
-def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
+def find_chunk_count_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
     """Return the symbol `s` if an axis has the size `s * chunk_size`, otherwise None."""
     length = value.shape[axis]
     symbols = length.symbols()

@@ -137,7 +137,7 @@ def _compute_node_states(
     node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeDependence], list[CausalityViolation]]:
     """Return the lattice elements of the results of a node, and its causality violations."""
-    operand_states = flow.get_operand_states(node)
+    operand_states = flow.get_operand_dependences(node)
     is_last_position_only = any(s.is_last_position_only for s in operand_states)
     is_all = any(s.is_all for s in operand_states)
     first_offsets = reduce(or_, (s.first_offsets for s in operand_states), EMPTY_INTERVAL)
@@ -240,7 +240,7 @@ def _visit_loop(
     op = node.op
     assert isinstance(op, ops.Scan)
     is_along_time = is_time_loop(node, op, flow.time_axis)
-    operand_states = flow.get_operand_states(node)
+    operand_states = flow.get_operand_dependences(node)
     body = inline_loop_captures(node, op)
     body_flow = _analyze_loop_body(node, op, body, flow)
     if is_along_time:
@@ -273,7 +273,7 @@ def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow
     """Return the lattice elements of all values in the body of a loop. The elements of loop-carried
     values are a fixpoint, which holds for any number of iterations.
     """
-    outer, inner = op.split_operands(flow.get_operand_states(node)), op.split_body_inputs()
+    outer, inner = op.split_operands(flow.get_operand_dependences(node)), op.split_body_inputs()
     input_states = {
         v: _get_element_state(s, op.axis) for v, s in zip(inner.scanned, outer.scanned, strict=True)
     }

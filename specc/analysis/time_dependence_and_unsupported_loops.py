@@ -96,7 +96,7 @@ class TimeDataflow:
         """Return the lattice element of a value. Parameters are constant."""
         return self.states.get(value, TimeDependence())
 
-    def get_operand_states(self, node: Node) -> list[TimeDependence]:
+    def get_operand_dependences(self, node: Node) -> list[TimeDependence]:
         """Return the lattice elements of a node's operands."""
         return [self.get_state(a) if a else TimeDependence() for a in node.args]
 

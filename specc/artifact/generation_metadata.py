@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from specc.analysis.length_limits import (
     compute_max_length,
-    find_joint_length_limits,
     find_length_limits,
+    find_length_sum_limits,
     find_min_lengths,
 )
 from specc.analysis.valid_axis_sizes import find_divisibility_constraints
@@ -352,7 +352,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     max_lengths, min_lengths = find_length_limits(graph), find_min_lengths(graph)
     bounds = {
         text: LengthBound(0, limit.max_length, limit.reason)
-        for text, limit in find_joint_length_limits(graph).items()
+        for text, limit in find_length_sum_limits(graph).items()
     }
     for text, quotient in find_divisibility_constraints(graph).items():
         bounds[text] = LengthBound(0, 0, f"`{quotient[1:-1]}` is a length of this model")

@@ -12,12 +12,17 @@ from typing import NoReturn
 from specc.artifact.package_index_and_format_versions import (
     FORMAT_VERSION,
     VERSION_1_MANIFEST_KEYS,
-    parse_versioned_record,
+    parse_versioned_json,
 )
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
-from specc.io.json_io import JsonReader, get_exact_integer, replace_non_finite, to_json_value
+from specc.io.json_io import (
+    JsonReader,
+    get_exact_integer,
+    replace_non_finite_numbers,
+    to_json_value,
+)
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.input_shapes_and_defaults import DEFAULTS_GRAPH_NAME
@@ -220,7 +225,7 @@ class Manifest:
             "doc": self.doc,
             "target": self.target,
             "opset": self.opset,
-            "config": replace_non_finite(self.config),
+            "config": replace_non_finite_numbers(self.config),
             "generate_section": self.generation,
             "preprocessing": self.preprocessing.to_json(),
             "weights": to_json_value(self.weights),
@@ -264,22 +269,22 @@ def parse_manifest(text: str, path: str) -> Manifest:
         raise_error(
             "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
-    data = parse_versioned_record(
-        text, VERSION_1_MANIFEST_KEYS, "model", partial(raise_invalid_manifest, path)
+    data = parse_versioned_json(
+        text, VERSION_1_MANIFEST_KEYS, "model", partial(raise_invalid_manifest_error, path)
     )
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
     # a single graph is the model graph, even if the name of the graph is `DEFAULTS_GRAPH_NAME`
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
-        raise_invalid_manifest(path, "the graph is missing")
+        raise_invalid_manifest_error(path, "the graph is missing")
     scoring_graph = None
     if "scoring_graph" in data.names():
         scoring_graph = next(iter(parse_ir(data.read_string("scoring_graph"), path).values()), None)
     initializers = data.read_string_map("initializers")
     if missing := [n for n in graph.parameters if n not in initializers]:
         reason = f"it lacks the location of the weight `{escape_text(missing[0])}`"
-        raise_invalid_manifest(path, reason)
+        raise_invalid_manifest_error(path, reason)
     return Manifest(
         name=data.read_string("model"),
         doc=data.read_string("doc"),
@@ -332,7 +337,7 @@ def _read_quantized_weights(
     for name in weights.names():
         value = graph.parameters.get(name)
         if value is None or value.type.rank not in (2, 3):
-            raise_invalid_manifest(path, f"unknown quantized matrix `{escape_text(name)}`")
+            raise_invalid_manifest_error(path, f"unknown quantized matrix `{escape_text(name)}`")
     return {name: _parse_quantized_weight(weights.read_object(name)) for name in weights.names()}
 
 
@@ -341,11 +346,11 @@ def _read_attentions(data: JsonReader, path: str) -> tuple[dict[str, str], ...]:
     attentions = []
     for layer in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(layer, dict) or not all(isinstance(t, str) for t in layer.values()):
-            raise_invalid_manifest(path, "the list of attentions is invalid")
+            raise_invalid_manifest_error(path, "the list of attentions is invalid")
         attentions.append(layer)
     return tuple(attentions)
 
 
-def raise_invalid_manifest(path: str, reason: str) -> NoReturn:
+def raise_invalid_manifest_error(path: str, reason: str) -> NoReturn:
     """Raise E0917 with the reason why the manifest of the model at `path` is invalid."""
     raise_error("E0917", f"the specc metadata in `{path}` is invalid: {reason}")

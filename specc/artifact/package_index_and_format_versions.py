@@ -26,7 +26,7 @@ from specc.io.safe_read import (
     compute_file_sha256,
     escape_text,
     get_regular_file_size,
-    is_path_inside_directory,
+    is_safe_relative_path,
     read_regular_file,
 )
 
@@ -94,7 +94,7 @@ def _rename_keys(data: object, renames: KeyRenames) -> object:
     return copy
 
 
-def parse_versioned_record(
+def parse_versioned_json(
     text: str | bytes, version_1_keys: KeyRenames, artifact: str, fail: Callable[[str], NoReturn]
 ) -> JsonReader:
     """Parse a JSON object of the current format version or of version 1. Call `fail` if the text is
@@ -230,7 +230,7 @@ def _add_index_hash(data: bytes) -> bytes:
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
 
-def is_index_unmodified(data: bytes) -> bool:
+def has_valid_index_hash(data: bytes) -> bool:
     """Return True if the hash in an index matches the bytes of the index."""
     try:
         fields = parse_strict_json(data.decode("utf-8"))
@@ -246,7 +246,7 @@ def is_index_unmodified(data: bytes) -> bool:
     return _add_index_hash(data.replace(index_hash.encode(), BLANK_HASH.encode(), 1)) == data
 
 
-def is_plain_file_name(name: str) -> bool:
+def is_portable_file_name(name: str) -> bool:
     """Return True for a portable file name without directory that is not the index file name."""
     return (
         _PORTABLE_NAME.fullmatch(name) is not None and not name.endswith(".") and name != INDEX_FILE
@@ -277,7 +277,7 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
             helps=["`specc compile --graphs` writes a package directory"],
         )
     index = parse_package_index(data, escape_text(location))
-    if verifies_contents and not is_index_unmodified(data):
+    if verifies_contents and not has_valid_index_hash(data):
         _raise_invalid_index(
             escape_text(location), "its content has changed since the package was written"
         )
@@ -286,7 +286,7 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
 
 def parse_package_index(data: bytes, location: str) -> PackageIndex:
     """Parse a package index from `location`. Raise E0831 if the index is invalid."""
-    fields = parse_versioned_record(
+    fields = parse_versioned_json(
         data, VERSION_1_INDEX_KEYS, "package", partial(_raise_invalid_index, location)
     )
     files = _read_files(fields, location)
@@ -319,7 +319,7 @@ def _read_files(data: JsonReader, location: str) -> dict[str, FileDigest]:
                 )
     # File names are relative to the package directory, and must not refer to other directories.
     for name in digests:
-        if not is_plain_file_name(name):
+        if not is_portable_file_name(name):
             _raise_invalid_index(location, f"`{escape_text(name)[:200]}` is not a plain file name")
     return digests
 
@@ -339,7 +339,7 @@ def _read_linked_checkpoints(data: JsonReader, location: str) -> dict[str, Weigh
     if linked_files is None:
         _raise_invalid_index(location, "`linked_files` contains a file without size or hashes")
     for path in linked_files:
-        if not is_path_inside_directory(path):
+        if not is_safe_relative_path(path):
             _raise_invalid_index(location, f"`{escape_text(path)[:200]}` is not inside it")
     return linked_files
 
@@ -367,7 +367,7 @@ def _check_roles(index: PackageIndex, location: str) -> None:
         _raise_invalid_index(location, "the list of graphs is empty")
 
 
-def read_previous_index(directory: Path) -> PackageIndex | None:
+def read_previous_package_index(directory: Path) -> PackageIndex | None:
     """Return the index of the package that a compilation replaces, or None if it is invalid."""
     try:
         return read_package_index(directory)

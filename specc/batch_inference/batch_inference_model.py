@@ -103,7 +103,7 @@ class BatchInferenceModel:
         batch_model = BatchInferenceModel(
             model, input_columns, dict(settings or {}), tuple(raw_outputs)
         )
-        batch_model.check_columns()  # check the columns before rows are read
+        batch_model.check_input_columns()  # check the columns before rows are read
         return batch_model
 
     @property
@@ -122,7 +122,7 @@ class BatchInferenceModel:
         model = self.model if self.is_generative else self.model.default_model
         return model.input_signature
 
-    def check_columns(self) -> None:
+    def check_input_columns(self) -> None:
         """Raise E0880 if a column is mapped to an unknown input, or if an input has no column."""
         input_signature = self.input_signature
         graph_inputs = input_signature.graph.inputs
@@ -179,7 +179,7 @@ class BatchInferenceModel:
         return self.is_generative and not self.generative_model.static_batching_reason
 
     @cached_property
-    def cost_formulas(self) -> CostModel:
+    def batch_cost_model(self) -> CostModel:
         """The cost model of a batch, derived from the full-forward graph of the model."""
         scoring_model = self.model.scoring_model
         # a standalone generator has no full-forward graph from which costs can be derived

@@ -20,14 +20,14 @@ from specc.batch_inference.job_plan_and_part_files import (
     JobPlan,
     get_file_fingerprint,
     read_block_statistics,
-    write_part,
+    write_part_file,
 )
 from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.batch_inference.row_batches_and_cost_model import (
     UNREADABLE_ROW_CODE,
     InputRow,
     count_batch_positions,
-    group_by_shape,
+    group_rows_by_shape,
     make_batches,
 )
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
@@ -208,7 +208,7 @@ class BlockRunner:
             ):
                 table = self._read_columns(block_number)
             count = self.plan.blocks[block_number].row_count
-            block = BlockInference(
+            block = RowBlockInference(
                 model=self.model,
                 limits=self.plan.limits,
                 first_row_number=self.plan.first_row_numbers[block_number],
@@ -218,7 +218,7 @@ class BlockRunner:
                 results=[{} for _ in range(count)],
             )
             block.compute_results(table)
-            write_part(self.plan, self.out, table, block.results, block.statistics)
+            write_part_file(self.plan, self.out, table, block.results, block.statistics)
             journal.close()
         return block.statistics
 
@@ -241,7 +241,7 @@ class BlockRunner:
 
 
 @dataclass(kw_only=True)
-class BlockInference:
+class RowBlockInference:
     """A block in progress and the results of its rows. `first_row_number` is the index of the
     block's first row in the data set, from which sampling seeds are derived.
     """
@@ -270,7 +270,7 @@ class BlockInference:
         # sequences end at different times, so continuous batching has no fixed batches
         if self.model.uses_continuous_batching:
             readable_rows = self._generate_continuously(readable_rows)
-        memory = self.model.cost_formulas.estimate_bytes
+        memory = self.model.batch_cost_model.estimate_bytes
         for batch in make_batches(readable_rows, self.limits, memory):
             self._count_positions(*count_batch_positions(batch))
             self._compute_batch(batch)
@@ -286,7 +286,7 @@ class BlockInference:
         """Generate results by continuous batching. Return the rows that crashed workers."""
         crashing_rows, start_time = self.journal.find_crashing_rows(), time.perf_counter()
         safe_rows = [row for row in rows if row.row_number not in crashing_rows]
-        for group in group_by_shape(safe_rows):
+        for group in group_rows_by_shape(safe_rows):
             self._generate_group(group)
         self.statistics.seconds += time.perf_counter() - start_time
         return [row for row in rows if row.row_number in crashing_rows]
@@ -326,13 +326,13 @@ class BlockInference:
         token_count = len(best.tokens) // max(best.num_codebooks, 1)
         # the prompt and the generated tokens count as one sequence
         is_prompt = row_reader.input_signature.sequence_input in row_reader.input_columns
-        return self.model.cost_formulas.estimate_multiply_adds(
+        return self.model.batch_cost_model.estimate_multiply_adds(
             1, input_length + token_count if is_prompt else max(input_length, token_count)
         )
 
     def _choose_batch_size(self, max_length: int) -> int:
         """Return the largest batch size for sequences of `max_length` within the batch limits."""
-        estimate_bytes, limits = self.model.cost_formulas.estimate_bytes, self.limits
+        estimate_bytes, limits = self.model.batch_cost_model.estimate_bytes, self.limits
         # a batch has at least one sequence, even if the sequence exceeds the memory limit
         count = max(min(limits.max_rows, limits.max_tokens // max(max_length, 1)), 1)
         while count > 1 and estimate_bytes(count, max_length) > limits.max_bytes:
@@ -352,7 +352,7 @@ class BlockInference:
             batch_results = self.model.run_batch(batch, self.first_row_number)
             self.statistics.seconds += time.perf_counter() - start_time
             max_length = max(row.padded_length for row in batch)
-            self.statistics.multiply_adds += self.model.cost_formulas.estimate_multiply_adds(
+            self.statistics.multiply_adds += self.model.batch_cost_model.estimate_multiply_adds(
                 len(batch), max_length
             )
             for row, value in zip(batch, batch_results, strict=True):

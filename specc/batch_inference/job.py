@@ -17,7 +17,7 @@ from specc.batch_inference.job_plan_and_part_files import (
     read_block_statistics,
     read_plan,
 )
-from specc.batch_inference.job_planner import JobRequest, check_plan_matches, plan_job
+from specc.batch_inference.job_planner import JobRequest, check_equal_job_plans, plan_job
 from specc.batch_inference.worker_processes_and_ray import BlockProgress, LocalEngine, RayEngine
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
@@ -93,7 +93,7 @@ class JobReport:
             self.position_count - self.padding_position_count, 1
         )
 
-    def add_block(self, statistics: BlockStatistics) -> None:
+    def add_statistics(self, statistics: BlockStatistics) -> None:
         """Add the statistics of a completed block."""
         self.blocks += 1
         self.errors += len(statistics.errors)
@@ -112,7 +112,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
     engine = _make_engine(request, plan, out)  # check the request before files are written
     existing_plan = read_plan(out)
     if existing_plan is not None:
-        check_plan_matches(existing_plan, plan, out)
+        check_equal_job_plans(existing_plan, plan, out)
     else:
         _check_empty(out)
         plan.write_file(out)
@@ -124,7 +124,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
         if statistics is None:
             remaining_blocks.append(number)
         else:
-            report.add_block(statistics)
+            report.add_statistics(statistics)
             report.resumed_rows += block.row_count
     report.rows = report.resumed_rows
     # an earlier run may have allowed more errors than this run allows
@@ -136,7 +136,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
             if progress.is_worker_ready and report.ready_time is None:
                 report.ready_time = time.monotonic()
             if progress.statistics is not None:
-                report.add_block(progress.statistics)
+                report.add_statistics(progress.statistics)
                 report.block_costs.append(
                     (progress.statistics.seconds, progress.statistics.multiply_adds)
                 )

@@ -94,7 +94,7 @@ class JobPlan:
         """The index in the data set of each block's first row."""
         return [0, *accumulate(block.row_count for block in self.blocks)]
 
-    def get_part_file(self, block_number: int) -> str:
+    def get_part_file_name(self, block_number: int) -> str:
         """Return the name of a block's part file. Sorting the names yields the row order."""
         return f"part-{block_number:06}.{self.output_format}"
 
@@ -227,7 +227,7 @@ class BlockStatistics(JsonRecord):
     null_row_count: Count = 0
 
 
-def write_part(
+def write_part_file(
     plan: JobPlan,
     out: Path,
     table: ColumnValues,
@@ -240,19 +240,19 @@ def write_part(
         for c in plan.copied_columns
     }
     results = {c.name: [v.get(c.name) for v in values] for c in plan.result_columns}
-    data, statistics.null_row_count = encode_part(
+    data, statistics.null_row_count = encode_part_file(
         plan.output_format, (*plan.copied_columns, *plan.result_columns), copied | results
     )
     text = json.dumps(statistics.to_json(), ensure_ascii=False)
     # the part file is written last, so the statistics exist if the part file exists
     statistics_file = out / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
     write_file_atomically(statistics_file, [text.encode("utf-8", "backslashreplace")])
-    write_file_atomically(out / plan.get_part_file(statistics.block_number), [data])
+    write_file_atomically(out / plan.get_part_file_name(statistics.block_number), [data])
 
 
 def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockStatistics | None:
     """Return the statistics of a block, or None if the block is not complete."""
-    if not (out / plan.get_part_file(block_number)).is_file():
+    if not (out / plan.get_part_file_name(block_number)).is_file():
         return None
     try:
         text = (out / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
@@ -262,7 +262,7 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
         return None
 
 
-def encode_part(
+def encode_part_file(
     output_format: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> tuple[bytes, int]:
     """Encode columns as a part file. Return the bytes and the number of rows with null for NaN."""

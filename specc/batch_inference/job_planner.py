@@ -110,7 +110,7 @@ def plan_job(request: JobRequest) -> JobPlan:
     )
 
 
-def check_plan_matches(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
+def check_equal_job_plans(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
     """Raise E0875 if a directory has parts of a different plan. The error lists the differences."""
     existing, requested, notes = existing_plan.to_json(), requested_plan.to_json(), []
     for key in existing:

@@ -16,13 +16,17 @@ from specc.ir import ops
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
-from specc.preprocessing.array_files import cast_input_array, convert_nested_lists
+from specc.preprocessing.array_files import cast_input_array, convert_lists_to_array
 from specc.preprocessing.image_prompts import is_multi_image_input
 from specc.preprocessing.image_tiles_and_patches import preprocess_image, preprocess_pixels
 from specc.preprocessing.images import decode_image
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig
 from specc.preprocessing.text_batches_and_windows import batch_sequences, find_mask_input
-from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_by_lengths
+from specc.preprocessing.text_codec import (
+    encode_text_to_ids,
+    encode_texts,
+    split_by_sequence_lengths,
+)
 from specc.runtime.model_inputs import ModelInputs
 
 UNREADABLE_ROW_CODE = "E0877"
@@ -148,8 +152,8 @@ class RowConverter:
             images = value if isinstance(value, list) else [value]
             return np.stack([_decode_pixels(image, record) for image in images or [None]])
         if isinstance(record, TEXT_CONFIGS) and isinstance(value, str):
-            return encode_text_ids(value, record)
-        array, type = convert_nested_lists(value, column), graph.inputs[name].type
+            return encode_text_to_ids(value, record)
+        array, type = convert_lists_to_array(value, column), graph.inputs[name].type
         if array.ndim != type.rank - 1:
             title = f"{column} has {_format_axes(array.ndim)} here"
             note = f"`{name}` needs {_format_axes(type.rank - 1)}"
@@ -189,7 +193,9 @@ def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> l
     elements = [*chain.from_iterable(lists)]
     if not {*map(type, elements)} <= {int}:
         return None
-    return split_by_lengths(cast_input_array(np.array(elements, np.int64), dtype, name), lists)
+    return split_by_sequence_lengths(
+        cast_input_array(np.array(elements, np.int64), dtype, name), lists
+    )
 
 
 def _format_axes(count: int) -> str:
@@ -224,7 +230,7 @@ EstimateCost = Callable[[int, int], int]
 """A function that estimates a cost of a batch, e.g. its memory, from the batch size and length."""
 
 
-def group_by_shape(rows: Sequence[InputRow]) -> list[list[InputRow]]:
+def group_rows_by_shape(rows: Sequence[InputRow]) -> list[list[InputRow]]:
     """Group rows by the shapes of unpadded inputs, and sort each group by padded length."""
     groups: dict[object, list[InputRow]] = {}
     for row in sorted(rows, key=lambda r: (r.padded_length, r.row_number)):
@@ -239,7 +245,7 @@ def make_batches(
     exceeds a limit by itself forms a batch of one.
     """
     batches = []
-    for group in group_by_shape(rows):
+    for group in group_rows_by_shape(rows):
         batch: list[InputRow] = []
         valid_positions = 0
         for row in group:  # the last row is the longest row, which determines the padded length

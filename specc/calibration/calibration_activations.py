@@ -40,7 +40,7 @@ def add_activation_outputs(
         for matrix, values in copier.activations_by_output.items()
         for n, value in enumerate(values)
     }
-    return builder.finish_copy(graph, copier.copies, outputs), copier.activations_by_output
+    return builder.build_graph_copy(graph, copier.copies, outputs), copier.activations_by_output
 
 
 @dataclass
@@ -127,14 +127,14 @@ class _GraphCopier:
         body_outputs = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(body_outputs.items())[: op.carry_count])
         outputs |= {f"met {n}": v for n, v in enumerate(collected_values)}
-        body = self.builder.finish_copy(op.body, self.copies, {**outputs, **body_outputs})
+        body = self.builder.build_graph_copy(op.body, self.copies, {**outputs, **body_outputs})
         return replace(op, body=body)
 
 
 def _tap_body(node: Node, op: ops.Scan, names: WeightPathState) -> WeightPathState:
     """Return the names of the weights that a loop captures, keyed by value of the loop body."""
     body_names = {}
-    for inner, outer in op.map_captures(node.operands).items():
+    for inner, outer in op.map_captured_inputs(node.operands).items():
         root = find_underlying_weight(outer)
         if root is not None and root in names:
             body_names[inner] = names[root]

@@ -168,14 +168,14 @@ def generate_samples(package: Path, input_signature: ModelInputs, count: int) ->
     """
     generator = open_compiled_model(str(package)).generator
     if generator is None:
-        raise_not_generative()
+        raise_not_generative_error()
     for start in range(0, count, GENERATED_BATCH_SIZE):
         batch_size = min(GENERATED_BATCH_SIZE, count - start)
         for inputs in _generate_sequences(generator, batch_size, start):
             yield input_signature.prepare(inputs)
 
 
-def raise_not_generative() -> NoReturn:
+def raise_not_generative_error() -> NoReturn:
     """Raise E0859 because a model cannot generate its own calibration data."""
     raise_error(
         "E0859",

@@ -27,7 +27,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value, collect_required_nodes
 from specc.weights.int_quantization import compute_inverse_cholesky_factor
-from specc.weights.quantized_weights import GetFactor, PrequantizedWeight
+from specc.weights.quantized_weights import GetFactor, QuantizedWeightFiles
 
 STAGE_WEIGHT_BYTES = 256 << 20
 """Maximum size in bytes of the float32 weights of a calibration stage. A node with larger weights
@@ -192,7 +192,7 @@ class _StagedGraph:
         copies |= {v: builder.add_input(n, Input(v.type)) for n, v in stage_inputs.items()}
         builder.copy_nodes(graph, copies, self._add_light_nodes(group, group_results.values()))
         outputs = {name: copies[value] for name, value in group_results.items()}
-        return builder.finish_copy(graph, copies, outputs)
+        return builder.build_graph_copy(graph, copies, outputs)
 
     def _add_light_nodes(
         self, group: list[NodeResults], group_results: Iterable[Value]
@@ -264,7 +264,7 @@ RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Executable]]
 """A function that opens a session for a graph and loads the graph's weights. Both are released at
 the end of the `with` block."""
-QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
+QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], QuantizedWeightFiles]
 """A function that quantizes a weight. The arguments are the weight's name, a function that returns
 the Cholesky factor for each expert, and the path prefix of the files to write."""
 
@@ -275,12 +275,12 @@ def quantize_with_gptq(
     samples: RestartSamples,
     directory: Path,
     quantize_weight: QuantizeWeight,
-) -> dict[str, PrequantizedWeight]:
+) -> dict[str, QuantizedWeightFiles]:
     """Quantize the weights of `targets` with GPTQ, calibrated on their input activations for the
     samples. Write the quantized weights to files in `directory` and return them by name. Raise
     E0859 if an activation is not finite, and E0810 to E0815 if writing a file fails.
     """
-    quantized: dict[str, PrequantizedWeight] = {}
+    quantized: dict[str, QuantizedWeightFiles] = {}
     sums, factors = _GramMatrixSums(targets), _FactorFiles(targets.tap_points, directory)
     for stage in split_stages(targets):
         _run_stage(stage, open_session, samples(), directory, sums)

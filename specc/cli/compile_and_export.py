@@ -18,7 +18,7 @@ from specc.cli.options import (
     add_option_groups,
     add_spec_arguments,
     collect_generation_settings,
-    get_generation_flag,
+    get_generation_option_flag,
     make_output_option,
     open_spec_from_arguments,
 )
@@ -29,7 +29,7 @@ from specc.driver.compile_options import COMPILE_GROUPS, COMPILE_OPTIONS, build_
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
 from specc.driver.output_files_and_compile_report import CompileReport
 from specc.io.atomic_write import OutputDirectory
-from specc.io.output_paths import raise_would_overwrite
+from specc.io.output_paths import raise_overwrite_error
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.types import Type
@@ -118,7 +118,7 @@ def _check_option_combinations(args: Namespace) -> None:
             f"`--io-names {args.io_names}` requires a package with a step graph",
             helps=["add `--graphs step`"],
         )
-    generation_flags = [*map(get_generation_flag, collect_generation_settings(args))]
+    generation_flags = [*map(get_generation_option_flag, collect_generation_settings(args))]
     if generation_flags and "generate" not in args.graphs:
         raise_error(
             "E0753",
@@ -185,7 +185,7 @@ def write_triton_repository(
     if config.exists() and not force:
         with config.open(encoding="utf-8", errors="replace") as file:
             if file.readline() != FILE_HEADER:
-                raise_would_overwrite(config, "the file was not written by specc", "use --force")
+                raise_overwrite_error(config, "the file was not written by specc", "use --force")
     source = model.path.parent
     weight_files = [location for location, _ in model.file.list_external_files()]
     for location in weight_files:

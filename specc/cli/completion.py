@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_file_lookup import find_builtin_specs, find_error_pages
+from specc.library.spec_file_lookup import find_builtin_specs, find_error_doc_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of candidates that `specc _complete` prints, by the `dest` of an option or argument."""
@@ -49,7 +49,7 @@ def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, Com
     for name, parser in commands.items():
         options = {
             option: (
-                format_plain_help(action.help or ""),
+                format_one_line_help(action.help or ""),
                 None if action.nargs == 0 else _build_choice(action),
             )
             for action in parser._actions
@@ -59,7 +59,7 @@ def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, Com
             _build_choice(action) for action in parser._actions if not action.option_strings
         ]
         completions[name] = CommandCompletion(
-            format_plain_help(parser.description or ""), options, _merge_choices(arguments)
+            format_one_line_help(parser.description or ""), options, _merge_choices(arguments)
         )
     return completions
 
@@ -72,7 +72,7 @@ def _build_choice(action: Action) -> CompletionCandidates:
     )
 
 
-def format_plain_help(text: str) -> str:
+def format_one_line_help(text: str) -> str:
     """Return a help text on one line and without shell metacharacters."""
     line = " ".join(text.replace("%%", "%").split())
     return "".join(c for c in line if c not in "'\"`$\\[]:{}")[:70].strip()
@@ -248,7 +248,7 @@ def _list_candidates(kind: str, spec: str) -> list[str]:
     if kind == "specs":
         return sorted(find_builtin_specs())
     if kind == "codes":
-        return sorted(find_error_pages())
+        return sorted(find_error_doc_pages())
     try:
         fields = open_spec(spec).program.map_fields_by_path() if spec else {}
     except SpeccError:

@@ -17,13 +17,13 @@ from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names_and_options import (
     RENAMED_STD_DEFINITIONS,
-    suggest_foreign_replacement,
+    suggest_replacement_name,
 )
 from specc.io.safe_read import escape_text
 from specc.library.spec_file_lookup import (
     SpecLibrary,
     find_builtin_specs,
-    find_error_pages,
+    find_error_doc_pages,
     read_page_title,
     read_spec_file,
 )
@@ -220,7 +220,7 @@ def execute_doc(args: Namespace) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentationEntry:
+class NameDocumentation:
     """The documentation of a name. `text` is the signature or the source code of the definition."""
 
     kind: str
@@ -238,7 +238,7 @@ class DocumentationEntry:
         return "\n\n".join([self.text, *filter(None, details)])
 
 
-def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> DocumentationEntry:
+def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> NameDocumentation:
     """Return the source text of a built-in spec, or its comment, config and graph signatures."""
     path = find_builtin_specs()[name]
     text = path.read_text(encoding="utf-8")
@@ -254,16 +254,16 @@ def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> Doc
         text = "\n\n".join(
             ["\n".join(comment), *("\n".join(format_statement(i, 0)) for i in shown)]
         )
-    return DocumentationEntry(kind="spec", text=text, file=path.name)
+    return NameDocumentation(kind="spec", text=text, file=path.name)
 
 
 def find_name_documentation(
     name: str, library: SpecLibrary, *, with_source: bool
-) -> list[DocumentationEntry]:
+) -> list[NameDocumentation]:
     """Return the documentation of all definitions of a name. Raise E0204 for an unknown name."""
     builtin, definition = BUILTINS.get(name), library.find_std_item(name)
     documentation = (
-        [DocumentationEntry(kind="function", text=builtin.format_signature(), doc=builtin.doc)]
+        [NameDocumentation(kind="function", text=builtin.format_signature(), doc=builtin.doc)]
         if builtin
         else []
     )
@@ -273,11 +273,11 @@ def find_name_documentation(
         if isinstance(item, ast.Block) and not with_source:
             item = replace(item, body=(), end=())
         text = "\n".join(format_statement(item, 0))
-        documentation.append(DocumentationEntry(kind=kind, text=text, file=str(module.path)))
+        documentation.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
     for kind, docs in OTHER_DOCS.items():
         if name in docs:
             text, doc = docs[name]
-            documentation.append(DocumentationEntry(kind=kind, text=text, doc=doc))
+            documentation.append(NameDocumentation(kind=kind, text=text, doc=doc))
     if not documentation:
         _raise_unknown_name(name, library)
     return documentation
@@ -292,7 +292,7 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
     ]
     helps = suggest_similar_name(name, names, "see `specc list`")
     if name in RENAMED_STD_DEFINITIONS:
-        helps = [suggest_foreign_replacement(name, names)]
+        helps = [suggest_replacement_name(name, names)]
     raise_error("E0204", f"unknown name `{escape_text(name)}`", helps=helps)
 
 
@@ -310,7 +310,7 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
 def execute_explain(args: Namespace) -> int:
     """Print the documentation page of a diagnostic code."""
     code = normalize_diagnostic_code(args.code)
-    pages = find_error_pages()
+    pages = find_error_doc_pages()
     if code not in pages:
         suggestion = find_similar_name(code, pages)
         code_range = f"codes range from {min(pages)} to {max(pages)}"

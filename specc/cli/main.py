@@ -24,7 +24,7 @@ from specc.diagnostics.machine_formats_and_exit_codes import ErrorCategory, comp
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.platform_and_signals import (
     ProcessTerminatedError,
-    get_pending_termination,
+    get_termination_exception,
     install_termination_handlers,
 )
 from specc.io.safe_read import escape_text
@@ -211,7 +211,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_and_exit() -> NoReturn:
+def run_main_and_exit() -> NoReturn:
     """Run the `specc` command and exit. Characters that the terminal cannot encode are escaped."""
     # the parent process may have closed stdout or stderr
     if sys.stdout is None or sys.stderr is None:
@@ -237,7 +237,7 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt as interrupt:  # Ctrl-C during the import of a command
         return _handle_interrupt(interrupt)
     except Exception:
-        if termination := get_pending_termination():
+        if termination := get_termination_exception():
             return _handle_interrupt(termination)
         raise
     return _run_command(command, arguments, argv[0])
@@ -265,7 +265,7 @@ def _run_command(
         _discard_output()
         return 141
     except Exception as error:
-        if termination := get_pending_termination():
+        if termination := get_termination_exception():
             return _handle_interrupt(termination)
         if arguments.debug:
             raise

@@ -29,7 +29,7 @@ from specc.driver.option_kinds import (
     STRING_LIST_OPTION,
     STRING_OPTION,
     Option,
-    make_choice_kind,
+    make_choice_option_type,
     make_int_parser,
 )
 from specc.io.safe_read import escape_text
@@ -57,7 +57,7 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
         "also write the array of this output, in addition to the decoded result",
     ),
     "output_format": Option(
-        make_choice_kind(OUTPUT_FORMATS),
+        make_choice_option_type(OUTPUT_FORMATS),
         "",
         "file format of the output (default: the format of the input)",
     ),
@@ -69,7 +69,9 @@ EXECUTION_OPTIONS: Mapping[str, Option] = {
         "number of worker processes (default: one per CPU core)",
         extra_arguments={"default": 0},
     ),
-    "engine": Option(make_choice_kind(ENGINES, "local"), "", "execution engine (default: local)"),
+    "engine": Option(
+        make_choice_option_type(ENGINES, "local"), "", "execution engine (default: local)"
+    ),
     "address": Option(STRING_OPTION, "ADDRESS", "with --engine ray: address of the Ray cluster"),
     "gpus": Option(
         FLOAT_OPTION,
@@ -159,22 +161,22 @@ def execute_map(args: Namespace) -> int:
     finally:
         progress_line.finish()
     status = int(bool(report.rows) and report.errors == report.rows)
-    if print_json_result(map_report_to_json(report)):
+    if print_json_result(convert_job_report_to_json(report)):
         return status
     _print_report(report)
     if report.block_costs:
         # the run time is a note, so that --quiet omits the run time
-        print_result_line(format_run_times(report), to_stderr=True)
+        print_result_line(format_job_run_times(report), to_stderr=True)
     return status
 
 
-def map_report_to_json(report: JobReport) -> dict[str, object]:
+def convert_job_report_to_json(report: JobReport) -> dict[str, object]:
     """Return the report of a batch inference job as a JSON object."""
     return {
         "directory": str(report.output_directory),
         "rows": report.rows,
         "resumed_rows": report.resumed_rows,
-        "parts": [*map(report.plan.get_part_file, range(len(report.plan.blocks)))],
+        "parts": [*map(report.plan.get_part_file_name, range(len(report.plan.blocks)))],
         "errors": report.errors,
         "errors_file": str(report.output_directory / ERRORS_FILE) if report.errors else None,
         "null_rows": report.null_rows,
@@ -222,7 +224,7 @@ class _JobProgressLine:
                 print_note(note)
         self.has_printed_notes = True
         if self.is_terminal:
-            text = format_progress(report)
+            text = format_job_progress(report)
             print(f"\r{text:<{self.width}}", end="", file=sys.stderr, flush=True)
             self.width = len(text)
 
@@ -249,7 +251,7 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
         )
 
 
-def format_progress(report: JobReport) -> str:
+def format_job_progress(report: JobReport) -> str:
     """Format the progress of a job: rows, rows per second, padding, errors, estimated time left."""
     total = report.plan.row_count
     seconds_left = (
@@ -267,7 +269,7 @@ def format_progress(report: JobReport) -> str:
     return ", ".join(parts)
 
 
-def format_run_times(report: JobReport) -> str:
+def format_job_run_times(report: JobReport) -> str:
     """Format the run times of a job: startup, elapsed, compute, and predicted by the cost model."""
     elapsed_seconds = report.elapsed_seconds
     work_seconds = max(elapsed_seconds - report.startup_seconds, 0.0)

@@ -72,7 +72,7 @@ def execute_new(args: Namespace) -> int:
     # check that the output can be written before any work is done
     resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)
     is_yaml = not path.lower().endswith(".specc")
-    name = make_spec_name(Path(path).stem)
+    name = sanitize_spec_name(Path(path).stem)
     schema_comments = (SCHEMA_MODELINE,) if is_yaml and not args.no_schema else ()
     draft = None
     if args.directory:
@@ -93,7 +93,9 @@ def execute_new(args: Namespace) -> int:
     write_output(path, NEW_SPEC_OUTPUT, text.encode(), force=args.force)
     if schema_comments:
         _write_schema(Path(path).parent / SCHEMA_FILE)
-    if print_json_result({"file": path, "extends": file.extends, "draft": draft_to_json(draft)}):
+    if print_json_result(
+        {"file": path, "extends": file.extends, "draft": convert_draft_to_json(draft)}
+    ):
         return 0
     print_result_line(f"{escape_text(path)}: a spec derived from {file.extends}")
     if draft is not None:
@@ -130,7 +132,7 @@ def _check_argument_count(name_count: int, directory: str | None) -> None:
     )
 
 
-def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
+def convert_draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
     """Return the properties of a draft as a JSON object, or None if there is no draft."""
     if draft is None:
         return None
@@ -142,7 +144,7 @@ def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
     }
 
 
-def make_spec_name(stem: str) -> str:
+def sanitize_spec_name(stem: str) -> str:
     """Convert the stem of a file name to a valid spec name."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", stem)
     return name if name[:1].isalpha() else f"my_{name}"

@@ -16,8 +16,8 @@ from specc.driver.option_kinds import (
     STRING_LIST_OPTION,
     STRING_OPTION,
     Option,
-    add_options,
-    make_choice_kind,
+    add_options_to_parser,
+    make_choice_option_type,
     make_int_parser,
 )
 from specc.io.output_paths import FORCE_HELP
@@ -46,7 +46,7 @@ PACKAGE_GRAPH_OPTION = {"graph": Option(STRING_OPTION, "ROLE", "graph of the pac
 
 SAMPLING_OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
-        make_choice_kind(STRATEGIES),
+        make_choice_option_type(STRATEGIES),
         "",
         "decoding strategy (default: from the spec)",
         extra_arguments=NO_DEFAULT,
@@ -125,7 +125,7 @@ def get_or_add_option_group(parser: ArgumentParser, title: str) -> _ArgumentGrou
 def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) -> None:
     """Declare options, grouped by title in the help."""
     for title, options in groups.items():
-        add_options(get_or_add_option_group(parser, title), options)
+        add_options_to_parser(get_or_add_option_group(parser, title), options)
 
 
 def make_output_option(placeholder: str, help: str, **options: object) -> Mapping[str, Option]:
@@ -149,7 +149,7 @@ def collect_generation_settings(args: Namespace) -> dict[str, Any]:
     return {name: values[name] for name in GENERATION_OPTIONS if values.get(name) is not None}
 
 
-def get_generation_flag(name: str) -> str:
+def get_generation_option_flag(name: str) -> str:
     """Return the flag of a generation setting, such as `--top-k` for `top_k`."""
     return GENERATION_OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
@@ -172,7 +172,7 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> "Loaded
     # import here, because commands on compiled models do not need the compiler
     from specc.driver.spec_loader import open_spec
 
-    print_shadowing_note(arguments.spec)
+    print_name_conflict_note(arguments.spec)
     return open_spec(
         read_spec_from_stdin() if arguments.spec == STDIN_NAME else arguments.spec,
         config=arguments.config,
@@ -183,7 +183,7 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> "Loaded
     )
 
 
-def print_shadowing_note(spec: str) -> None:
+def print_name_conflict_note(spec: str) -> None:
     """Print a note if a file or directory has the same name as the built-in spec."""
     # import here, because commands on compiled models do not need the spec library
     from specc.library.spec_file_lookup import format_shadowing_note
@@ -192,7 +192,7 @@ def print_shadowing_note(spec: str) -> None:
         print_note(note)
 
 
-def is_compiled_model(path: str) -> bool:
+def is_compiled_model_path(path: str) -> bool:
     """Return True if a MODEL or SPEC argument is a compiled model or a package of graphs."""
     if path.endswith(".onnx") or not is_package_directory(path):
         return path.endswith(".onnx")
@@ -202,7 +202,7 @@ def is_compiled_model(path: str) -> bool:
     return not is_builtin_spec(path)
 
 
-def raise_immutable_config(path: str) -> NoReturn:
+def raise_immutable_config_error(path: str) -> NoReturn:
     """Raise E0957 because config options are given for a compiled model."""
     raise_error(
         "E0957",

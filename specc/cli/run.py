@@ -16,8 +16,8 @@ from specc.cli.options import (
 )
 from specc.cli.run_inputs import (
     ParsedInputs,
+    add_image_arguments,
     add_prompt_images,
-    add_task_images,
     parse_input_arguments,
 )
 from specc.cli.run_outputs_and_predictions import (
@@ -29,7 +29,7 @@ from specc.cli.run_outputs_and_predictions import (
     reject_task_options,
     run_task_command,
 )
-from specc.cli.run_task_inputs import add_example_command, has_array_arguments
+from specc.cli.run_task_inputs import add_example_to_error, has_array_arguments
 from specc.cli.terminal import get_output_settings, print_json_result, print_note
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.option_kinds import (
@@ -37,7 +37,7 @@ from specc.driver.option_kinds import (
     STRING_LIST_OPTION,
     STRING_OPTION,
     Option,
-    make_choice_kind,
+    make_choice_option_type,
 )
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
@@ -51,29 +51,29 @@ from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
 from specc.preprocessing.result_formatting import format_results
 from specc.preprocessing.tasks import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_plot import capture_attention, capture_generation_attention
-from specc.runtime.generation_request import prepare_chat
+from specc.runtime.generation_request import prepare_chat_inputs
 from specc.runtime.generation_stream_and_results import GenerationStream, convert_results_to_arrays
 from specc.runtime.inference_model import (
     InferenceModel,
+    get_attention_model,
     get_model_task,
     get_spec_sources,
     get_streaming_model,
     is_single_forward_pass,
     list_model_files,
     open_compiled_model,
-    require_attention_model,
 )
 
 CHAT_HELP = 'write [{"role": "user", "content": "your message"}, …]'
 TASK_OPTIONS: Mapping[str, Option] = {
     "aggregation_strategy": Option(
-        make_choice_kind(AGGREGATION_STRATEGIES),
+        make_choice_option_type(AGGREGATION_STRATEGIES),
         "",
         "token classification: method of merging tokens into entities (default: simple)",
         extra_arguments=NO_DEFAULT,
     ),
     "function_to_apply": Option(
-        make_choice_kind(PROBABILITY_FUNCTIONS),
+        make_choice_option_type(PROBABILITY_FUNCTIONS),
         "",
         "text classification: function applied to the logits (default: from config.json)",
         extra_arguments=NO_DEFAULT,
@@ -160,7 +160,7 @@ def execute_run(args: Namespace) -> int:
     except SpeccError as failed:
         if args.inputs or args.image:
             raise
-        raise add_example_command(failed, args.model, input_signature, task) from None
+        raise add_example_to_error(failed, args.model, input_signature, task) from None
 
 
 def _run_model(
@@ -169,19 +169,19 @@ def _run_model(
     """Run a loaded model in the requested mode: task, streaming, generation, or forward pass."""
     input_signature = model.input_signature
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
-        args.inputs = add_task_images(task, args.image, args.inputs)
+        args.inputs = add_image_arguments(task, args.image, args.inputs)
         return run_task_command(model, task, args, settings)
     reject_task_options(args)
     arguments, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
     run_inputs = parse_input_arguments(input_signature, arguments, get_spec_sources(model))
     files = [*run_inputs.files, *args.image]
     outputs = parse_output_options(args, [*list_model_files(model), *map(Path, files)])
-    outputs.check_paths()
+    outputs.check_output_paths()
     if args.chunk_size or (model.streaming_model is not None and model.scoring_model is None):
         _stream_chunks(model, run_inputs.inputs, outputs, args.chunk_size)
     elif chat is not None:
         messages = _read_messages(chat) if chat == args.chat else chat
-        inputs = prepare_chat(input_signature, messages, run_inputs.inputs, args.image)
+        inputs = prepare_chat_inputs(input_signature, messages, run_inputs.inputs, args.image)
         _generate(model, model.start_generation(inputs, settings), outputs)
     elif is_single_forward_pass(model, run_inputs.inputs, settings):
         _run_graph(model, run_inputs, outputs)
@@ -260,8 +260,8 @@ def _stream_chunks(
     """Run a model chunk by chunk. Raise E0977 for `--attention` or if the model does not stream."""
     streaming_model = get_streaming_model(model)
     if outputs.attention_plot_path:
-        # require_attention_model raises E0931, which takes precedence over E0977
-        require_attention_model(model)
+        # get_attention_model raises E0931, which takes precedence over E0977
+        get_attention_model(model)
         helps = ["remove `--chunk-size`"]
         raise_error("E0977", "attention weights of a stream cannot be plotted", helps=helps)
     results = streaming_model.run(inputs, chunk_size)
@@ -286,7 +286,7 @@ def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutpu
     """Generate sequences. Print a single sequence during generation, but several at the end."""
     if outputs.attention_plot_path:
         # raise the error for a missing attention graph before generation starts
-        require_attention_model(model)
+        get_attention_model(model)
     prints_pieces = _is_printed_while_generated(stream)
     if prints_pieces:
         _print_generated_text(stream)
@@ -301,7 +301,7 @@ def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutpu
     attention_results: dict[str, Array] = {}
     if outputs.attention_plot_path:
         capture = capture_generation_attention(
-            require_attention_model(model), stream, best, outputs.attention_selection.scope
+            get_attention_model(model), stream, best, outputs.attention_selection.scope
         )
         outputs.write_attention_plot(capture)
         attention_results = capture.results

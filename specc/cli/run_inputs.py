@@ -10,11 +10,11 @@ import numpy as np
 from specc.cli.run_task_inputs import (
     ARRAY_FILE_SUFFIXES,
     AUDIO_READINGS,
-    get_text_help,
+    get_tokenizer_help,
     parse_json_values,
-    print_file_note,
-    raise_missing_file,
-    raise_too_many_arguments,
+    print_unread_file_note,
+    raise_extra_argument_error,
+    raise_missing_file_error,
     read_text_lines,
     reject_text_file,
 )
@@ -24,13 +24,13 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
-from specc.preprocessing.array_files import convert_nested_lists, load_strict_json, read_arrays
+from specc.preprocessing.array_files import convert_lists_to_array, load_strict_json, read_arrays
 from specc.preprocessing.audio import read_audio
 from specc.preprocessing.image_prompts import (
+    can_take_several_images,
     find_image_input,
     find_image_prompt_inputs,
     get_image_placeholder,
-    has_several_images,
     prepare_images,
 )
 from specc.preprocessing.images import ImageSize, decode_image
@@ -42,7 +42,7 @@ from specc.preprocessing.preprocessing_records import (
 )
 from specc.preprocessing.tasks import Task
 from specc.preprocessing.text_batches_and_windows import batch_sequences
-from specc.preprocessing.text_codec import encode_text_ids
+from specc.preprocessing.text_codec import encode_text_to_ids
 from specc.runtime.generation_request import find_chat_tokenizer
 from specc.runtime.model_inputs import ModelInputs
 
@@ -120,7 +120,7 @@ class _InputCollector:
             record = self.model.preprocessing.get_input_config(name)
             if failed.diagnostics[0].code != "E0802" or not isinstance(record, TEXT_CONFIGS):
                 raise
-            raise_missing_file(argument)
+            raise_missing_file_error(argument)
         has_value = name in arrays
         # file keys that are names of inputs take precedence over `name`
         for key in [k for k in arrays if k in self.model.graph.inputs]:
@@ -144,7 +144,7 @@ class _InputCollector:
         array = value
         if not isinstance(array, np.ndarray):
             pad_left = self.model.is_left_padded(name)
-            array = convert_nested_lists(
+            array = convert_lists_to_array(
                 value, f"the JSON text in {escape_text(argument)}", pad_left=pad_left
             )
         # token ids are batch elements, which are padded to a common length, but any other array is
@@ -160,13 +160,13 @@ class _InputCollector:
             return _BatchElements(self._read_lines(argument))
         items = parse_json_values(argument, ("[",))
         if items is None:
-            print_file_note(argument)
+            print_unread_file_note(argument)
             return _BatchElements([argument])
         return _BatchElements(_parse_sequences(items, escape_text(argument)[:60]))
 
     def _collect_images(self, name: str, argument: str, record: ImageConfig) -> _BatchElements:
         """Return the path of one image, or the paths in a JSON list of images for one prompt."""
-        is_multi_image = has_several_images(self.model.graph, name, record)
+        is_multi_image = can_take_several_images(self.model.graph, name, record)
         items = parse_json_values(argument, ("[",)) if is_multi_image else None
         paths = [argument] if items is None else _check_image_paths(items, name, argument)
         self.files += paths
@@ -204,7 +204,7 @@ def parse_input_arguments(
     `sources` are the spec files of the model.
     """
     names = [s.name for s in model.input_specs]
-    collector = _InputCollector(model, get_text_help(sources))
+    collector = _InputCollector(model, get_tokenizer_help(sources))
     has_text = any(
         isinstance(model.preprocessing.get_input_config(name), TEXT_CONFIGS) for name in names
     )
@@ -217,7 +217,7 @@ def parse_input_arguments(
     for name, argument in named_arguments:
         target = name or next(remaining, batch_input)
         if not target or not (name or _fits_input(model, target, argument)):
-            raise_too_many_arguments(argument, model.required_inputs, is_batch=len(missing) > 1)
+            raise_extra_argument_error(argument, model.required_inputs, is_batch=len(missing) > 1)
         collector.add_argument(target, argument)
     return ParsedInputs(
         _batch_inputs(model, collector.values_by_input),
@@ -298,7 +298,7 @@ def _batch_values(
     if not arrays:
         record = model.preprocessing.get_input_config(name)
         sequences = [
-            encode_text_ids(element, record)
+            encode_text_to_ids(element, record)
             if isinstance(element, str) and isinstance(record, TEXT_CONFIGS)
             else np.asarray(element)
             for element in elements
@@ -324,8 +324,8 @@ def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Arr
     if values and len(texts) == len(values):
         return texts
     if values and all(isinstance(item, list) for item in values):
-        return [convert_nested_lists(item, f"the list {description}") for item in values]
-    return [convert_nested_lists(values, f"the list {description}")]
+        return [convert_lists_to_array(item, f"the list {description}") for item in values]
+    return [convert_lists_to_array(values, f"the list {description}")]
 
 
 def _read_values(path: str) -> Mapping[str, object]:
@@ -343,7 +343,7 @@ def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False
     try:
         value = parse_strict_json(argument, NO_LIMITS)
         if isinstance(value, list | int | float):
-            return convert_nested_lists(value, f"the JSON text in {name}", pad_left=pad_left)
+            return convert_lists_to_array(value, f"the JSON text in {name}", pad_left=pad_left)
     except ValueError:
         pass
     # an argument with a file suffix or an existing path is a file name
@@ -361,7 +361,7 @@ def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False
     )
 
 
-def add_task_images(task: Task, images: Sequence[str], arguments: Sequence[str]) -> list[str]:
+def add_image_arguments(task: Task, images: Sequence[str], arguments: Sequence[str]) -> list[str]:
     """Return the arguments of a task with the images of `--image` as named arguments."""
     has_image = any(task_input.name == "image" for task_input in task.inputs)
     return [*(f"image={path}" for path in images if has_image), *arguments]

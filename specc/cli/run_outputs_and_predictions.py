@@ -13,7 +13,7 @@ import numpy as np
 from specc.cli.run_task_inputs import read_task_inputs
 from specc.cli.terminal import print_json_result, print_note, print_result_line, write_output
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.render import align_columns
+from specc.diagnostics.render import align_table_columns
 from specc.drawing.attention_maps import AttentionSelection, parse_number_list
 from specc.drawing.png import require_pillow
 from specc.io.file_type_detection import PRODUCER_NAME
@@ -21,7 +21,7 @@ from specc.io.output_paths import (
     ARRAYS_OUTPUT,
     ATTENTION_PLOT_OUTPUT,
     IMAGE_OUTPUT,
-    OutputKind,
+    OutputFileType,
     resolve_output_path,
 )
 from specc.io.safe_read import escape_text
@@ -77,7 +77,7 @@ class RunOutputFiles:
     attention_selection: AttentionSelection = field(default_factory=AttentionSelection)
     uses_log_scale: bool = False
 
-    def check_paths(self) -> None:
+    def check_output_paths(self) -> None:
         """Raise an error for an invalid output path, and E0902 if a PNG requires Pillow."""
         for path, kind in (
             (self.attention_plot_path, ATTENTION_PLOT_OUTPUT),
@@ -114,7 +114,7 @@ class RunOutputFiles:
             archive.comment = PRODUCER_NAME.encode()
         self._write(self.npz_path, ARRAYS_OUTPUT, buffer.getvalue())
 
-    def _write(self, path: str, kind: OutputKind, content: bytes) -> None:
+    def _write(self, path: str, kind: OutputFileType, content: bytes) -> None:
         write_output(path, kind, content, inputs=self.inputs, force=self.force)
         print_result_line(f"{escape_text(path)} written", to_stderr=True)
 
@@ -192,7 +192,7 @@ def run_task_command(
     """Run the task of the model and print predictions. Raise E0753 for another task's option."""
     inputs, files = read_task_inputs(task, args.inputs)
     outputs = parse_output_options(args, [*list_model_files(model), *files])
-    outputs.check_paths()
+    outputs.check_output_paths()
     if outputs.attention_plot_path:
         helps = [f"pass token ids instead of text: {task.text_input}='[[1, 2, 3]]'"]
         raise_error(
@@ -259,7 +259,7 @@ def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator
         lines = [
             line
             for group in (prediction if is_nested else [prediction])
-            for line in align_columns(list_cells(group))
+            for line in align_table_columns(list_cells(group))
         ]
         for line in lines or ["(no results)"]:
             yield prefix + line

@@ -28,7 +28,7 @@ ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 """File name suffixes of array files."""
 
 
-def raise_too_many_arguments(
+def raise_extra_argument_error(
     argument: str, input_names: Sequence[str], *, is_batch: bool
 ) -> NoReturn:
     """Raise E0910 for a positional argument that matches no model input."""
@@ -51,7 +51,7 @@ def reject_text_file(name: str, argument: str) -> None:
         )
 
 
-def raise_missing_file(argument: str) -> NoReturn:
+def raise_missing_file_error(argument: str) -> NoReturn:
     """Raise E0802 for an unreadable file. The help explains how to pass text like `@name`."""
     path = argument.removeprefix("@")
     argument_kind = (
@@ -71,7 +71,7 @@ def raise_missing_file(argument: str) -> NoReturn:
     )
 
 
-def get_text_help(sources: Mapping[str, str]) -> str:
+def get_tokenizer_help(sources: Mapping[str, str]) -> str:
     """Return the help for a text that is passed to an input without a tokenizer. `sources` are the
     spec files of the model.
     """
@@ -80,7 +80,7 @@ def get_text_help(sources: Mapping[str, str]) -> str:
     return "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
 
 
-def print_file_note(argument: str) -> None:
+def print_unread_file_note(argument: str) -> None:
     """Print a note if a text argument is the path of a file, whose content is not read."""
     if isfile(argument):
         path = escape_text(argument)
@@ -101,7 +101,7 @@ def read_text_lines(argument: str) -> list[str]:
         except SpeccError as failed:
             if failed.diagnostics[0].code != "E0802":
                 raise
-            raise_missing_file(argument)
+            raise_missing_file_error(argument)
     name = "stdin" if argument == STDIN_NAME else f"`{escape_text(argument[1:])}`"
     try:
         text = data.decode("utf-8-sig")
@@ -142,7 +142,7 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[ValuesByInpu
     for name, argument in named_arguments:
         task_input = inputs[name] if name else _find_next_input(remaining, values)
         if task_input is None:
-            raise_too_many_arguments(argument, [*inputs], is_batch=True)
+            raise_extra_argument_error(argument, [*inputs], is_batch=True)
         argument_values = [*_iterate_values(task_input, argument, files)]
         records = [dict(_assign_value(task_input, value, inputs)) for value in argument_values]
         if any(isinstance(value, dict | list) for value in argument_values):
@@ -188,7 +188,7 @@ def _iterate_values(task_input: TaskInput, argument: str, files: list[Path]) -> 
     else:
         items = parse_json_values(argument)
         if items is None:
-            print_file_note(argument)
+            print_unread_file_note(argument)
         yield from [argument] if items is None else items
 
 
@@ -244,7 +244,7 @@ INPUT_EXAMPLES = {
 """Example command-line values of task inputs. Other inputs have a generic text example."""
 
 
-def add_example_command(
+def add_example_to_error(
     error: SpeccError, path: str, model: ModelInputs, task: Task | None
 ) -> SpeccError:
     """Return the error with an example command line for each diagnostic about missing inputs."""

@@ -21,19 +21,19 @@ from specc.cli.options import (
     FORCE_OPTION,
     add_option_groups,
     add_spec_arguments,
-    is_compiled_model,
+    is_compiled_model_path,
     open_spec_from_arguments,
-    raise_immutable_config,
+    raise_immutable_config_error,
     read_compiled_manifest,
 )
 from specc.cli.terminal import print_json_result, print_result_line, write_output
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.render import align_columns, format_thousands
+from specc.diagnostics.render import align_table_columns, format_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.weights_section_and_load_transforms import count_untied_parameters
-from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, OutputKind, resolve_output_path
+from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, OutputFileType, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph, collect_shape_symbols
@@ -49,7 +49,7 @@ from specc.visualize.block_tree import WHOLE_MODEL, format_dims, list_model_grap
 from specc.visualize.scope_summary import (
     ScopeSummary,
     graph_to_json,
-    iterate_summary_nodes,
+    iterate_scope_summaries,
     summarize_graph,
 )
 
@@ -73,9 +73,9 @@ def is_diagram_requested(args: Namespace) -> bool:
 Renderer = Callable[[ArchitectureView], str]
 
 
-def _list_drawings(args: Namespace) -> list[tuple[str, OutputKind, Renderer]]:
+def _list_drawings(args: Namespace) -> list[tuple[str, OutputFileType, Renderer]]:
     """Return the path, kind and renderer of each requested diagram."""
-    drawings: list[tuple[str, OutputKind, Renderer]] = [
+    drawings: list[tuple[str, OutputFileType, Renderer]] = [
         (args.html, HTML_OUTPUT, render_architecture_page),
         (args.svg, DRAWING_OUTPUT, render_architecture_svg),
     ]
@@ -124,8 +124,8 @@ def execute_show(args: Namespace) -> int:
     """Print the tree of scopes, the IR (`--ir`), or an overview of a package if `--graph` is not
     set. With `--html` or `--svg`, write diagrams to files instead of printing the tree.
     """
-    if (args.config or args.set) and is_compiled_model(args.spec):
-        raise_immutable_config(args.spec)
+    if (args.config or args.set) and is_compiled_model_path(args.spec):
+        raise_immutable_config_error(args.spec)
     if is_diagram_requested(args):
         return _draw_architecture(args)
     prints_ir = args.ir or args.print_after
@@ -141,7 +141,7 @@ def execute_show(args: Namespace) -> int:
     if prints_ir:
         return _print_text(format_ir(*_run_requested_passes(args, manifest).graphs()).rstrip("\n"))
     graph, parameter_count = load_graph(args, manifest)
-    sizes = parse_sizes(args.dims, graph)
+    sizes = parse_dimension_sizes(args.dims, graph)
     lines = format_scope_tree(graph, sizes, format_parameter_count(graph, parameter_count))
     if not print_json_result(graph_to_json(graph, sizes, parameter_count)):
         print("\n".join(lines))
@@ -187,7 +187,7 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
     else:
         model, graphs = manifest, {WHOLE_MODEL: manifest.graph}
         count_text = format_parameter_count(*load_graph(args, manifest))
-    sizes = parse_sizes(args.dims, next(iter(graphs.values())))
+    sizes = parse_dimension_sizes(args.dims, next(iter(graphs.values())))
     return ArchitectureView(
         name=model.name, doc=model.doc, graphs=graphs, parameter_count_text=count_text, sizes=sizes
     )
@@ -212,7 +212,9 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
     return dict(sorted(graphs.items(), key=lambda item: item[0] != "score"))
 
 
-def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
+def _run_requested_passes(
+    args: Namespace, manifest: "Manifest | None"
+) -> pass_pipeline.CompilerPassState:
     """Run the passes up to `--print-after` and return the resulting graphs. Without
     `--print-after`, run no pass.
     """
@@ -230,7 +232,9 @@ def _raise_unknown_pass(name: str, *helps: str) -> NoReturn:
     raise_error("E0890", f"unknown pass `{escape_text(name)[:60]}`", helps=helps)
 
 
-def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
+def _build_pass_state(
+    args: Namespace, manifest: "Manifest | None"
+) -> pass_pipeline.CompilerPassState:
     """Return the elaborated graph and its related graphs, on which the passes run."""
     model: Manifest | ModelDefinition
     if manifest is None:
@@ -238,7 +242,7 @@ def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipe
         generation = model.generation
     else:
         model, generation = manifest, manifest.generate_section
-    return pass_pipeline.PassState(
+    return pass_pipeline.CompilerPassState(
         graph=model.graph, defaults=model.defaults, generation=generation, streaming=model.streaming
     )
 
@@ -251,13 +255,15 @@ def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> lis
     """Format a graph as lines: inputs, the tree of scopes, results and totals."""
     rows = [("", "output", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, sizes)
-    rows += [_format_row(graph, depth, part, sizes) for depth, part in iterate_summary_nodes(tree)]
+    rows += [
+        _format_row(graph, depth, part, sizes) for depth, part in iterate_scope_summaries(tree)
+    ]
     if not tree.sum_over_subtree("saved_multiply_adds").terms:
         rows = [(*row[:4], "") for row in rows]
     lines = [
         f"input   {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.inputs.items()
     ]
-    lines += align_columns(rows)
+    lines += align_table_columns(rows)
     lines += [
         f"result  {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.outputs.items()
     ]
@@ -284,13 +290,13 @@ def _format_row(graph: Graph, depth: int, node: ScopeSummary, sizes: Mapping[str
 
 def _is_whole_package(args: Namespace) -> bool:
     """Return True if SPEC is a package and `--graph` does not select one of its graphs."""
-    is_package = is_compiled_model(args.spec) and not args.spec.endswith(".onnx")
+    is_package = is_compiled_model_path(args.spec) and not args.spec.endswith(".onnx")
     return is_package and not args.graph
 
 
 def _read_manifest(args: Namespace) -> "Manifest | None":
     """Return the manifest of a compiled model, or None if SPEC is a spec."""
-    is_compiled = is_compiled_model(args.spec)
+    is_compiled = is_compiled_model_path(args.spec)
     return read_compiled_manifest(args.spec, args.graph) if is_compiled else None
 
 
@@ -310,7 +316,7 @@ def format_package_overview(package: "ModelPackage") -> list[str]:
     rows = _list_files(package.index)
     sizes = [f"{format_thousands(size)} bytes" for _, _, size in rows]
     width = max(map(len, sizes))
-    files = align_columns(
+    files = align_table_columns(
         (escape_text(role), escape_text(name), size.rjust(width))
         for (role, name, _), size in zip(rows, sizes, strict=True)
     )
@@ -344,7 +350,7 @@ def _describe_step_states(package: "ModelPackage") -> list[str]:
     for state in generation.states:
         name = state.name.removeprefix("past.")
         rows.append(("kept", name, str(state.type), _describe_state_growth(state, generation)))
-    lines = align_columns([*map(escape_text, row)] for row in rows)
+    lines = align_table_columns([*map(escape_text, row)] for row in rows)
     return ["between steps", *(f"  {line}" for line in lines)]
 
 
@@ -371,7 +377,7 @@ def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim
     return graph, count_untied_parameters(graph)
 
 
-def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
+def parse_dimension_sizes(text: str, graph: Graph) -> Mapping[str, int]:
     """Parse sizes such as `batch=8,seq=4096`. Raise E0407 for unknown names or large sizes."""
     names = collect_shape_symbols(graph.inputs.values())
     limits = find_length_limits(graph)

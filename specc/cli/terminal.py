@@ -21,8 +21,8 @@ from specc.diagnostics.diagnostic import (
 from specc.diagnostics.machine_formats_and_exit_codes import format_json_lines, format_sarif
 from specc.diagnostics.render import render_diagnostics, render_short_diagnostic
 from specc.io.atomic_write import WRITE_PROGRESS, write_file_atomically
-from specc.io.json_io import replace_non_finite
-from specc.io.output_paths import OutputKind, resolve_output_path
+from specc.io.json_io import replace_non_finite_numbers
+from specc.io.output_paths import OutputFileType, resolve_output_path
 from specc.version import __version__
 
 STDIN_NAME = "-"
@@ -124,7 +124,7 @@ def print_result_line(text: str, *, to_stderr: bool = False) -> None:
 
 def write_output(
     path: str | Path,
-    kind: OutputKind,
+    kind: OutputFileType,
     content: bytes,
     *,
     inputs: Iterable[str | Path] = (),
@@ -141,7 +141,7 @@ def print_json_result(values: Mapping[str, object]) -> bool:
     if settings.format != "json":
         return False
     result = {"command": settings.command, **values}
-    text = json.dumps(replace_non_finite(result), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(replace_non_finite_numbers(result), ensure_ascii=False, allow_nan=False)
     # lone surrogates are written as JSON escapes
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     return True
@@ -233,7 +233,7 @@ def show_write_progress(title: str) -> Iterator[None]:
         line.finish()
 
 
-def iterate_with_counter(items: Iterator[Item], label: str) -> Iterator[Item]:
+def iterate_with_progress(items: Iterator[Item], label: str) -> Iterator[Item]:
     """Yield items, and display the number of yielded items on a terminal."""
     if not is_progress_shown():
         yield from items

@@ -12,12 +12,12 @@ from specc.cli.options import (
     COUNT_OPTION,
     PROVIDER_OPTION,
     add_option_groups,
-    is_compiled_model,
-    print_shadowing_note,
-    raise_immutable_config,
+    is_compiled_model_path,
+    print_name_conflict_note,
+    raise_immutable_config_error,
     read_compiled_manifest,
 )
-from specc.cli.terminal import iterate_with_counter, print_json_result
+from specc.cli.terminal import iterate_with_progress, print_json_result
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.machine_formats_and_exit_codes import (
     ErrorCategory,
@@ -38,18 +38,18 @@ from specc.driver.spec_loader import open_spec
 from specc.io.safe_read import escape_text
 from specc.model_loading import check_model_is_compiled
 from specc.runtime.inference_model import InferenceModel, open_compiled_model
-from specc.verification.model_verification import iterate_all_rounds
+from specc.verification.model_verification import iterate_all_verifications
 from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison
 from specc.verification.result_comparison import VerificationRound
 from specc.visualize.architecture_diff import (
     ArchitectureDifference,
     ComparedArchitecture,
     diff_architectures,
-    format_difference,
+    format_architecture_diff,
 )
 
 
-def parse_threshold(text: str) -> tuple[str, float]:
+def parse_error_threshold(text: str) -> tuple[str, float]:
     """Parse `METRIC=NUMBER`: an error metric and its upper bound."""
     name, equals, number = text.partition("=")
     if name not in ERROR_MEASURES or not equals:
@@ -104,7 +104,7 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
         "METRIC=NUMBER",
         "exit with status 4 if the quantization error is larger than NUMBER; metrics: "
         f"{', '.join(ERROR_MEASURES)}",
-        extra_arguments={"type": parse_threshold},
+        extra_arguments={"type": parse_error_threshold},
     ),
 }
 
@@ -178,9 +178,9 @@ def _check_options(args: Namespace) -> None:
 
 def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: VerifyResults) -> None:
     """Run the verification rounds, add each to `verify_results`, and print one line per round."""
-    rounds = iterate_all_rounds(model, seed=args.seed, rounds=args.rounds)
+    rounds = iterate_all_verifications(model, seed=args.seed, rounds=args.rounds)
     try:
-        for round in iterate_with_counter(rounds, "comparing rounds"):
+        for round in iterate_with_progress(rounds, "comparing rounds"):
             terminal.print_result_line(str(round))
             verify_results.rounds.append(round)
     except SpeccError as failed:
@@ -239,7 +239,7 @@ def _compare_baseline(
     verify_results.output_errors = comparison.to_json()
     for line in comparison.format_lines():
         terminal.print_result_line(line)
-    comparison.check_limits(dict(args.threshold))
+    comparison.check_error_limits(dict(args.threshold))
 
 
 DIFF_OPTIONS = {
@@ -269,7 +269,7 @@ def execute_diff(args: Namespace) -> int:
     b = _load_architecture_to_compare(args.b, args.graph, args.config, args.set)
     difference = diff_architectures(a, b)
     if not print_json_result(_difference_to_json(a, b, difference)):
-        print("\n".join(map(escape_text, format_difference(a, b, difference))))
+        print("\n".join(map(escape_text, format_architecture_diff(a, b, difference))))
     return 0 if difference.is_empty else DIFFERENCE_STATUS
 
 
@@ -293,9 +293,9 @@ def _load_architecture_to_compare(
     E0956 for a standalone generator, and E0957 if config options are given for a compiled model.
     """
     name = Path(path).name or path
-    if is_compiled_model(path):
+    if is_compiled_model_path(path):
         if config or settings:
-            raise_immutable_config(path)
+            raise_immutable_config_error(path)
         manifest = read_compiled_manifest(path, graph)
         if manifest.decoding is not None:
             raise_error(
@@ -304,6 +304,6 @@ def _load_architecture_to_compare(
                 helps=["compare its spec, or a package compiled with `--graphs all`"],
             )
         return ComparedArchitecture(name=name, graph=manifest.graph, config=manifest.config)
-    print_shadowing_note(path)
+    print_name_conflict_note(path)
     model = elaborate_spec(open_spec(path, config=config, config_settings=settings or []), graph)
     return ComparedArchitecture(name=name, graph=model.graph, config=model.config)

@@ -15,10 +15,10 @@ from specc.decode.token_selection import (
     apply_repetition_penalty,
     check_logits,
     compute_log_softmax_f32,
-    find_repetition_penalty_tokens,
     find_top_k_indices,
     list_prompt_tokens,
     make_prompt_mask,
+    make_repetition_penalty_mask,
     mask_disallowed_tokens,
 )
 
@@ -88,7 +88,7 @@ def search_beams(
     searches = [*map(_PromptSearch, range(len(prompt)))]
     live_searches = searches
     logits = check_logits(session.step(prompt), np.ones(len(prompt), np.bool_))
-    seen = find_repetition_penalty_tokens(
+    seen = make_repetition_penalty_mask(
         prompt, logits.shape[1], settings.repetition_penalty, padding_mask
     )
     is_token = make_prompt_mask(prompt, padding_mask)

@@ -21,11 +21,11 @@ from specc.decode.token_selection import (
     apply_repetition_penalty,
     check_logits,
     compute_log_softmax_f32,
+    draw_uniform_numbers,
     filter_candidates,
-    find_repetition_penalty_tokens,
     list_prompt_tokens,
     make_prompt_mask,
-    make_sampling_uniforms,
+    make_repetition_penalty_mask,
     make_uniforms_for_steps,
     mask_disallowed_tokens,
     sample_token,
@@ -94,7 +94,7 @@ def iterate_decode_steps(
     has_ended = np.zeros(len(prompt), np.bool_)
     logits = check_logits(session.step(prompt), ~has_ended)
     penalty, vocab_size = settings.repetition_penalty, logits.shape[1]
-    seen = find_repetition_penalty_tokens(prompt, vocab_size, penalty, padding_mask)
+    seen = make_repetition_penalty_mask(prompt, vocab_size, penalty, padding_mask)
     is_token = make_prompt_mask(prompt, padding_mask)
     lengths = is_token.sum(axis=1)
     sequences = list_prompt_tokens(prompt, is_token) if settings.needs_previous_tokens else []
@@ -141,7 +141,7 @@ def select_next_tokens(
         tokens: Ints = logits.argmax(axis=1)
         return tokens
     if uniform is None:
-        uniform = make_sampling_uniforms(settings.seed, len(logits), position.step)
+        uniform = draw_uniform_numbers(settings.seed, len(logits), position.step)
     return sample_token(filter_candidates(logits, settings), uniform)
 
 

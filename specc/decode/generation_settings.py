@@ -13,13 +13,13 @@ from specc.decode.setting_names_and_limits import (
     GenerationOption,
 )
 from specc.decode.setting_validation import (
-    check_spec_settings,
     convert_to_list,
     find_sequence_count_error,
     find_setting_error,
-    make_conflict_error,
+    find_spec_setting_errors,
+    make_setting_conflict_error,
     make_unknown_setting_error,
-    parse_strategy,
+    parse_strategy_setting,
 )
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 
@@ -136,7 +136,7 @@ class GenerationSettings:
         return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
 
 
-def merge_settings(
+def merge_caller_settings(
     spec_settings: Mapping[str, object], **caller_settings: object
 ) -> GenerationSettings:
     """Merge the spec's `generate` block (`Model.generation.settings`) with the caller's settings,
@@ -150,7 +150,10 @@ def merge_settings(
     settings conflict.
     """
     checked_settings = {k: v for k, v in caller_settings.items() if v is not None}
-    if errors := [*check_spec_settings(spec_settings), *_iterate_setting_errors(checked_settings)]:
+    if errors := [
+        *find_spec_setting_errors(spec_settings),
+        *_iterate_setting_errors(checked_settings),
+    ]:
         raise SpeccError(*errors)
     values = _merge_values(spec_settings, checked_settings)
     if errors := _find_conflicts(values["strategy"], checked_settings, values):
@@ -177,7 +180,9 @@ def _merge_values(
     spec_settings: Mapping[str, object], given_settings: Mapping[str, object]
 ) -> dict[str, Any]:
     """Merge the spec's and the caller's checked settings, keyed by Python name."""
-    spec_strategy, strategy_options = parse_strategy(spec_settings.get("strategy") or "greedy")
+    spec_strategy, strategy_options = parse_strategy_setting(
+        spec_settings.get("strategy") or "greedy"
+    )
     strategy = given_settings.get("strategy") or _infer_strategy(given_settings) or spec_strategy
     values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, spec_settings)
     if strategy == spec_strategy:
@@ -224,7 +229,9 @@ def _find_conflicts(
         if strategies and strategy not in strategies:
             helps = [f'use strategy="{strategies[0]}", or remove `{name}`']
             conflicts.append(
-                make_conflict_error(f"`{name}` has no effect with the strategy `{strategy}`", helps)
+                make_setting_conflict_error(
+                    f"`{name}` has no effect with the strategy `{strategy}`", helps
+                )
             )
     conflicts += _iterate_limit_conflicts(given_settings)
     if strategy == "beam" and not conflicts:
@@ -239,7 +246,9 @@ def _iterate_limit_conflicts(settings: Mapping[str, Any]) -> Iterator[Diagnostic
     minimum, maximum = settings.get("min_tokens", 0), settings.get("max_tokens", math.inf)
     if minimum > maximum:
         title = f"`min_tokens` is {minimum}, but `max_tokens` is {maximum}"
-        yield make_conflict_error(title, ["increase `max_tokens`, or decrease `min_tokens`"])
+        yield make_setting_conflict_error(
+            title, ["increase `max_tokens`, or decrease `min_tokens`"]
+        )
 
 
 def _to_plain_values(name: str, value: Any) -> Any:

@@ -76,7 +76,9 @@ def _has_option(strategy: str, setting_name: str) -> bool:
     return any(setting_name in (o.spec_name, o.name) for o in STRATEGY_OPTIONS[strategy].values())
 
 
-def make_conflict_error(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:
+def make_setting_conflict_error(
+    title: str, helps: Iterable[str], span: Span | None = None
+) -> Diagnostic:
     """Return the error E0733 for conflicting settings."""
     return Diagnostic("E0733", title, _make_label(span), helps=tuple(helps))
 
@@ -87,7 +89,7 @@ def find_sequence_count_error(
     """Return the error E0733 if more return sequences than beams are requested, or else None."""
     if sequence_count <= beam_count:
         return None
-    return make_conflict_error(
+    return make_setting_conflict_error(
         f"`num_return_sequences` must be at most {beam_count} (`num_beams`), got {sequence_count}",
         [f"use num_beams={sequence_count}, or num_return_sequences={beam_count}"],
         span,
@@ -100,7 +102,7 @@ UNSUPPORTED_CODEBOOK_SETTINGS = (
 """Settings that a model with several codebooks does not support."""
 
 
-def find_codebook_error(
+def find_codebook_setting_error(
     settings: Mapping[str, Any], codebooks: int, spans: Mapping[str, Span | None] | None = None
 ) -> Diagnostic | None:
     """Return the error for settings that a model with `codebooks` codebooks does not support, or
@@ -115,13 +117,13 @@ def find_codebook_error(
         label = _make_label(span_by_name.get("delay_pattern"))
         helps = () if codebooks else ("the generated input of this model has no codebook axis",)
         return Diagnostic("E0732", title, label, helps=helps)
-    kind, _ = parse_strategy(settings.get("strategy"))
+    kind, _ = parse_strategy_setting(settings.get("strategy"))
     names = [n for n in UNSUPPORTED_CODEBOOK_SETTINGS if settings.get(n) not in (None, (), [])]
     if not codebooks or (kind != "beam" and not names):
         return None
     name = "strategy" if kind == "beam" else names[0]
     subject = "beam search" if kind == "beam" else f"`{name}`"
-    return make_conflict_error(
+    return make_setting_conflict_error(
         f"{subject} is not supported for a model with several codebooks",
         ["use the strategy greedy or sample" if kind == "beam" else f"remove `{name}`"],
         span_by_name.get(name),
@@ -141,7 +143,7 @@ class VocabularySizes:
     input_size: int | None = None
     output_size: int | None = None
 
-    def check_token_id(
+    def find_token_id_error(
         self, setting_name: str, value: object, span: Span | None = None
     ) -> Diagnostic | None:
         """Return E0732 if `setting_name` contains a token id outside the vocabulary, or None."""
@@ -166,7 +168,7 @@ class VocabularySizes:
     def check_token_id_settings(self, settings: Mapping[str, object]) -> None:
         """Raise E0732 for the first setting with a token id outside the vocabulary."""
         for setting_name, value in settings.items():
-            if error := self.check_token_id(setting_name, value):
+            if error := self.find_token_id_error(setting_name, value):
                 raise SpeccError(error)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
@@ -183,7 +185,7 @@ def convert_to_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def check_spec_settings(
+def find_spec_setting_errors(
     settings: Mapping[str, object],
     spans: Mapping[str, Span | None] | None = None,
     default_span: Span | None = None,
@@ -223,7 +225,7 @@ def _find_strategy_errors(
 ) -> list[Diagnostic | None]:
     if setting is None:
         return []
-    kind, options = parse_strategy(setting)
+    kind, options = parse_strategy_setting(setting)
     if kind not in STRATEGIES:
         span = spans.get("strategy name", spans.get("strategy"))
         if not isinstance(kind, str):
@@ -266,7 +268,7 @@ def _find_option_error(
     return find_setting_error(options[setting_name], setting_name, value, span)
 
 
-def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
+def parse_strategy_setting(setting: object) -> tuple[object, Mapping[str, object]]:
     """Return the name and options of a strategy, which is a name or a dict with the key `kind`."""
     if isinstance(setting, Mapping):
         return setting.get("kind"), {str(k): v for k, v in setting.items() if k != "kind"}

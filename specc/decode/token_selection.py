@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_uint64
+from specc.weights.random_stream import (
+    derive_random_stream_key,
+    derive_random_substream_key,
+    generate_uint64,
+)
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
@@ -194,16 +198,16 @@ def _find_banned_completions(
     ]
 
 
-def find_repetition_penalty_tokens(
+def make_repetition_penalty_mask(
     prompt: Ints, vocab: int, penalty: float, padding_mask: Bools | None
 ) -> Bools | None:
     """Return a bool array [batch, vocab], which is true for the prompt tokens, because the
     repetition penalty applies to them. Return None if the penalty is 1.
     """
-    return None if penalty == 1 else find_prompt_tokens(prompt, vocab, padding_mask)
+    return None if penalty == 1 else make_prompt_vocab_mask(prompt, vocab, padding_mask)
 
 
-def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
+def make_prompt_vocab_mask(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
     """Return a bool array [batch, vocab], which is true for the tokens of each prompt."""
     is_in_prompt = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
@@ -375,16 +379,18 @@ def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
     return np.take_along_axis(candidates.tokens, exceeds.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
-def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
+def draw_uniform_numbers(seed: int, batch_size: int, step: int) -> Floats:
     """Return uniform random numbers float32 [batch] in [0, 1), keyed by seed, index and step."""
     return make_uniforms_for_steps(seed, [(batch_index, step) for batch_index in range(batch_size)])
 
 
 def make_uniforms_for_steps(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
     """Return uniform random numbers in [0, 1), float32 [n], one per (sequence index, step) pair."""
-    key = derive_stream_key(seed, "sample")
+    key = derive_random_stream_key(seed, "sample")
     words = [
-        generate_uint64(derive_substream_key(derive_substream_key(key, sequence_index), step), 0)
+        generate_uint64(
+            derive_random_substream_key(derive_random_substream_key(key, sequence_index), step), 0
+        )
         >> 40
         for sequence_index, step in positions
     ]

@@ -34,7 +34,7 @@ def get_display_width(text: str) -> int:
     )
 
 
-def expand_source_line(line: str) -> tuple[str, list[int]]:
+def render_source_line(line: str) -> tuple[str, list[int]]:
     """Return the displayed text of a source line, and the display column of each character."""
     pieces: list[str] = []
     columns = [0]
@@ -161,7 +161,7 @@ class SourceLineExcerpt:
         anchor = min(a[1] for a in anchors)
         offset = max(0, anchor - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
         part = line[offset : offset + LONG_LINE_LENGTH]
-        text, columns = expand_source_line(part)
+        text, columns = render_source_line(part)
         is_complete = len(part) == len(line) and columns[-1] <= MAX_EXCERPT_WIDTH
         start = 0 if is_complete else max(0, columns[anchor - offset] - MAX_EXCERPT_WIDTH // 2)
         return cls(text, columns, offset, start, len(part) < len(line) - offset)
@@ -361,7 +361,7 @@ def format_thousands(count: int) -> str:
     return f"{count:,}".replace(",", " ")
 
 
-def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:
+def align_table_columns(rows: Iterable[Sequence[str]]) -> list[str]:
     """Pad the cells of a table so that its columns are aligned. Return one line per row."""
     rows = [*rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -27,10 +27,10 @@ from specc.drawing.drawing_elements import (
     PanelGrid,
     TextElement,
     arrange_panels,
-    blend_over_image,
     estimate_text_width,
     format_tick_label,
     make_printable_label,
+    overlay_attention_weights,
     scale_image,
 )
 
@@ -309,7 +309,9 @@ def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale
     panels = [_draw_panel(scaled_image, "input", width, height)]
     for title, weights in maps:
         panels.append(
-            _draw_panel(blend_over_image(scaled_image, weights, scale), title, width, height)
+            _draw_panel(
+                overlay_attention_weights(scaled_image, weights, scale), title, width, height
+            )
         )
     return arrange_panels(
         panels, (width, height), left=0, top=0, title_height=16, title=_describe_overlay(attention)

@@ -22,7 +22,7 @@ from specc.drawing.drawing_elements import (
     make_printable_label,
     scale_image,
 )
-from specc.drawing.svg_and_html_pages import read_page_resource, render_page
+from specc.drawing.svg_and_html_pages import read_page_resource, render_html_page
 from specc.io.json_io import Json
 from specc.io.safe_read import escape_text
 from specc.weights.parameter_name_patterns import NamePattern
@@ -157,7 +157,7 @@ def _is_index(text: str) -> bool:
     return text.isascii() and text.isdecimal() and int(text[:9]) <= MAX_INDEX
 
 
-def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
+def select_matching_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
     """Return the scopes that match `pattern` ("" matches all). Raise E0931 if no scope matches."""
     matches = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
     if not matches:
@@ -171,7 +171,7 @@ def select_maps(
     maps: Sequence[AttentionMap], selection: AttentionSelection
 ) -> tuple[AttentionMap, ...]:
     """Return the selected maps and heads. Raise E0931 or E0954 if no map matches."""
-    scopes = select_scopes([m.scope for m in maps], selection.scope)
+    scopes = select_matching_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
     if selection.layers:
         _check_indices_exist("layer", selection.layers, selected, {m.layer for m in selected})
@@ -248,7 +248,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
         "picture": _image_to_json(plot),
     }
     title = f"Attention: {make_printable_label(plot.model_name, 80)}"
-    return render_page(
+    return render_html_page(
         title,
         _render_body(plot, step),
         styles=[read_page_resource("page.css"), read_page_resource("attention.css")],

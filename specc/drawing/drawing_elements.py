@@ -102,7 +102,7 @@ def format_tick_label(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}"
 
 
-def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
+def overlay_attention_weights(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
     """Blend the colors of attention weights [grid height, grid width] over a grayscale copy of an
     image (uint8 [height, width, 3]). Larger weights are more opaque.
     """

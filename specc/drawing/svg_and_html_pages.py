@@ -212,7 +212,7 @@ def read_page_resource(name: str) -> str:
     return (RESOURCE_DIRECTORY / name).read_text(encoding="utf-8")
 
 
-def render_page(
+def render_html_page(
     title: str, body: str, *, styles: Sequence[str], programs: Sequence[str], data: Json
 ) -> str:
     """Render a self-contained HTML page with the style sheets `styles` and the scripts `programs`.

@@ -8,22 +8,22 @@ from typing import Any, get_args
 
 from specc import backend
 from specc.backend import CompilerBackend
-from specc.decode.generation_settings import GenerationSettings, merge_settings
+from specc.decode.generation_settings import GenerationSettings, merge_caller_settings
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver import preprocessing_section
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantization_and_half_precision import (
     choose_checkpoint_weight_formats,
-    make_half_precision_checks,
+    make_weight_range_checks,
     plan_quantization,
     quantize_model_graphs,
-    restrict_target_for_quantizers,
+    restrict_target_operators,
 )
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
 from specc.driver.spec_check_and_elaboration import elaborate_spec, iterate_sibling_graphs
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.taps import add_intermediate_outputs
-from specc.driver.weight_sources import keep_checkpoint_layout, load_parameters
+from specc.driver.weight_sources import keep_checkpoint_weight_layout, load_parameters
 from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import add_pipeline_task
@@ -36,7 +36,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.transforms.transposed_weights_and_norm_folding import find_norm_folds
+from specc.transforms.transposed_weights_and_norm_folding import find_foldable_norms
 from specc.weights.checkpoint_weight_streaming import CheckpointBinding
 from specc.weights.norm_folding_and_weight_range_checks import (
     NormFoldedWeights,
@@ -44,7 +44,10 @@ from specc.weights.norm_folding_and_weight_range_checks import (
     WeightRangeCheck,
 )
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights, find_tied_parameters
-from specc.weights.quantized_checkpoint import find_copyable_quantized_weights, make_scale_source
+from specc.weights.quantized_checkpoint import (
+    find_copyable_quantized_weights,
+    make_weight_scale_source,
+)
 from specc.weights.quantized_weights import QuantizedWeights, WeightsWithKVCacheScales
 
 
@@ -110,7 +113,7 @@ def open_compile_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[Comp
     with closing(load_parameters(spec, graph, options)) as parameter_source:
         # only weights that are not quantized can remain in the checkpoint, in its layout
         if not choices["quantize"].weight_options:
-            graph, parameter_source = keep_checkpoint_layout(graph, parameter_source)
+            graph, parameter_source = keep_checkpoint_weight_layout(graph, parameter_source)
         yield CompileJob(
             spec=spec,
             options=options,
@@ -145,7 +148,7 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
     compiler = backend.load_compiler()
     target = compiler.get_target(options.target)
     if options.for_external_quantization:
-        target = restrict_target_for_quantizers(target, quantize)
+        target = restrict_target_operators(target, quantize)
     return {"compiler": compiler, "target": target, "quantize": quantize}
 
 
@@ -268,8 +271,8 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
             lambda: iterate_sibling_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = make_scale_source(source) if plan and packed_weight_formats else None
-    folds = find_norm_folds(graph, ties, plan) if job.quantize.folds_norms else ()
+    scales = make_weight_scale_source(source) if plan and packed_weight_formats else None
+    folds = find_foldable_norms(graph, ties, plan) if job.quantize.folds_norms else ()
     unquantized = NormFoldedWeights(source, folds) if folds else source
     return LoweringJob(
         **{f.name: getattr(job, f.name) for f in fields(CompileJob)},
@@ -279,7 +282,7 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
         unquantized_weights=unquantized,
         quantized=QuantizedWeights(unquantized, plan, stored_scales=scales) if plan else None,
         int4_method=STORED_RECIPE if scales is not None else "",
-        range_checks=make_half_precision_checks(graph, plan, job.half_dtype),
+        range_checks=make_weight_range_checks(graph, plan, job.half_dtype),
     )
 
 
@@ -309,4 +312,6 @@ def get_generate_section(model: ModelDefinition) -> GenerateSection:
 
 def merge_generation_settings(job: CompileJob) -> GenerationSettings:
     """Return the spec's generation settings, overridden by the settings in the options."""
-    return merge_settings(get_generate_section(job.model).settings, **job.options.generation_config)
+    return merge_caller_settings(
+        get_generate_section(job.model).settings, **job.options.generation_config
+    )

@@ -13,8 +13,8 @@ from specc.driver.compile_job import (
 )
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions
 from specc.driver.genai_config_and_export_profiles import check_export_profile
-from specc.driver.generation_graphs import check_exportable_settings, get_vocabulary_size
-from specc.driver.model_calibration import calibrate_weights
+from specc.driver.generation_graphs import check_generator_settings, get_vocabulary_size
+from specc.driver.model_calibration import open_calibrated_job
 from specc.driver.output_files_and_compile_report import (
     CompileReport,
     write_model_file,
@@ -22,10 +22,10 @@ from specc.driver.output_files_and_compile_report import (
 )
 from specc.driver.spec_check_and_elaboration import SpecCheckResult
 from specc.driver.spec_loader import LoadedSpec
-from specc.driver.weight_sources import WeightSources, get_binding_warnings, load_parameters
+from specc.driver.weight_sources import WeightSources, get_checkpoint_warnings, load_parameters
 
 
-def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
+def drop_unsupported_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
     """Drop the graphs of `--graphs all` that the model does not support. Return the job, and
     remarks that say why each graph is dropped.
 
@@ -60,7 +60,7 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
         return f"`{job.target.name}` cannot run a generation loop inside a graph"
     try:
         get_vocabulary_size(job.model.graph, get_generate_section(job.model))
-        check_exportable_settings(merge_generation_settings(job))
+        check_generator_settings(merge_generation_settings(job))
     except SpeccError as failed:
         return failed.diagnostics[0].title
     return ""
@@ -81,10 +81,10 @@ def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
     """
     check_export_profile(options.io_names)
     with open_compile_job(spec, options) as requested_job:
-        job, skipped = drop_unavailable_graphs(requested_job)
+        job, skipped = drop_unsupported_graphs(requested_job)
         _check_decode_loop_support(job)
         lowering_job = prepare_lowering(job)
-        with calibrate_weights(lowering_job) as calibrated_job:
+        with open_calibrated_job(lowering_job) as calibrated_job:
             write = write_package if options.is_package else write_model_file
             report = write(calibrated_job)
     return replace(report, remarks=(*report.remarks, *skipped))
@@ -130,7 +130,7 @@ def check_checkpoint_weights(
     except SpeccError as failed:
         raise _suggest_check_of_config(failed, spec.repository) from None
     with closing(values):
-        warnings = get_binding_warnings(values)
+        warnings = get_checkpoint_warnings(values)
     mismatches = [warning for warning in warnings if warning.code != "W0528"]
     remark = MATCHING_WEIGHTS if len(mismatches) == len(warnings) else MATCHING_BASE_WEIGHTS
     return replace(

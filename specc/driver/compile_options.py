@@ -18,9 +18,9 @@ from specc.driver.option_kinds import (
     STRING_LIST_OPTION,
     STRING_OPTION,
     Option,
-    OptionKind,
+    OptionType,
     is_non_negative_int,
-    make_choice_kind,
+    make_choice_option_type,
     make_int_parser,
 )
 from specc.driver.quantize_section import (
@@ -112,11 +112,11 @@ def _parse_graphs(text: str) -> tuple[str, ...]:
 
 
 TARGETS = ("onnx", "ort-cpu", "ort-cuda", "openvino")
-WEIGHTS_AS_OPTION = make_choice_kind(("link", "copy", "inline"))
+WEIGHTS_AS_OPTION = make_choice_option_type(("link", "copy", "inline"))
 
 QUANTIZE_OPTIONS: Mapping[str, Option] = {
     "quantize": Option(
-        make_choice_kind((*QUANTIZATION_KINDS, UNQUANTIZED)),
+        make_choice_option_type((*QUANTIZATION_KINDS, UNQUANTIZED)),
         "",
         "weight quantization: int8 (W8A8, per-channel weight scales, dynamic per-token activation "
         "scales), int8-weights and int4 (weight-only, group-wise scales), int8-tensor (recurrent "
@@ -133,7 +133,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         f"group size of int4 and int8-weights (default: {DEFAULT_GROUP_SIZE})",
     ),
     "lm_head_bits": Option(
-        OptionKind(
+        OptionType(
             'one of 8, 4, "none"',
             lambda value: isinstance(value, int | str) and str(value) in ("", *LM_HEAD_BITS),
             {"choices": LM_HEAD_BITS, "default": ""},
@@ -154,7 +154,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         "outlier channels",
     ),
     "calibration_samples": Option(
-        OptionKind(
+        OptionType(
             "None or a number of sequences",
             lambda value: value is None or is_non_negative_int(value),
             {"type": make_int_parser(0, MAX_SAMPLES, "a number of sequences")},
@@ -170,7 +170,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         "with int4 or --kv-cache: file with calibration inputs, .npz or JSON Lines",
     ),
     "kv_cache": Option(
-        make_choice_kind(KV_CACHE_TYPES),
+        make_choice_option_type(KV_CACHE_TYPES),
         "",
         "with --graphs step: quantize the KV cache with scales from self-generated data or "
         "--calibration-data; none overrides the spec",
@@ -180,7 +180,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
 COMPILE_OPTIONS: Mapping[str, Option] = {
     "graphs": Option(
         # `parse_graph_names` checks the values that Python callers pass
-        OptionKind("graphs", lambda value: True, {"type": _parse_graphs}, parse_graph_names),
+        OptionType("graphs", lambda value: True, {"type": _parse_graphs}, parse_graph_names),
         "GRAPHS",
         "compile a package with these graphs, comma-separated: score (full forward pass), "
         "encode and step (encoder, decoder with past), generate (standalone generator), or "
@@ -239,12 +239,12 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         "inside the model (default: automatic)",
     ),
     "dtype": Option(
-        make_choice_kind(("f32", "f16", "bf16")),
+        make_choice_option_type(("f32", "f16", "bf16")),
         "",
         "dtype of the stored weight matrices; --target ort-cuda also computes in mixed precision",
     ),
     "hash": Option(
-        make_choice_kind(("header", "full"), "header"),
+        make_choice_option_type(("header", "full"), "header"),
         "",
         "integrity check of external weights at load time: size and header (default), or the "
         "full content",
@@ -253,7 +253,7 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
     "no_load": Option(BOOLEAN_OPTION, "", "do not test that ONNX Runtime loads the compiled model"),
 }
 """The options of `compile`."""
-ARGUMENT_KINDS: Mapping[str, OptionKind] = {
+ARGUMENT_KINDS: Mapping[str, OptionType] = {
     **dict.fromkeys(("spec", "output"), PATH_OPTION),
     **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},
 }

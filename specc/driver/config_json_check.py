@@ -15,8 +15,8 @@ from specc.frontend.spec_modules import Program
 from specc.frontend.symbolic_check import FIELD_PATH, check_spec_symbolically
 from specc.frontend.used_specs import (
     MODEL_TYPE_KEY,
+    add_use_label_to_errors,
     get_config_section,
-    label_use_statement_in_errors,
     list_config_entries,
 )
 from specc.huggingface.model_family import suggest_spec_for_config_value
@@ -28,7 +28,7 @@ def check_model_type(program: Program, data: JsonObject, *, is_type_checked: boo
     """Return True if the spec declares a model_type. Raise E0405 if the config, or the part of the
     config that a used spec reads, has a different model_type.
     """
-    expected = [e for e in list_config_entries(program) if isinstance(e, ast.ExpectedValues)]
+    expected = [e for e in list_config_entries(program) if isinstance(e, ast.ExpectedConfigValues)]
     checked = [e for e in expected if is_type_checked or e.key != MODEL_TYPE_KEY]
     module = program.chain[0]
     _check_expected_keys(
@@ -36,9 +36,9 @@ def check_model_type(program: Program, data: JsonObject, *, is_type_checked: boo
     )
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
-            with label_use_statement_in_errors(part.use):
+            with add_use_label_to_errors(part.use):
                 # assume the declared model_type if a part of a config has none
-                is_typed = section.find_non_null(MODEL_TYPE_KEY) is not None
+                is_typed = section.find_non_null_member(MODEL_TYPE_KEY) is not None
                 check_model_type(
                     part.program, section, is_type_checked=is_typed and section is not data
                 )
@@ -46,7 +46,7 @@ def check_model_type(program: Program, data: JsonObject, *, is_type_checked: boo
 
 
 def _check_expected_keys(
-    expectations: Iterable[ast.ExpectedValues], data: JsonObject, spec: str
+    expectations: Iterable[ast.ExpectedConfigValues], data: JsonObject, spec: str
 ) -> None:
     """Raise E0405 if the config file belongs to another model family or variant.
 
@@ -83,8 +83,8 @@ def warn_about_unread_keys(
     read. `outer_keys` are the keys that the enclosing spec reads.
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
-    entries = [*_list_entries_for_config(program), ast.IgnoredKeys((*sources, *outer_keys))]
-    known_keys = set(iterate_handled_config_keys(entries))
+    entries = [*_list_entries_for_config(program), ast.IgnoredConfigKeys((*sources, *outer_keys))]
+    known_keys = set(iterate_declared_config_keys(entries))
     if unread_keys := dict(_iterate_unread_keys(known_keys, data, "")):
         yield _make_unread_warning(
             unread_keys, known_keys - data.members.keys(), is_builtin=program.is_builtin
@@ -206,7 +206,9 @@ def _make_context_warning(
     kind: str, max_length: int, data: JsonObject, entry: ast.Field
 ) -> Diagnostic:
     """Return W0436 for a field whose RoPE settings support at most `max_length` tokens."""
-    table = data.find_non_null("rope_parameters") or data.find_non_null("rope_scaling")
+    table = data.find_non_null_member("rope_parameters") or data.find_non_null_member(
+        "rope_scaling"
+    )
     assert table is not None, "a scaling rule is in one of the two"
     return Diagnostic(
         "W0436",
@@ -233,13 +235,13 @@ def _has_no_effect(key: str, member: JsonMember) -> bool:
     return key in NO_EFFECT_VALUES and value == default and type(value) is type(default)
 
 
-def iterate_handled_config_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
+def iterate_declared_config_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
     """Yield the config.json keys that a spec reads, expects or ignores, as dotted paths."""
     for entry in entries:
         match entry:
-            case ast.ExpectedValues(key=key):
+            case ast.ExpectedConfigValues(key=key):
                 yield key
-            case ast.IgnoredKeys(keys=keys):
+            case ast.IgnoredConfigKeys(keys=keys):
                 yield from keys
             case ast.Field(sources=sources):
                 for source in sources:
@@ -261,7 +263,7 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
                 yield from _iterate_source_keys(arg)
 
 
-def list_config_keys_of_size(
+def find_config_keys_of_axis_size(
     program: Program, config: JsonObject | None, graph: str, parameter: str, axis: int
 ) -> str:
     """Return the keys of `config` that determine the size of an axis of a parameter of `graph`,
@@ -291,7 +293,7 @@ def _iterate_field_keys(expression: str, program: Program, config: JsonObject) -
 def _iterate_keys_of_field(entry: ast.Field, program: Program, config: JsonObject) -> Iterator[str]:
     """Yield the key of `config` that provides a field, or the keys of the fields in its default."""
     keys = [s.value for s in entry.sources if isinstance(s, ast.StringLiteral)]
-    if key := next(filter(config.find_non_null, keys), ""):
+    if key := next(filter(config.find_non_null_member, keys), ""):
         yield key
     else:
         yield from _iterate_field_keys(_get_source_text(entry.default), program, config)

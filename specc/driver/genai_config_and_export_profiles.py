@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from specc.analysis.length_limits import find_length_limits
 from specc.backend import ExtraFile
-from specc.decode.setting_validation import convert_to_list, parse_strategy
+from specc.decode.setting_validation import convert_to_list, parse_strategy_setting
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.compile_options import PROFILES
@@ -20,9 +20,9 @@ from specc.driver.hf_decoder_profile import (
     POSITIONS,
     ExportedGraphs,
     build_decoder,
-    raise_unsupported_profile,
+    raise_unsupported_profile_error,
 )
-from specc.driver.hf_encoder_decoder_profile import build_encoder_decoder
+from specc.driver.hf_encoder_decoder_profile import build_encoder_decoder_graphs
 from specc.huggingface.audio_and_ctc_processor_files import find_repository_files
 from specc.io.json_io import get_exact_integer
 from specc.io.safe_read import escape_text, read_required_file
@@ -120,7 +120,7 @@ def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]
 
 def _translate_search_options(settings: Mapping[str, object]) -> dict[str, object]:
     """Translate generation settings to the search options of onnxruntime-genai."""
-    strategy, strategy_options = parse_strategy(settings.get("strategy") or "greedy")
+    strategy, strategy_options = parse_strategy_setting(settings.get("strategy") or "greedy")
     options = {"do_sample": strategy == "sample", **select_entries(strategy_options, GENAI_OPTIONS)}
     if strategy_options.get("early_stopping") is not None:
         options["early_stopping"] = strategy_options["early_stopping"] is True
@@ -163,9 +163,9 @@ def apply_export_profile(
         encode = {"encode": derived.encode} if derived.encode else {}
         return ExportedGraphs({**encode, "step": derived.step}, derived.states)
     if codebooks := count_codebooks(model.graph.inputs[generation.sequence_input].type):
-        raise_unsupported_profile(profile, f"it has {codebooks} codebooks per step")
+        raise_unsupported_profile_error(profile, f"it has {codebooks} codebooks per step")
     if profile == "hf" and derived.encode is not None:
-        exported = build_encoder_decoder(derived, generation.logits_output)
+        exported = build_encoder_decoder_graphs(derived, generation.logits_output)
     else:
         graph, states = build_decoder(profile, derived, generation.logits_output)
         exported = ExportedGraphs({"model": graph}, states)
@@ -218,7 +218,7 @@ def find_tokenizer_and_config_paths(directories: Sequence[Path]) -> list[Path]:
     return find_repository_files(directories, REPOSITORY_FILES)
 
 
-def read_companion_files(
+def read_runtime_files(
     profile: str, directories: Sequence[Path], excluded: Collection[str]
 ) -> Iterator[ExtraFile]:
     """Yield the companion files (tokenizer, config) that the runtime of a profile loads from a
@@ -238,7 +238,7 @@ def read_companion_files(
         yield ExtraFile.from_json(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
 
 
-def describe_missing_companion_files(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
+def describe_missing_runtime_files(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
     """Return notes on missing files that the runtime of a profile needs to load a package."""
     present_names = {path.name for path in find_tokenizer_and_config_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in present_names:

@@ -26,11 +26,11 @@ from specc.driver.manifest_and_generation_metadata import (
     describe_graph,
     make_generator_metadata_builder,
 )
-from specc.driver.quantize_option_errors import raise_no_int8_kv_cache
+from specc.driver.quantize_option_errors import raise_int8_kv_cache_error
 from specc.incremental.step_plan import OutputPositions
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, select_entries
-from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph
 from specc.ir.model_definition import (
     DecodingConfig,
     DerivedGraphs,
@@ -61,7 +61,7 @@ def derive_graphs(
     positions. Raise E0711 to E0718 if the model cannot be decoded step by step.
     """
     return pass_pipeline.run_decode_step_passes(
-        pass_pipeline.PassState(
+        pass_pipeline.CompilerPassState(
             graph=graph,
             defaults=defaults,
             generation=generation,
@@ -130,7 +130,7 @@ def build_standalone_generator(
     if derived is None or full_graph is not graph:
         derived = derive_graphs(full_graph, generation, defaults=job.model.defaults)
     settings = merge_generation_settings(job)
-    check_exportable_settings(settings)
+    check_generator_settings(settings)
     _check_token_settings(full_graph, generation, job.options.generation_config)
     setting_values, names = asdict(settings), {f.name for f in fields(DecodingConfig)}
     decoding = DecodingConfig(
@@ -145,7 +145,7 @@ def build_standalone_generator(
     return StandaloneGeneratorSource(full_graph, derived, decoding, job.model.defaults)
 
 
-def check_exportable_settings(settings: GenerationSettings) -> None:
+def check_generator_settings(settings: GenerationSettings) -> None:
     """Raise E0733 for a setting that standalone generators do not support."""
     requested, default_values = asdict(settings), asdict(GenerationSettings())
     for name in UNSUPPORTED_SETTINGS:
@@ -186,7 +186,7 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
     if not names:
         return graph
     return pass_pipeline.simplify_graph(
-        pass_pipeline.inline_default_inputs(source, resolve_missing_inputs(defaults, names)),
+        pass_pipeline.inline_default_inputs(source, build_input_defaults_graph(defaults, names)),
         fuses_loops=job.quantize.weight_options is None,
     )
 
@@ -201,7 +201,7 @@ def _derive_streaming_graphs(
     graph, defaults = job.simplified_graph, job.model.defaults
     sequence_input = streaming.sequence_input
     state = pass_pipeline.run_passes(
-        pass_pipeline.PassState(
+        pass_pipeline.CompilerPassState(
             graph=graph, defaults=defaults, streaming=streaming, logits_positions="new"
         ),
         pass_pipeline.DERIVE_PASSES,
@@ -371,7 +371,7 @@ def _build_buffered_step(
         # calibration measured the scales with KV buffers, which it uses by default
         if job.kv_cache_scales:
             reason = "no attention updates a KV buffer in place with these options"
-            raise_no_int8_kv_cache(reason, job.quantize.kv_cache.span)
+            raise_int8_kv_cache_error(reason, job.quantize.kv_cache.span)
         return _build_derived_graph(job, "step", step), ()
     if job.kv_cache_scales:
         step = pass_pipeline.apply_int8_kv_cache(step, caches)

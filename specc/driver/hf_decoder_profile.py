@@ -47,7 +47,9 @@ PROFILE_READERS = {
 """The libraries that load the models of each export profile, for error messages."""
 
 
-def raise_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = ()) -> NoReturn:
+def raise_unsupported_profile_error(
+    profile: str, reason: str, notes: Iterable[str] = ()
+) -> NoReturn:
     """Raise E0752 with the reason why the profile cannot represent the model."""
     raise_error(
         "E0752",
@@ -109,12 +111,12 @@ class GraphCopier(GraphBuilder):
         value, facts = graph.inputs[source], graph.input_facts[source]
         self.copied_values[value] = self.add_input(name, replace(facts, padding_side=""))
 
-    def declare_mask(self, name: str, type: Type) -> Value:
+    def declare_mask_input(self, name: str, type: Type) -> Value:
         """Declare an int64 mask input (0 for padding), and return the mask cast to bool."""
         mask = self.add_input(name, Input(Type("i64", type.shape)))
         return self.add_op(ops.Compare("ne"), mask, self.add_op(ops.Constant(0, "i64")))
 
-    def declare_cache(self, step: Graph, state: DecodeState, name: str) -> None:
+    def declare_cache_input(self, step: Graph, state: DecodeState, name: str) -> None:
         """Declare a KV cache of `step` as input `name`, and convert it to the step's layout."""
         value = step.inputs[state.name]
         cache = self.add_input(name, Input(get_exported_state_type(state, value.type)))
@@ -183,13 +185,13 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
     for states in layers_by_index.values():
         if missing := {*CACHE_PARTS} - states.keys():
             (state,) = states.values()
-            raise_unsupported_profile(
+            raise_unsupported_profile_error(
                 profile,
                 f"`{_format_state_name(state)}` caches only {state.role}s, "
                 f"without {missing.pop()}s",
             )
     if not layers_by_index:
-        raise_unsupported_profile(
+        raise_unsupported_profile_error(
             profile, "the step graph has no state, so there are no keys and values to name"
         )
     ordered_layers = (states for _, states in sorted(layers_by_index.items()))
@@ -216,7 +218,7 @@ def _check_state(profile: str, state: DecodeState) -> None:
         note = "expects caches of shape [batch, heads, positions, features]"
     else:
         return
-    raise_unsupported_profile(profile, reason, [f"{PROFILE_READERS[profile]} {note}"])
+    raise_unsupported_profile_error(profile, reason, [f"{PROFILE_READERS[profile]} {note}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,12 +273,12 @@ def build_decoder(
     if derived.encode is not None or derived.loop_invariant_inputs:
         encoder_outputs = derived.encode.outputs if derived.encode else ()
         names = (*derived.loop_invariant_inputs, *encoder_outputs)
-        raise_unsupported_profile(
+        raise_unsupported_profile_error(
             profile,
             f"`{names[0]}` is computed once and passed to every step",
             [f"{PROFILE_READERS[profile]} does not run an encoder"],
         )
-    lengths = map_profile_lengths(derived, layers)
+    lengths = map_dims_to_profile_symbols(derived, layers)
     step = rename_symbolic_dimensions(derived.step, lengths)
     copier = GraphCopier()
     copier.declare_input(step, derived.sequence_input, IDS)
@@ -288,16 +290,18 @@ def build_decoder(
         )
     for index, layer in enumerate(layers):
         for part, state in layer.items():
-            copier.declare_cache(step, state, PAST_CACHE.format(index, part))
+            copier.declare_cache_input(step, state, PAST_CACHE.format(index, part))
     copier.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: copier.copied_values[step.outputs[source]]}
     outputs |= build_cache_outputs(copier, step, layers, PRESENT_CACHE)
-    outputs |= copy_extra_outputs(copier, step, derived, source)
-    states = rename_states(step, layers, PAST_CACHE, PRESENT_CACHE)
+    outputs |= collect_extra_outputs(copier, step, derived, source)
+    states = rename_decode_states(step, layers, PAST_CACHE, PRESENT_CACHE)
     return copier.finish_graph(step.name, outputs), states
 
 
-def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
+def map_dims_to_profile_symbols(
+    derived: DerivedGraphs, layers: tuple[CacheLayer, ...]
+) -> dict[str, Dim]:
     """Map the step's batch size, new length and past length to the symbols of the profile."""
     batch, new = derived.step.inputs[derived.sequence_input].shape
     key = layers[0]["key"]
@@ -313,19 +317,19 @@ def _declare_other_input(
     batch_size, new_length = value.shape if value.rank == 2 else (None, None)
     if facts.padding_side and batch_size is not None and new_length is not None:
         if MASK in copier.inputs:
-            raise_unsupported_profile(
+            raise_unsupported_profile_error(
                 profile,
                 f"`{name}` is a second mask",
                 [f"{PROFILE_READERS[profile]} passes only one mask, `{MASK}`"],
             )
         if covers_past:
-            return copier.declare_mask(MASK, value.type)
+            return copier.declare_mask_input(MASK, value.type)
         total_length = Dim.symbol(PAST) + new_length
-        mask = copier.declare_mask(MASK, Type.of("bool", batch_size, total_length))
+        mask = copier.declare_mask_input(MASK, Type.of("bool", batch_size, total_length))
         return copier.add_op(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
     if name == POSITIONS and value.dtype == "i64" and not covers_past:
         return copier.add_input(POSITIONS, facts)
-    raise_unsupported_profile(
+    raise_unsupported_profile_error(
         profile,
         f"the profile has no name for the input `{name}`",
         [f"{PROFILE_READERS[profile]} passes only `{IDS}`, `{MASK}` and `{POSITIONS}`"],
@@ -347,7 +351,7 @@ def build_cache_outputs(
     return outputs
 
 
-def copy_extra_outputs(
+def collect_extra_outputs(
     copier: GraphCopier, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
     """Return the outputs of `step` except `source` and the next states, e.g. taps."""
@@ -355,7 +359,7 @@ def copy_extra_outputs(
     return {n: copier.copied_values[v] for n, v in step.outputs.items() if n not in excluded_names}
 
 
-def rename_states(
+def rename_decode_states(
     step: Graph, layers: tuple[CacheLayer, ...], past: str, present: str
 ) -> tuple[DecodeState, ...]:
     """Return the decode states of `step` with the names of the profile."""

@@ -15,11 +15,11 @@ from specc.driver.hf_decoder_profile import (
     ExportedGraphs,
     GraphCopier,
     build_cache_outputs,
-    copy_extra_outputs,
+    collect_extra_outputs,
     list_cache_layers,
-    map_profile_lengths,
-    raise_unsupported_profile,
-    rename_states,
+    map_dims_to_profile_symbols,
+    raise_unsupported_profile_error,
+    rename_decode_states,
     rename_symbolic_dimensions,
 )
 from specc.ir import ops
@@ -73,7 +73,9 @@ def _is_hidden_state(value: Value, source: Value) -> bool:
     )
 
 
-def find_cross_attention(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[dict[str, str]]:
+def find_cross_attention_inputs(
+    step: Graph, loop_invariant_inputs: Iterable[str]
+) -> list[dict[str, str]]:
     """Return the names of the key and the value of each cross-attention, in graph order."""
     names: dict[Value, str] = {
         step.inputs[name]: name for name in loop_invariant_inputs if name in step.inputs
@@ -120,7 +122,7 @@ def find_encoder_decoder_components(derived: DerivedGraphs) -> EncoderDecoderCom
     encode = derived.encode
     if encode is None:
         names = ", ".join(f"`{n}`" for n in derived.loop_invariant_inputs)
-        raise_unsupported_profile(
+        raise_unsupported_profile_error(
             "hf", f"{names} is passed to every step unchanged, without an encoder"
         )
     cache_layers = list_cache_layers("hf", derived)
@@ -129,12 +131,12 @@ def find_encoder_decoder_components(derived: DerivedGraphs) -> EncoderDecoderCom
         encode, encode.inputs[encoder_input], encode.outputs.values()
     )
     if encoder_output is None:
-        raise_unsupported_profile(
+        raise_unsupported_profile_error(
             "hf",
             "the decoder does not attend to a single encoder output of shape "
             "[batch, positions, features]",
         )
-    lengths = map_profile_lengths(derived, cache_layers)
+    lengths = map_dims_to_profile_symbols(derived, cache_layers)
     if source_symbol := encoder_output.shape[1].name:
         lengths[source_symbol] = Dim.symbol(SOURCE_LENGTH)
     layout = EncoderDecoderComponents(
@@ -144,7 +146,7 @@ def find_encoder_decoder_components(derived: DerivedGraphs) -> EncoderDecoderCom
         encoder_mask=mask,
         encoder_output=encoder_output,
         cache_layers=cache_layers,
-        cross_attentions=find_cross_attention(derived.step, derived.loop_invariant_inputs),
+        cross_attentions=find_cross_attention_inputs(derived.step, derived.loop_invariant_inputs),
         renamed_lengths=lengths,
     )
     _check_layers(layout)
@@ -157,10 +159,10 @@ def _check_layers(layout: EncoderDecoderComponents) -> None:
         # a projection shared by keys and values would give one cache two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
-            raise_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
+            raise_unsupported_profile_error("hf", f"`{first}` is used both as keys and as values")
     if len(layout.cross_attentions) != len(layout.cache_layers):
         self_count, cross_count = len(layout.cache_layers), len(layout.cross_attentions)
-        raise_unsupported_profile(
+        raise_unsupported_profile_error(
             "hf",
             f"the decoder has {self_count} self-attentions and {cross_count} cross-attentions",
             [f"{PROFILE_READERS['hf']} expects one of each in every layer"],
@@ -170,7 +172,7 @@ def _check_layers(layout: EncoderDecoderComponents) -> None:
     for name in (n for n in layout.derived.loop_invariant_inputs if n in encoder_outputs):
         # outputs of `encode` that depend only on the mask are recomputed from the mask
         if name not in key_value_names and depends_on_encoder_input(layout, name):
-            raise_unsupported_profile(
+            raise_unsupported_profile_error(
                 "hf", f"`{name}` is passed to the decoder and is not a key or value of an attention"
             )
 
@@ -191,7 +193,7 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
     encoder_input = _find_encoder_input(encode, derived, mask)
     for name in derived.loop_invariant_inputs:
         if name not in encode.outputs and name != mask:
-            raise_unsupported_profile(
+            raise_unsupported_profile_error(
                 "hf",
                 f"every step reads the input `{name}`",
                 ["only a mask may be passed to the decoder unchanged"],
@@ -207,7 +209,7 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
     step_inputs = [n for n in derived.loop_invariant_inputs if n in derived.step.inputs]
     masks += [n for n in step_inputs if facts[n].padding_side and n not in masks]
     if len(masks) > 1:
-        raise_unsupported_profile(
+        raise_unsupported_profile_error(
             "hf",
             f"the encoder has two masks, `{masks[0]}` and `{masks[1]}`",
             ["the profile allows one mask"],
@@ -222,7 +224,7 @@ def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str
     types = [encode.inputs[n].type for n in data_inputs]
     if len(data_inputs) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
         names = ", ".join(f"`{n}` {t}" for n, t in zip(data_inputs, types, strict=True))
-        raise_unsupported_profile(
+        raise_unsupported_profile_error(
             "hf",
             f"the encoder reads {names or 'nothing'}",
             ["the profile allows one input: tokens, an image or audio features"],
@@ -241,7 +243,7 @@ PAST_CROSS_ATTENTION, PRESENT_CROSS_ATTENTION = (
 )
 
 
-def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ExportedGraphs:
+def build_encoder_decoder_graphs(derived: DerivedGraphs, source: str) -> ExportedGraphs:
     """Build the three exported graphs. Tokens are sampled from the output `source`. Raise E0752 if
     the decoder uses encoder values other than keys, values and a mask.
     """
@@ -266,7 +268,7 @@ def _build_encoder(layout: EncoderDecoderComponents) -> Graph:
     copier.declare_input(encode, layout.encoder_input, name)
     if layout.encoder_mask in encode.inputs:
         mask = encode.inputs[layout.encoder_mask]
-        copier.copied_values[mask] = copier.declare_mask(MASK, mask.type)
+        copier.copied_values[mask] = copier.declare_mask_input(MASK, mask.type)
     copier.copy_required_nodes(encode, [encoder_output])
     return copier.finish_graph(encode.name, {LAST: copier.copied_values[encoder_output]})
 
@@ -300,8 +302,10 @@ def _build_decoder(
     copier.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: copier.copied_values[step.outputs[source]]}
     outputs |= _emit_presents(layout, copier, step, with_cross_attention=without_past)
-    outputs |= copy_extra_outputs(copier, step, derived, source)
-    states = rename_states(step, layout.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION)
+    outputs |= collect_extra_outputs(copier, step, derived, source)
+    states = rename_decode_states(
+        step, layout.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION
+    )
     return copier.finish_graph(step.name, outputs), states
 
 
@@ -355,7 +359,7 @@ def _declare_cross_mask(
     if not layout.encoder_mask or not reads_mask:
         return
     mask = encode.inputs[layout.encoder_mask]
-    mask_input = copier.declare_mask(CROSS_MASK, mask.type)
+    mask_input = copier.declare_mask_input(CROSS_MASK, mask.type)
     copier.copied_values |= {mask: mask_input} | {step.inputs[n]: mask_input for n in masks}
 
 
@@ -367,7 +371,7 @@ def _fill_decoder_masks(layout: EncoderDecoderComponents, copier: GraphCopier, s
         if step.input_facts[name].padding_side and name not in invariant_names:
             copier.copied_values[value] = copier.make_constant(value.type, True)
         elif name not in known_names:
-            raise_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
+            raise_unsupported_profile_error("hf", f"the profile has no name for the input `{name}`")
 
 
 def _add_past_caches(
@@ -384,7 +388,7 @@ def _add_past_caches(
             if without_past:
                 copier.copied_values[value] = copier.make_constant(value.type, 0.0)
             else:
-                copier.declare_cache(step, state, PAST_SELF_ATTENTION.format(n, part))
+                copier.declare_cache_input(step, state, PAST_SELF_ATTENTION.format(n, part))
         for part in () if without_past else CACHE_PARTS:
             value = step.inputs[pair[part]]
             copier.copied_values[value] = copier.add_input(

@@ -8,7 +8,7 @@ from itertools import groupby
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.length_limits import LengthLimit, find_length_limits
 from specc.analysis.padding_check import can_padding_reach_outputs
-from specc.analysis.padding_offsets import find_padding_strides
+from specc.analysis.padding_offsets import find_padding_mask_strides
 from specc.artifact.generation_metadata import (
     GenerationMetadata,
     convert_length_bounds_to_json,
@@ -70,7 +70,7 @@ def make_generator_metadata_builder(
     """Return the metadata of a standalone generator."""
     signature, decode_settings = (
         build_input_signature(job, source.graph),
-        get_decode_settings(job, source),
+        build_generator_metadata(job, source),
     )
     return partial(
         build_manifest, job, signature, decode_settings=decode_settings, scoring_graph=source.graph
@@ -222,7 +222,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     ):
         return False
     # left padding would shift the windows of strided ops
-    if mask in find_padding_strides(graph) or not all(map(_can_pad_left, derived.states)):
+    if mask in find_padding_mask_strides(graph) or not all(map(_can_pad_left, derived.states)):
         return False
     return not can_padding_reach_outputs(graph, mask, (generation.logits_output,))
 
@@ -295,7 +295,7 @@ def build_step_metadata(
         length_limiting_table=limit.table_name if limit else "",
         # sampling uses the seed of the randomly initialized weights
         random_init=get_random_init_metadata(job),
-        length_bounds=find_non_time_length_bounds(job, graph),
+        length_bounds=find_non_time_axis_bounds(job, graph),
     )
 
 
@@ -332,14 +332,16 @@ def find_context_length_limit(job: CompileJob, graph: Graph) -> LengthLimit | No
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 
-def find_non_time_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
+def find_non_time_axis_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
     """Return the bounds of all symbolic dimensions except that of the time axis."""
     time_symbol = _find_job_time_symbol(job, graph)
     bounds = find_length_bounds(job.model.graph)
     return {name: bound for name, bound in bounds.items() if name != time_symbol}
 
 
-def get_decode_settings(job: CompileJob, source: StandaloneGeneratorSource) -> dict[str, object]:
+def build_generator_metadata(
+    job: CompileJob, source: StandaloneGeneratorSource
+) -> dict[str, object]:
     """Return the metadata of a standalone generator: its generation settings, maximum length and
     vocabulary size, and whether an empty prompt is allowed (`begins`).
     """
@@ -355,7 +357,7 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorSource) -> d
         **settings,
         "context": limit.max_length if limit else None,
         "vocabulary": graph.outputs[generation.logits_output].shape[-1].number,
-        "bounds": convert_length_bounds_to_json(find_non_time_length_bounds(job, graph)),
-        "strides": {**find_padding_strides(graph)},
+        "bounds": convert_length_bounds_to_json(find_non_time_axis_bounds(job, graph)),
+        "strides": {**find_padding_mask_strides(graph)},
         "begins": bool(source.derived.initial_logits_output),
     }

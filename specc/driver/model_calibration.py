@@ -20,7 +20,7 @@ from specc.calibration.calibration_samples_and_kv_cache_scales import (
     build_model_inputs,
     generate_samples,
     measure_kv_cache_scales,
-    raise_not_generative,
+    raise_not_generative_error,
     read_calibration_samples,
 )
 from specc.calibration.calibration_stages_and_gram_matrices import (
@@ -31,7 +31,7 @@ from specc.calibration.calibration_stages_and_gram_matrices import (
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.driver.compile_job import LoweringJob, copy_job_with_options, prepare_lowering
 from specc.driver.output_files_and_compile_report import write_package
-from specc.driver.quantize_option_errors import raise_no_int8_kv_cache
+from specc.driver.quantize_option_errors import raise_int8_kv_cache_error
 from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, QuantizeOptions
 from specc.io.atomic_write import check_free_disk_space, create_temporary_directory
 from specc.io.safe_read import escape_text
@@ -40,9 +40,9 @@ from specc.transforms.graph_quantization import STATE_SCALE_SUFFIX
 from specc.weights.parameter_sources import RandomInitWeights, find_tied_parameters
 from specc.weights.quantized_weights import (
     GetFactor,
-    PrequantizedWeight,
+    QuantizedWeightFiles,
     QuantizedWeights,
-    quantize_to_files,
+    quantize_weight_to_files,
 )
 
 DEFAULT_SAMPLES = 64
@@ -54,7 +54,7 @@ data, because it needs less memory.
 
 
 @contextmanager
-def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
+def open_calibrated_job(job: LoweringJob) -> Iterator[LoweringJob]:
     """A context manager that yields the job after calibration of int4 weights and int8 KV caches.
     Calibration runs only if the spec or an option requests calibration, or if calibration is the
     default of the quantization kind.
@@ -71,7 +71,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     cache_option = job.quantize.kv_cache
     obstacle = explain_missing_int8_kv_cache(job) if cache_option.dtype else ""
     if obstacle and cache_option.span is None:
-        raise_no_int8_kv_cache(obstacle, cache_option.span)
+        raise_int8_kv_cache_error(obstacle, cache_option.span)
     has_int8_cache = bool(cache_option.dtype) and not obstacle
     is_calibrated = bool(targets.tap_points) or has_int8_cache
     remarks = () if is_calibrated else _explain_unused_calibration(calibration)
@@ -117,7 +117,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
     scales = measure_kv_cache_scales(path, samples)
     if not scales:
         reason = "no attention of this model updates a KV buffer in place; see --explain"
-        raise_no_int8_kv_cache(reason, job.quantize.kv_cache.span)
+        raise_int8_kv_cache_error(reason, job.quantize.kv_cache.span)
     cache_remark = f"KV cache in int8, scales calibrated on {remark}"
     scales_by_parameter = {name + STATE_SCALE_SUFFIX: array for name, array in scales.items()}
     return replace(job, kv_cache_scales=scales_by_parameter, remarks=(*job.remarks, cache_remark))
@@ -221,7 +221,7 @@ def _write_generator(job: LoweringJob, directory: Path) -> Path:
     model is not generative.
     """
     if job.model.generation is None:
-        raise_not_generative()
+        raise_not_generative_error()
     path = directory / "generator"
     if path.exists():
         return path
@@ -259,15 +259,15 @@ def _has_large_weights(job: LoweringJob) -> bool:
 
 def _quantize_weights(
     job: LoweringJob, targets: CalibrationTargets, samples: RestartSamples, directory: Path
-) -> dict[str, PrequantizedWeight]:
+) -> dict[str, QuantizedWeightFiles]:
     """Quantize the weights in `targets` with GPTQ, based on the layer inputs for `samples`."""
     plan, shapes = job.quantization_decision.plan, job.parameter_source.parameters
     weight_count = sum(prod(shapes[n].shape) for n in targets.expert_counts)
     # codes take 0.5 bytes per weight, and scales at most 0.25 bytes (at the smallest group size)
     check_free_disk_space(directory, weight_count * 3 // 4 + _estimate_factor_bytes(targets))
 
-    def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
-        return quantize_to_files(job.unquantized_weights, name, plan[name], factor, stem)
+    def quantize_weight(name: str, factor: GetFactor, stem: Path) -> QuantizedWeightFiles:
+        return quantize_weight_to_files(job.unquantized_weights, name, plan[name], factor, stem)
 
     open_submodel = partial(_open_submodel, job)
     return quantize_with_gptq(open_submodel, targets, samples, directory, quantize_weight)

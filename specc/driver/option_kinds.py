@@ -13,7 +13,7 @@ from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.io.safe_read import escape_text
 
 
-class OptionKind(NamedTuple):
+class OptionType(NamedTuple):
     """A type of option: a description and a predicate of the valid Python values, the declaration
     for `argparse`, and the conversion to the type of the field in `CompileOptions`.
     """
@@ -29,7 +29,7 @@ class Option(NamedTuple):
     `extra_arguments` are additional arguments of `add_argument`, such as the default.
     """
 
-    kind: OptionKind
+    kind: OptionType
     placeholder: str
     help: str
     flag: str = ""
@@ -79,22 +79,22 @@ def _is_string_list(value: object) -> bool:
     )
 
 
-def make_choice_kind(choices: Iterable[str], default: str = "") -> OptionKind:
+def make_choice_option_type(choices: Iterable[str], default: str = "") -> OptionType:
     """Return the type of an option with fixed choices. Python callers may also pass ""."""
     choices = tuple(choices)
-    return OptionKind(
+    return OptionType(
         "one of " + ", ".join(f'"{word}"' for word in choices),
         lambda value: isinstance(value, str) and value in ("", *choices),
         {"choices": choices, "default": default},
     )
 
 
-PATH_OPTION = OptionKind(
+PATH_OPTION = OptionType(
     "a path (str or `Path`)", _is_path, {"default": ""}, lambda v: os.fspath(v) if v else ""
 )
-STRING_OPTION = OptionKind("a string", lambda value: isinstance(value, str), {"default": ""})
-INTEGER_OPTION = OptionKind("an integer", _is_int, {"type": int, "default": 0}, int)
-BOOLEAN_OPTION = OptionKind(
+STRING_OPTION = OptionType("a string", lambda value: isinstance(value, str), {"default": ""})
+INTEGER_OPTION = OptionType("an integer", _is_int, {"type": int, "default": 0}, int)
+BOOLEAN_OPTION = OptionType(
     "True or False", lambda value: isinstance(value, bool), {"action": "store_true"}
 )
 OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
@@ -102,17 +102,17 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     convert=lambda value: value or None,
 )
 """A boolean option that overrides the spec's setting if it is True, but not if it is False."""
-COUNT_OPTION = OptionKind(
+COUNT_OPTION = OptionType(
     "an integer, 0 or more", is_non_negative_int, {"type": int, "default": 0}, int
 )
-OPTIONAL_INTEGER = OptionKind(
+OPTIONAL_INTEGER = OptionType(
     "None or an integer",
     lambda value: value is None or _is_int(value),
     {"type": int},
     lambda value: None if value is None else int(value),
 )
 SEED_OPTION = OPTIONAL_INTEGER._replace(argparse_arguments={"type": parse_seed})
-STRING_LIST_OPTION = OptionKind(
+STRING_LIST_OPTION = OptionType(
     "a list of strings", _is_string_list, {"action": "append", "default": []}, tuple
 )
 
@@ -126,7 +126,7 @@ SPEC_OPTIONS: Mapping[str, Option] = {
     ),
     "config": Option(PATH_OPTION, "FILE|DIR", "read config values from a config.json"),
     "set": Option(
-        OptionKind(
+        OptionType(
             "None or a mapping of config names to values",
             lambda value: value is None or isinstance(value, Mapping),
             STRING_LIST_OPTION.argparse_arguments,
@@ -135,7 +135,7 @@ SPEC_OPTIONS: Mapping[str, Option] = {
         "set a config value, for example layers=2",
     ),
     "context_length": Option(
-        OptionKind(
+        OptionType(
             "a number of tokens, or 0",
             is_non_negative_int,
             {"type": make_int_parser(1, 2**31 - 1, "a context length"), "default": 0},
@@ -153,7 +153,7 @@ SPEC_OPTIONS: Mapping[str, Option] = {
 """Options that control how a spec is opened."""
 
 
-def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> None:
+def add_options_to_parser(parser: _ActionsContainer, options: Mapping[str, Option]) -> None:
     """Declare a command-line flag for each option in a table."""
     for name, option in options.items():
         metavar = {"metavar": option.placeholder} if option.placeholder else {}
@@ -162,8 +162,8 @@ def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> Non
         parser.add_argument(*flags, dest=name, help=option.help, **keywords)
 
 
-def check_argument_kinds(
-    kinds: Mapping[str, OptionKind], arguments: Mapping[str, object], code: str = "E0820"
+def check_argument_values(
+    kinds: Mapping[str, OptionType], arguments: Mapping[str, object], code: str = "E0820"
 ) -> None:
     """Raise one error with the code `code` for each argument with an invalid value."""
     invalid_names = [

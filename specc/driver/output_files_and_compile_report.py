@@ -10,9 +10,9 @@ from specc.diagnostics.render import format_repr, format_thousands, render_html_
 from specc.driver import preprocessing_section
 from specc.driver.compile_job import LoweringJob, list_job_input_files
 from specc.driver.genai_config_and_export_profiles import (
-    describe_missing_companion_files,
+    describe_missing_runtime_files,
     find_tokenizer_and_config_paths,
-    read_companion_files,
+    read_runtime_files,
 )
 from specc.driver.generation_graphs import build_generator_source, build_package_contents
 from specc.driver.manifest_and_generation_metadata import (
@@ -79,7 +79,8 @@ def write_model_file(job: LoweringJob) -> CompileReport:
     )
     # write preprocessing files next to the model, with names that begin with the model's file name
     job = replace(
-        job, preprocessing=job.preprocessing.assign_file_names(sanitize_file_stem(path.stem))
+        job,
+        preprocessing=job.preprocessing.assign_tokenizer_file_names(sanitize_file_stem(path.stem)),
     )
     if options.is_standalone_generator:
         generator = build_generator_source(job)
@@ -102,21 +103,21 @@ def write_model_file(job: LoweringJob) -> CompileReport:
             (TOKENIZER_SUFFIX, file.content) for file in job.preprocessing.files if file.name
         ],
     )
-    return build_report(job, written_model)
+    return build_compile_report(job, written_model)
 
 
 def write_package(job: LoweringJob) -> CompileReport:
     """Write the package directory without overwriting input files."""
     options = job.options
     file_names = {file.sha256: "tokenizer.json" for file in job.preprocessing.files}
-    job = replace(job, preprocessing=job.preprocessing.rename_files(file_names))
+    job = replace(job, preprocessing=job.preprocessing.rename_tokenizer_files(file_names))
     contents = build_package_contents(job)
     tokenizer_files = [
         ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files
     ]
     # programs that load models of other profiles expect the usual names of tokenizer files
     used_names = [extra.name for extra in (*tokenizer_files, *contents.extra_files)]
-    companions = tuple(read_companion_files(options.io_names, job.directories, used_names))
+    companions = tuple(read_runtime_files(options.io_names, job.directories, used_names))
     written_model = job.compiler.write_package(
         {
             role: replace(package_graph, graph=job.quantize_model_graphs(package_graph.graph))
@@ -138,12 +139,14 @@ def write_package(job: LoweringJob) -> CompileReport:
         force=options.force,
         hash_on_every_load=options.hash == "full",
     )
-    return build_report(
-        job, written_model, *describe_missing_companion_files(options.io_names, job.directories)
+    return build_compile_report(
+        job, written_model, *describe_missing_runtime_files(options.io_names, job.directories)
     )
 
 
-def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -> CompileReport:
+def build_compile_report(
+    job: LoweringJob, written_model: WrittenModel, *remarks: str
+) -> CompileReport:
     """Build the report on the written files. `remarks` precede the remarks on weights."""
     warnings = (
         job.parameter_source.warnings if isinstance(job.parameter_source, CheckpointBinding) else ()

@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, ra
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_modules import Program
 from specc.huggingface.audio_and_ctc_processor_files import (
-    find_word_vocabulary,
+    find_word_vocabulary_file,
     list_audio_processor_files,
     list_unused_preprocessor_keys,
     read_audio_options,
@@ -24,8 +24,8 @@ from specc.huggingface.hub_download_and_chat_templates import (
     read_tokenizer_file,
 )
 from specc.huggingface.image_processor_config import (
-    describe_image_config,
     find_preprocessor_config,
+    iterate_image_config_remarks,
     read_image_options,
 )
 from specc.huggingface.tokenizer_config import describe_ignored_settings
@@ -33,7 +33,10 @@ from specc.io.file_type_detection import is_gguf_path
 from specc.io.json_io import JsonReader, parse_tagged_record, to_json_value
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.model_definition import ModelDefinition
-from specc.preprocessing.preprocessing_config import PreprocessingConfig, adapt_labels_to_rank
+from specc.preprocessing.preprocessing_config import (
+    PreprocessingConfig,
+    adapt_output_format_to_rank,
+)
 from specc.preprocessing.preprocessing_records import (
     AUDIO_TAGS,
     INPUT_RECORDS,
@@ -117,7 +120,11 @@ def build_preprocessing_config(
     ranks = {name: len(v.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
         tuple(item for item in inputs if item[1] is not None),
-        tuple((n, adapt_labels_to_rank(r, ranks.get(n, 0))) for n, r in outputs if r is not None),
+        tuple(
+            (n, adapt_output_format_to_rank(r, ranks.get(n, 0)))
+            for n, r in outputs
+            if r is not None
+        ),
     )
 
 
@@ -160,11 +167,13 @@ def describe_preprocessing_files(model: ModelDefinition, paths: Sequence[Path]) 
     kinds = [e["kind"] for e in model.input_configs.values() if isinstance(e, dict)]
     return (
         *_describe_audio_settings(model, paths),
-        *(describe_image_config(paths) if "image" in kinds else ()),
+        *(iterate_image_config_remarks(paths) if "image" in kinds else ()),
         *_describe_text_files(
             model, paths, "tokenizer", find_tokenizer_file(paths), TOKENIZER_FILE
         ),
-        *_describe_text_files(model, paths, "words", find_word_vocabulary(paths), "vocabulary"),
+        *_describe_text_files(
+            model, paths, "words", find_word_vocabulary_file(paths), "vocabulary"
+        ),
     )
 
 
@@ -208,7 +217,7 @@ def list_preprocessing_files(
     entries: list[Any] = [*model.input_configs.values(), *model.output_formats.values()]
     for data in entries:
         files += list_audio_processor_files(data.get("kind", ""), paths)
-        files += [find_word_vocabulary(paths)] if _needs_checkpoint_file(data, "words") else []
+        files += [find_word_vocabulary_file(paths)] if _needs_checkpoint_file(data, "words") else []
         files += [spec_directories[data["home"]] / name for name in _iterate_named_files(data)]
     return [*filter(None, files)]
 
@@ -318,7 +327,7 @@ def _resolve_words(args: list[Any], context: _PreprocessingContext) -> dict[str,
         return {"absent": _NO_VOCABULARY}
     if args:
         return {"vocab": _resolve_vocabulary(args[0], context)}
-    path = find_word_vocabulary(context.paths, context.span)
+    path = find_word_vocabulary_file(context.paths, context.span)
     if path is None:
         return {"absent": _NO_VOCABULARY}
     return {"vocab": _read_vocabulary_file(path, path.name, context.span)}
@@ -367,7 +376,9 @@ def _resolve_path(name: str, context: _PreprocessingContext) -> Path:
     return path
 
 
-def warn_unreachable_tokens(program: Program, config: PreprocessingConfig) -> Iterator[Diagnostic]:
+def warn_about_unreachable_tokens(
+    program: Program, config: PreprocessingConfig
+) -> Iterator[Diagnostic]:
     """Yield W0756 for each input whose vocabulary has tokens that no text can produce."""
     spans = _find_entry_spans(program)
     for name, record in config.inputs:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.quantize_option_errors import check_patterns_match, find_ineffective_options
+from specc.driver.quantize_option_errors import check_weight_patterns, find_ineffective_options
 from specc.driver.quantize_section import QuantizeRequest, check_group_size
 from specc.io.safe_read import escape_text
 from specc.ir import ops
@@ -28,7 +28,7 @@ from specc.transforms.quantization_plan import (
 from specc.weights.norm_folding_and_weight_range_checks import WeightRangeCheck
 
 
-def make_half_precision_checks(
+def make_weight_range_checks(
     graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
 ) -> dict[str, WeightRangeCheck]:
     """Return a range check for each float32 parameter that the graph casts to 16 bits, by name.
@@ -112,7 +112,7 @@ def plan_quantization(
     )
     decision = choose_formats(weight_options)
     plan = decision.plan
-    check_patterns_match(
+    check_weight_patterns(
         decision.unmatched_patterns, decision.weight_names, request.pattern_spans, other_graphs
     )
     if not plan:
@@ -140,7 +140,7 @@ def choose_checkpoint_weight_formats(
     )
 
 
-def restrict_target_for_quantizers(target: Target, request: QuantizeRequest) -> Target:
+def restrict_target_operators(target: Target, request: QuantizeRequest) -> Target:
     """Return the target without operators that external quantizers misinterpret. Raise E0753 if the
     target uses contrib operators, or if the weights are quantized already.
     """

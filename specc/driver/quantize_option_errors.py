@@ -28,8 +28,8 @@ def list_weight_names(graph: Graph) -> tuple[str, ...]:
     return list_quantizable_names(simplify_graph(graph, fuses_loops=False))
 
 
-def parse_quantize_option(
-    entries: Mapping[str, ast.QuantizeEntry], name: str, choices: Iterable[str]
+def parse_quantize_choice(
+    entries: Mapping[str, ast.QuantizeSetting], name: str, choices: Iterable[str]
 ) -> str:
     """Return a `quantize` entry's value, or "" if it is absent. Raise E0858 if it is invalid."""
     entry = entries.get(name)
@@ -37,13 +37,11 @@ def parse_quantize_option(
         return ""
     choices = tuple(choices)
     if len(entry.values) != 1 or entry.values[0].value not in choices:
-        raise_invalid_quantize_entry(
-            entry, f"`{name}` must be one of {', '.join(choices)}", choices
-        )
+        raise_quantize_entry_error(entry, f"`{name}` must be one of {', '.join(choices)}", choices)
     return entry.values[0].value
 
 
-def parse_quantize_integer(entry: ast.QuantizeEntry) -> int | None:
+def parse_quantize_integer(entry: ast.QuantizeSetting) -> int | None:
     """Return the value of a `quantize` entry if it is an integer, otherwise None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
     # an integer with ten or more digits is never valid
@@ -51,8 +49,8 @@ def parse_quantize_integer(entry: ast.QuantizeEntry) -> int | None:
     return int(text) if is_short_integer else None
 
 
-def raise_invalid_quantize_entry(
-    entry: ast.QuantizeEntry, title: str, choices: tuple[str, ...]
+def raise_quantize_entry_error(
+    entry: ast.QuantizeSetting, title: str, choices: tuple[str, ...]
 ) -> NoReturn:
     """Raise E0858 because the entry has an invalid value."""
     value = entry.values[0].value if len(entry.values) == 1 else ""
@@ -70,7 +68,7 @@ LAYER_INDEX = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
 """Pattern of a layer index in a parameter name."""
 
 
-def check_patterns_match(
+def check_weight_patterns(
     unmatched_patterns: Iterable[str],
     names: tuple[str, ...],
     spans: Mapping[str, Span],
@@ -122,8 +120,8 @@ NO_EFFECT_REASONS = {
 """The reason why each entry may have no effect, for messages."""
 
 
-def describe_requested_options(
-    entries: Mapping[str, ast.QuantizeEntry], flags: Mapping[str, str]
+def get_requested_option_labels(
+    entries: Mapping[str, ast.QuantizeSetting], flags: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the display name of each `quantize` entry that the spec or an option sets."""
     labels = {entry: f"`{entry}` in the spec" for entry in OPTIONAL_ENTRIES if entry in entries}
@@ -133,9 +131,7 @@ def describe_requested_options(
     return labels | {entry: f"`{option}`" for entry, option in flags.items()}
 
 
-def check_quantize_flags_have_effect(
-    weight_options: QuantizationOptions, flags: Mapping[str, str]
-) -> None:
+def check_ineffective_flags(weight_options: QuantizationOptions, flags: Mapping[str, str]) -> None:
     """Raise E0753 for the first entry in `flags` that has no effect for any requested quantization
     kind. `flags` maps entries to command-line flags.
     """
@@ -185,7 +181,7 @@ def find_ineffective_options(
             yield f"{label} has no effect: {NO_EFFECT_REASONS[entry]}"
 
 
-def raise_no_int8_kv_cache(reason: str, span: Span | None) -> NoReturn:
+def raise_int8_kv_cache_error(reason: str, span: Span | None) -> NoReturn:
     """Raise E0951 with the reason why no KV cache can be int8. `span` is the spec's `kv_cache`
     entry, or None if a command-line option requests int8.
     """

@@ -9,13 +9,13 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.quantize_option_errors import (
     OPTIONAL_ENTRIES,
-    check_patterns_match,
-    check_quantize_flags_have_effect,
-    describe_requested_options,
+    check_ineffective_flags,
+    check_weight_patterns,
+    get_requested_option_labels,
     list_weight_names,
+    parse_quantize_choice,
     parse_quantize_integer,
-    parse_quantize_option,
-    raise_invalid_quantize_entry,
+    raise_quantize_entry_error,
 )
 from specc.driver.weights_section_and_load_transforms import resolve_referenced_file
 from specc.frontend.elaboration_context import SpecNamespace
@@ -161,13 +161,13 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     if weight_options is None:
         _check_quantization_requested(options, cache)
     else:
-        check_quantize_flags_have_effect(weight_options, flags)
-    folds_norms = parse_quantize_option(entries, "fold_norms", BOOLEAN_VALUES) == "true"
+        check_ineffective_flags(weight_options, flags)
+    folds_norms = parse_quantize_choice(entries, "fold_norms", BOOLEAN_VALUES) == "true"
     if options.fold_norms is not None:
         folds_norms = options.fold_norms
     return QuantizeRequest(
         weight_options=weight_options,
-        option_labels=describe_requested_options(entries, flags),
+        option_labels=get_requested_option_labels(entries, flags),
         pattern_spans=pattern_spans,
         remarks=remarks,
         calibration=calibration,
@@ -186,12 +186,12 @@ def check_quantize_options(
         return
     names = list_weight_names(graph)
     unmatched = find_unmatched_patterns(request.weight_options.patterns, names)
-    check_patterns_match(unmatched, names, request.pattern_spans, iterate_other_graphs)
+    check_weight_patterns(unmatched, names, request.pattern_spans, iterate_other_graphs)
 
 
-def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
+def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeSetting]:
     """Return `quantize` entries of the most derived spec by name. Raise E0201 for unknown names."""
-    entries: dict[str, ast.QuantizeEntry] = {}
+    entries: dict[str, ast.QuantizeSetting] = {}
     for item, _ in reversed(list(program.iterate_items(ast.QuantizeSection))):
         for entry in item.entries:
             if entry.name not in QUANTIZE_SETTINGS:
@@ -212,12 +212,12 @@ def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
 
 
 def _read_section(
-    entries: Mapping[str, ast.QuantizeEntry],
+    entries: Mapping[str, ast.QuantizeSetting],
 ) -> tuple[QuantizationOptions | None, dict[str, Span]]:
     """Return the quantization request (None if no weight is quantized) and the pattern spans."""
-    kind = parse_quantize_option(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
-    head = parse_quantize_option(entries, "lm_head_bits", LM_HEAD_BITS)
-    quantizes_all_to_int4 = parse_quantize_option(entries, "all", BOOLEAN_VALUES)
+    kind = parse_quantize_choice(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
+    head = parse_quantize_choice(entries, "lm_head_bits", LM_HEAD_BITS)
+    quantizes_all_to_int4 = parse_quantize_choice(entries, "all", BOOLEAN_VALUES)
     excluded = entries["exclude"].values if "exclude" in entries else ()
     # `entries` keep the source order, because the last matching pattern takes precedence
     kind_patterns = [
@@ -243,12 +243,12 @@ def _read_section(
 
 
 def _choose_cache(
-    entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
+    entries: Mapping[str, ast.QuantizeSetting], options: QuantizeOptions
 ) -> KVCacheOption:
     """Return the KV cache dtype that the options or else the spec set. `--quantize none` disables
     KV cache quantization. Raise E0858 if the dtype is invalid.
     """
-    entry = parse_quantize_option(entries, "kv_cache", KV_CACHE_TYPES)
+    entry = parse_quantize_choice(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:
         return KVCacheOption("" if options.kv_cache == UNQUANTIZED else options.kv_cache)
     return KVCacheOption(entry, entries["kv_cache"].span) if entry == "int8" else KVCacheOption()
@@ -289,34 +289,34 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
     return option_source
 
 
-def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
+def _read_samples(entry: ast.QuantizeSetting) -> CalibrationSource:
     """Read the number of self-generated samples. Raise E0858 if the number is invalid."""
     count = parse_quantize_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` must be an integer from 0 to {MAX_SAMPLES}"
-        raise_invalid_quantize_entry(entry, title, ("64",))
+        raise_quantize_entry_error(entry, title, ("64",))
     return CalibrationSource(sample_count=count, span=entry.span)
 
 
-def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecNamespace) -> CalibrationSource:
+def _read_calibration_file(entry: ast.QuantizeSetting, module: SpecNamespace) -> CalibrationSource:
     """Read the path of a calibration file. Raise E0858, E0802 or E0803 if the path is invalid."""
     if len(entry.values) != 1 or not entry.values[0].value:
         title = "`calibration_data` must be the path of a file with calibration inputs"
-        raise_invalid_quantize_entry(entry, title, ('"texts.jsonl"',))
+        raise_quantize_entry_error(entry, title, ('"texts.jsonl"',))
     path = resolve_referenced_file(
         module, entry.values[0], "the calibration inputs", "--calibration-data"
     )
     return CalibrationSource(data_file=str(path), span=entry.span)
 
 
-def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
+def _read_group_size(entries: Mapping[str, ast.QuantizeSetting]) -> int:
     """Read the group size. Raise E0858 for a non-integer, and E0853 for an unsupported size."""
     entry = entries.get("group_size")
     if entry is None:
         return DEFAULT_GROUP_SIZE
     number = parse_quantize_integer(entry)
     if number is None:
-        raise_invalid_quantize_entry(entry, f"`group_size` must be {GROUP_SIZES}", ())
+        raise_quantize_entry_error(entry, f"`group_size` must be {GROUP_SIZES}", ())
     check_group_size(number, entry.span)
     return number
 
@@ -353,7 +353,7 @@ def _apply_options(
 
 
 def _describe_overrides(
-    entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
+    entries: Mapping[str, ast.QuantizeSetting], options: QuantizeOptions
 ) -> Iterator[str]:
     """Yield a remark for each setting of the spec that an option overrides."""
     if options.quantize == UNQUANTIZED and entries.keys() - {"kv_cache"}:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Source, raise_error
-from specc.frontend.generate_stream_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_and_reading_sections import list_graph_blocks
 from specc.frontend.json_parser_with_spans import JsonMember, JsonObject
 from specc.frontend.spec_modules import Program
 from specc.huggingface.audio_and_ctc_processor_files import (
@@ -174,7 +174,7 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
     """
     graphs = [
         block
-        for block in list_graphs(program)
+        for block in list_graph_blocks(program)
         if block.architectures
         and block.params[0].name == "input_ids"
         and HIDDEN_OUTPUT in [result.name for result in block.results]

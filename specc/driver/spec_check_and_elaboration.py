@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from specc.analysis.length_limits import has_rope_context_length
+from specc.analysis.length_limits import is_rope_scaled_for_length
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.driver import preprocessing_section
@@ -17,7 +17,10 @@ from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weights_section_and_load_transforms import check_weight_rules, mark_tied_weights
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.frontend.symbolic_check import SymbolicElaboration, check_spec_symbolically
-from specc.frontend.unused_names_and_share_rules import check_share_rules, find_unused_names
+from specc.frontend.unused_names_and_share_rules import (
+    check_weight_sharing_rules,
+    find_unused_names,
+)
 from specc.huggingface import model_family
 from specc.ir.graph import Graph
 from specc.ir.model_definition import ModelDefinition
@@ -111,7 +114,7 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
         preprocessing = preprocessing_section.build_preprocessing_config(spec.program, model)
     except SpeccError:
         return ()
-    return tuple(preprocessing_section.warn_unreachable_tokens(spec.program, preprocessing))
+    return tuple(preprocessing_section.warn_about_unreachable_tokens(spec.program, preprocessing))
 
 
 def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
@@ -128,7 +131,7 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if a context length is given but has no effect on the model."""
-    if (length := spec.config_reader.max_length) and not has_rope_context_length(
+    if (length := spec.config_reader.max_length) and not is_rope_scaled_for_length(
         length, model.graph
     ):
         title = (
@@ -181,7 +184,7 @@ def _check_shares(
 ) -> tuple[Diagnostic, ...]:
     """Return warnings about unnecessary `share` rules. Raise E0527 if a rule has no match."""
     all_models = [*(trial.model for trial in trials), *models]
-    diagnostics = check_share_rules(spec.program, all_models)
+    diagnostics = check_weight_sharing_rules(spec.program, all_models)
     if errors := [d for d in diagnostics if d.severity == "error"]:
         raise SpeccError(*errors)
     return tuple(diagnostics)

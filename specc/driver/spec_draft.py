@@ -17,11 +17,11 @@ from specc.driver.weights_section_and_load_transforms import mark_tied_weights
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.generate_stream_and_reading_sections import value_to_json
 from specc.frontend.json_parser_with_spans import JsonObject
-from specc.frontend.spec_modules import Program, build_program, collect_field_paths
+from specc.frontend.spec_modules import Program, build_program, collect_fields_by_path
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import select_used_spec_alternatives
 from specc.huggingface.model_family import (
-    count_known_keys_by_spec,
+    count_matching_keys_by_spec,
     find_graph_for_architecture,
     find_spec_for_model_type,
     read_architectures,
@@ -90,7 +90,7 @@ def _build_config(program: Program, derived_spec: DerivedSpec) -> ast.ConfigSect
     fields = {entry.name: entry for entry in program.iterate_fields()}
     for name, entry in fields.items():
         written_values: dict[str, str] = {}
-        for path, config_field in collect_field_paths((entry,)).items():
+        for path, config_field in collect_fields_by_path((entry,)).items():
             text, is_written = _format_value(program, config_values, path, config_field)
             is_omitted = derived_spec.omits_defaults and path not in config_values
             if not text or is_omitted or config_field.type.fields:
@@ -246,7 +246,7 @@ def _find_nearest_spec(
     that read the largest number of config keys. If several specs are equally similar, return the
     spec for the class in `architectures`. Raise E0948 if no spec is similar.
     """
-    known_key_counts = count_known_keys_by_spec(data)
+    known_key_counts = count_matching_keys_by_spec(data)
     # two common keys are not significant, because most config.json files have keys such as
     # `vocab_size`
     candidates = [name for name in known_key_counts if known_key_counts[name] > 2]

@@ -22,10 +22,10 @@ from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.spec_inheritance_and_config_overrides import (
     iterate_config_literals,
-    parse_config_settings,
+    parse_config_assignments,
 )
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
-from specc.frontend.used_specs import has_hf_config_fields, select_used_spec_alternatives
+from specc.frontend.used_specs import can_read_hf_config, select_used_spec_alternatives
 from specc.huggingface import model_family
 from specc.huggingface.hub_download_and_chat_templates import download_model
 from specc.io.safe_read import escape_text
@@ -33,7 +33,7 @@ from specc.ir.graph import Graph
 from specc.library.spec_file_lookup import (
     SpecLibrary,
     disambiguate_spec_path,
-    find_path_shadowed_by_builtin,
+    find_shadowed_spec_path,
     format_shadowing_note,
     is_builtin_spec,
 )
@@ -105,12 +105,12 @@ def open_spec(
     else:
         remarks = _describe_named_spec(spec_name, checkpoint_spec)
     program = build_program(library.open_spec(spec), library)
-    if not config and has_hf_config_fields(program) and model_family.has_checkpoint_config(weights):
+    if not config and can_read_hf_config(program) and model_family.has_checkpoint_config(weights):
         config = weights
         remarks += (f"config values are from {model_family.describe_config_source(weights)}",)
     data = _load_config(config, wrapped)
     program = program if data is None else select_used_spec_alternatives(program, data)
-    program = assign_config_values(program, parse_config_settings(config_settings))
+    program = assign_config_values(program, parse_config_assignments(config_settings))
     reader, remarks = ConfigReadOptions(max_length=context_length), download_remarks + remarks
     loaded = LoadedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)
     loaded.repository = directory
@@ -121,7 +121,7 @@ def open_spec(
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
     """Return notes on the origin of a named spec. Raise E0222 if `checkpoint_spec` is set."""
     if checkpoint_spec:
-        path = escape_text(find_path_shadowed_by_builtin(name))
+        path = escape_text(find_shadowed_spec_path(name))
         hint = f"`{name}` names the built-in spec; write `{path}` for the directory"
         raise_error(
             "E0222",

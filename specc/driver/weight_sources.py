@@ -11,14 +11,14 @@ from math import prod
 from specc.artifact.package_index_and_format_versions import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import preprocessing_section
-from specc.driver.config_json_check import list_config_keys_of_size
+from specc.driver.config_json_check import find_config_keys_of_axis_size
 from specc.driver.spec_check_and_elaboration import elaborate_spec, iterate_sibling_graphs
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weights_section_and_load_transforms import (
     evaluate_weight_rules,
     find_spec_weights_file,
     iterate_graph_parameters,
-    list_parameters_with_sizes,
+    list_model_parameters,
 )
 from specc.frontend.elaboration_limits_and_errors import extend_recursion_limit
 from specc.frontend.spec_values import SpecValue
@@ -33,7 +33,7 @@ from specc.ir.graph import Graph
 from specc.ir.model_definition import GenerateSection
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
-from specc.weights.checkpoint_binding import HeadInitialization, bind_parameters
+from specc.weights.checkpoint_binding import TaskHeadInitialization, bind_parameters
 from specc.weights.checkpoint_files import open_checkpoint
 from specc.weights.checkpoint_weight_streaming import (
     CheckpointBinding,
@@ -43,14 +43,14 @@ from specc.weights.checkpoint_weight_streaming import (
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
-from specc.weights.lora_scaling_and_targets import check_adapter_tensors_used
+from specc.weights.lora_scaling_and_targets import check_adapter_tensor_use
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights, read_parameter
 from specc.weights.quantized_checkpoint import DequantizedCheckpoint
 from specc.weights.weight_rules_and_initializers import (
     ModelParameter,
     WeightRules,
-    resolve_ties,
-    select_graph_rules,
+    resolve_weight_ties,
+    select_graph_weight_rules,
 )
 
 
@@ -102,7 +102,7 @@ def load_parameters(
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = evaluate_weight_rules(spec.program, spec.config_reader)
     parameters = _list_parameters(spec, graph, config)
-    rules = select_graph_rules(
+    rules = select_graph_weight_rules(
         rules,
         {parameter.name: parameter for parameter in parameters},
         lambda: iterate_graph_parameters(iterate_sibling_graphs(spec, graph.name)),
@@ -114,7 +114,7 @@ def load_parameters(
     path = sources.weights or spec.checkpoint
     path = path or find_spec_weights_file(spec.program, is_required=True)
     if path:
-        head_initialization = HeadInitialization(
+        head_initialization = TaskHeadInitialization(
             sources.init_missing,
             _map_initializers(graph),
             lambda: _find_shared_parameters(spec, graph),
@@ -150,14 +150,16 @@ def _list_parameters(
     sizes.
     """
     file = spec.config_reader.config_file
-    find_keys = partial(list_config_keys_of_size, spec.program, file, graph.name)
+    find_keys = partial(find_config_keys_of_axis_size, spec.program, file, graph.name)
     return [
         replace(parameter, find_config_keys=find_keys)
-        for parameter in list_parameters_with_sizes(graph, config)
+        for parameter in list_model_parameters(graph, config)
     ]
 
 
-def get_binding_warnings(values: CheckpointBinding | RandomInitWeights) -> tuple[Diagnostic, ...]:
+def get_checkpoint_warnings(
+    values: CheckpointBinding | RandomInitWeights,
+) -> tuple[Diagnostic, ...]:
     """Return the warnings about the parameters in a checkpoint."""
     return values.warnings if isinstance(values, CheckpointBinding) else ()
 
@@ -213,14 +215,16 @@ def initialize_parameters(
 ) -> RandomInitWeights:
     """Return parameters with random values, which their initializers and the seed determine."""
     by_name = {parameter.name: parameter for parameter in parameters}
-    return RandomInitWeights(seed, by_name, _map_initializers(graph), resolve_ties(by_name, rules))
+    return RandomInitWeights(
+        seed, by_name, _map_initializers(graph), resolve_weight_ties(by_name, rules)
+    )
 
 
 def bind_checkpoint(
     parameters: list[ModelParameter],
     rules: WeightRules,
     path: str,
-    head_initialization: HeadInitialization | None = None,
+    head_initialization: TaskHeadInitialization | None = None,
     adapter: str = "",
     module_weights: Mapping[str, str] = {},
     quantization: CheckpointQuantization | None = None,
@@ -242,7 +246,7 @@ def bind_checkpoint(
             checkpoint = AdaptedCheckpoint(checkpoint, open_adapter(adapter))
         binding = bind_parameters(parameters, rules, checkpoint, head_initialization)
         return (
-            check_adapter_tensors_used(binding)
+            check_adapter_tensor_use(binding)
             if isinstance(checkpoint, AdaptedCheckpoint)
             else binding
         )
@@ -251,7 +255,7 @@ def bind_checkpoint(
         raise
 
 
-def keep_checkpoint_layout(
+def keep_checkpoint_weight_layout(
     graph: Graph, values: CheckpointBinding | RandomInitWeights
 ) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
     """Return the graph with the checkpoint's layout for all weights that only linear layers and
@@ -342,7 +346,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
         ties = {name: other for name, other in tie_sources.items() if other is not None}
         untied_names = [name for name in tie_sources if name not in ties]
         arrays = {name: read_parameter(values, name, "f32") for name in untied_names}
-        warnings = get_binding_warnings(values)
+        warnings = get_checkpoint_warnings(values)
     return TrainingSpec(
         # simplify the graph as in a compiled model, e.g. move loop-invariant nodes out of loops
         graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),

@@ -13,8 +13,8 @@ from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.elaboration_context import EMPTY_NAMES, LexicalScope, SpecNamespace
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
-from specc.frontend.spec_values import ChoiceValue, SpecValue, get_first_result
-from specc.frontend.used_specs import iterate_used_specs, label_use_statement_in_errors
+from specc.frontend.spec_values import SpecValue, StringChoice, get_first_result
+from specc.frontend.used_specs import add_use_label_to_errors, iterate_used_specs
 from specc.io.safe_read import UnreadableFileError, escape_text, resolve_links
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
@@ -28,10 +28,10 @@ from specc.weights.weight_rules_and_initializers import (
     ModelParameter,
     WeightRules,
     WeightTyingRule,
-    check_load_rules_used,
     parse_initializer,
-    resolve_ties,
-    select_graph_rules,
+    reject_unused_load_rules,
+    resolve_weight_ties,
+    select_graph_weight_rules,
 )
 
 MAX_STACKED = 65_536
@@ -42,7 +42,7 @@ def read_weight_rules(program: Program, env: LexicalScope) -> WeightRules:
     """Read the tie, load and ignore rules of a derived spec, its base spec, and its used specs."""
     rules = _read_spec_rules(program, env)
     for used_program, use, used_env in iterate_used_specs(program, env):
-        with label_use_statement_in_errors(use):
+        with add_use_label_to_errors(use):
             rules = rules.add_fallback_rules(
                 _read_spec_rules(used_program, used_env).add_prefix(used_env.scope)
             )
@@ -89,7 +89,7 @@ def _is_condition_true(condition: ast.Expr | None, env: LexicalScope) -> bool:
     return env.evaluate_value(condition) is True
 
 
-def list_parameters_with_sizes(
+def list_model_parameters(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
 ) -> list[ModelParameter]:
     """Return a graph's parameters with their sizes and the config names that determine the sizes.
@@ -133,7 +133,7 @@ def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
 def iterate_graph_parameters(graphs: Iterable[Graph]) -> Iterator[ModelParameter]:
     """Yield the parameters of several graphs. A parameter that graphs share is repeated."""
     for graph in graphs:
-        yield from list_parameters_with_sizes(graph)
+        yield from list_model_parameters(graph)
 
 
 def resolve_referenced_file(
@@ -264,7 +264,7 @@ class _TransformCall:
         if name == "pattern" and len(args) > 1 and isinstance(args[1], ast.StringLiteral):
             return args[1].value
         value = self.read_value(name)
-        return value.value if isinstance(value, ChoiceValue) else value
+        return value.value if isinstance(value, StringChoice) else value
 
     def _raise_missing_option(self, name: str) -> NoReturn:
         raise_error("E0522", f"missing argument `{name}` of `{self.name}`", self.call.span)
@@ -362,13 +362,13 @@ def check_weight_rules(
     A rule for weights that `graph` lacks may apply to another graph of the spec, which
     `iterate_other_graphs` builds on demand.
     """
-    parameters = {parameter.name: parameter for parameter in list_parameters_with_sizes(graph)}
+    parameters = {parameter.name: parameter for parameter in list_model_parameters(graph)}
     rules, _ = evaluate_weight_rules(program, reader)
-    rules = select_graph_rules(
+    rules = select_graph_weight_rules(
         rules, parameters, lambda: iterate_graph_parameters(iterate_other_graphs())
     )
-    resolve_ties(parameters, rules)
-    check_load_rules_used(parameters, rules)
+    resolve_weight_ties(parameters, rules)
+    reject_unused_load_rules(parameters, rules)
     find_spec_weights_file(program)
     for facts in graph.parameter_facts.values():
         parse_initializer(facts.initializer, facts.span)

@@ -17,7 +17,7 @@ from specc.frontend.elaboration_context import (
     ElaborationContext,
     LexicalScope,
     SpecNamespace,
-    UnevaluatedCall,
+    UnevaluatedFunctionCall,
     record_value,
 )
 from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext
@@ -28,16 +28,16 @@ from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
     ERROR_VALUE,
     BlockFunction,
-    ChoiceValue,
     EvalResult,
     Results,
     SpecValue,
+    StringChoice,
     Tensor,
     get_first_result,
 )
 from specc.frontend.statements import Returned, run_statements
-from specc.frontend.used_specs import label_call_in_errors
-from specc.frontend.weight_paths_and_sharing import register_share_rules
+from specc.frontend.used_specs import add_call_label_to_errors
+from specc.frontend.weight_paths_and_sharing import register_weight_sharing_rules
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast
@@ -46,7 +46,7 @@ ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
 """A parameter with its argument's value and source expression."""
 
 
-def broadcast_batch(
+def broadcast_batch_arguments(
     arguments: Sequence[ParameterArgument], env: LexicalScope
 ) -> list[ParameterArgument]:
     """Expand tensor arguments with batch size 1 to the batch size of other arguments or `dims`.
@@ -93,7 +93,7 @@ BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Lexica
 
 
 def call_block(
-    context: ElaborationContext, target: BlockFunction, call: UnevaluatedCall
+    context: ElaborationContext, target: BlockFunction, call: UnevaluatedFunctionCall
 ) -> Results:
     """Call a block in the weight scope of `call.inner_env`, and return its results."""
     block, module, expr = target.block, target.module, call.expr
@@ -102,24 +102,24 @@ def call_block(
     context.evaluator.check_step_estimate(block, module, env.config, expr.span)
     bind_arguments(block, _collect_arguments(target, call), env)
     with (
-        push_block_call(block, expr, call.caller),
+        enter_block_call(block, expr, call.caller),
         context.errors.track_user_call(expr.span, is_standard=module.is_standard),
         context.weights.sharing.push_call(expr, call.explicit_weight_scope),
-        label_call_in_errors(context, expr.span if is_other_file else None, expr.function.path),
+        add_call_label_to_errors(context, expr.span if is_other_file else None, expr.function.path),
     ):
         if target.weight_scope is None and is_other_file:
             file_env = LexicalScope(
                 context=env.context, module=module, config=env.config, scope=env.scope
             )
-            register_share_rules(module.file.items, file_env)
-        bind_defaults(block, env, expr)
+            register_weight_sharing_rules(module.file.items, file_env)
+        bind_default_arguments(block, env, expr)
         results = check_block_results(block, run_statements(block.body, env), env)
     _record_result_names(results, env, call.caller)
     return results
 
 
 def _make_block_env(
-    context: ElaborationContext, target: BlockFunction, call: UnevaluatedCall
+    context: ElaborationContext, target: BlockFunction, call: UnevaluatedFunctionCall
 ) -> LexicalScope:
     """Return the scope of a block's body, which contains the names of the block's file."""
     module, caller, bound_env = target.module, call.caller, target.env
@@ -156,7 +156,7 @@ def _find_bound_env(target: BlockFunction) -> LexicalScope | None:
 def _get_block_config(
     context: ElaborationContext,
     module: SpecNamespace,
-    call: UnevaluatedCall,
+    call: UnevaluatedFunctionCall,
     config_env: LexicalScope | None,
 ) -> Mapping[str, SpecValue]:
     """Return the config of the block's file: the call's option `config` if it is set, otherwise the
@@ -172,7 +172,7 @@ def _get_block_config(
     return context.evaluator.configure_used_spec(context, module, config, expr.span)
 
 
-def _collect_arguments(target: BlockFunction, call: UnevaluatedCall) -> BoundArguments:
+def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> BoundArguments:
     """Return the argument of each parameter. Arguments of the call override options that were bound
     when the block was passed as a value. Raise E0201, E0211 or E0212 for invalid arguments.
     """
@@ -191,7 +191,7 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedCall) -> BoundArg
 
 
 @contextmanager
-def push_block_call(block: ast.Block, expr: ast.Call, caller: LexicalScope) -> Iterator[None]:
+def enter_block_call(block: ast.Block, expr: ast.Call, caller: LexicalScope) -> Iterator[None]:
     """Enter a block call in a `with` block. Raise E0210 for recursion and E0110 for deep
     nesting.
     """
@@ -219,7 +219,7 @@ def push_block_call(block: ast.Block, expr: ast.Call, caller: LexicalScope) -> I
 
 
 def _pair_arguments(
-    block: ast.Block, call: UnevaluatedCall
+    block: ast.Block, call: UnevaluatedFunctionCall
 ) -> list[tuple[ast.BlockParameter, ast.Expr]]:
     """Pair each argument with its parameter. Raise E0201, E0211 or E0212 for invalid arguments."""
     options = [o for o in call.options if o.name != "config"]
@@ -252,14 +252,14 @@ def bind_arguments(block: ast.Block, bound_arguments: BoundArguments, env: Lexic
             if is_tensor_type(param.type) == are_tensors:
                 with errors:
                     arguments.append((param, _evaluate_argument(param, value, caller), value))
-        for param, argument, expr in broadcast_batch(arguments, env):
+        for param, argument, expr in broadcast_batch_arguments(arguments, env):
             with errors:
                 _bind_parameter(block, param, argument, expr, env)
                 record_value(param.span, env.names[param.name])
-    errors.raise_collected()
+    errors.raise_collected_errors()
 
 
-def bind_defaults(block: ast.Block, env: LexicalScope, expr: ast.Call) -> None:
+def bind_default_arguments(block: ast.Block, env: LexicalScope, expr: ast.Call) -> None:
     """Bind parameters without an argument to their defaults. Raise E0211 for a missing default."""
     for param in block.params:
         # `bind_arguments` has bound the arguments, and defaults are evaluated in the block's scope
@@ -299,7 +299,7 @@ def _evaluate_argument(
         # the argument may be a conditional expression, e.g. `half if old else interleaved`
         expr = select_conditional_branch(expr, caller)
     if isinstance(expr, ast.Name) and expr.path in choice_names and expr.path not in caller.names:
-        return ChoiceValue(expr.path, choice_names)
+        return StringChoice(expr.path, choice_names)
     return get_first_result(evaluate_with_expected_type(param.type, expr, caller))
 
 

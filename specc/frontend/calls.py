@@ -8,14 +8,18 @@ from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
-from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, UnevaluatedCall
+from specc.frontend.elaboration_context import (
+    ElaborationContext,
+    LexicalScope,
+    UnevaluatedFunctionCall,
+)
 from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext
 from specc.frontend.expressions import select_conditional_branch
-from specc.frontend.foreign_names_and_options import match_options, raise_unknown_option
+from specc.frontend.foreign_names_and_options import match_options, raise_unknown_option_error
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.name_lookup import (
     NAMED_CONSTANTS,
-    evaluate_normalizer,
+    evaluate_score_normalizer,
     resolve_callee,
     resolve_name,
 )
@@ -30,7 +34,7 @@ from specc.frontend.parameter_kinds import (
     TEXT_KIND,
     ListParameterKind,
     ParameterKinds,
-    convert_to_kind,
+    convert_to_parameter_kind,
     list_choice_values,
 )
 from specc.frontend.runtime_scalars import convert_to_op_attribute
@@ -66,7 +70,7 @@ def evaluate_argument(
     ):
         return choice
     if NORMALIZER_KIND in kinds:
-        value = get_first_result(evaluate_normalizer(expr, env))
+        value = get_first_result(evaluate_score_normalizer(expr, env))
     elif FUNCTION_KIND in kinds:
         value = get_first_result(evaluate_function_value(expr, env))
     else:
@@ -81,7 +85,7 @@ def evaluate_argument(
         # raise E0315 for a run-time number if the parameter accepts only e.g. integers
         convert_to_op_attribute(nodes, value, description)
     return _require_known_number(
-        nodes, convert_to_kind(value, kinds, description, expr.span), kinds, description
+        nodes, convert_to_parameter_kind(value, kinds, description, expr.span), kinds, description
     )
 
 
@@ -117,7 +121,7 @@ def _require_known_number(
 
 
 def call_builtin(
-    context: ElaborationContext, target: BuiltinFunction, call: UnevaluatedCall
+    context: ElaborationContext, target: BuiltinFunction, call: UnevaluatedFunctionCall
 ) -> EvalResult:
     """Call a built-in function with the arguments of `call`. Raise E0211 for a missing argument,
     E0212 for a repeated argument, and E0309 or E0310 for an undefined dimension.
@@ -166,12 +170,12 @@ def _evaluate_arguments(
                 variadic_arguments.append(value)
             else:
                 values[parameter.name] = value
-    errors.raise_collected()
+    errors.raise_collected_errors()
     return variadic_arguments
 
 
 def _pair_with_parameters(
-    builtin: Builtin, call: UnevaluatedCall
+    builtin: Builtin, call: UnevaluatedFunctionCall
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
     """Pair each argument with its parameter. Raise E0201, E0211 or E0212 for invalid arguments."""
     positional = [s for s in builtin.parameters if s.is_positional]
@@ -259,7 +263,9 @@ def _dispatch_call(
         )
     if expr.weights:
         inner_env = inner_env.with_weight_scope(resolve_weight_path(expr.weights, env))
-    pending = UnevaluatedCall(target=target, expr=expr, args=args, caller=env, inner_env=inner_env)
+    pending = UnevaluatedFunctionCall(
+        target=target, expr=expr, args=args, caller=env, inner_env=inner_env
+    )
     match target:
         case BuiltinFunction():
             return call_builtin(env.context, target, pending)
@@ -284,11 +290,11 @@ def evaluate_function_value(expr: ast.Expr, env: LexicalScope) -> EvalResult:
             target = resolve_callee(expr.function, env)
             if isinstance(target, DefinitionFunction):
                 return bind_definition(target, expr, env)
-            return bind_options(target, expr, env)
+            return bind_function_options(target, expr, env)
     return env.evaluate_value(expr)
 
 
-def bind_options(
+def bind_function_options(
     target: BuiltinFunction | BlockFunction, expr: ast.Call, env: LexicalScope
 ) -> EvalResult:
     """Bind options to a function, or call a function that has no inputs."""
@@ -315,7 +321,7 @@ def _bind_builtin_options(
     values = dict(target.bound_arguments)
     for option in expr.options:
         if option.name not in parameters_by_name:
-            raise_unknown_option(builtin.name, option, parameters_by_name)
+            raise_unknown_option_error(builtin.name, option, parameters_by_name)
         kinds = parameters_by_name[option.name].kinds
         description = f"`{option.name}` of `{builtin.name}`"
         values[option.name] = evaluate_argument(option.value, kinds, description, env)

@@ -19,11 +19,11 @@ from specc.frontend.spec_inheritance_and_config_overrides import ConfigAssignmen
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_values import (
     ERROR_VALUE,
-    ChoiceValue,
     MissingValue,
     Record,
     Rope,
     SpecValue,
+    StringChoice,
     UnresolvedValueError,
     get_first_result,
 )
@@ -39,11 +39,11 @@ KIND_PLURALS = {
 """The plural noun of each kind of definition in messages."""
 
 
-def raise_unknown_name(kind: str, name: ast.Name, env: LexicalScope) -> NoReturn:
+def raise_unknown_name_error(kind: str, name: ast.Name, env: LexicalScope) -> NoReturn:
     """Raise E0202 for an unknown name of the kind `kind`, e.g. "mask", and suggest a similar
     name.
     """
-    names = list_names_of_kind(kind, env)
+    names = list_definition_names(kind, env)
     # config.json files may use alternative names of activations
     alias = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
     similar = alias or find_similar_name(name.path, names)
@@ -57,7 +57,7 @@ def raise_unknown_name(kind: str, name: ast.Name, env: LexicalScope) -> NoReturn
     )
 
 
-def list_names_of_kind(kind: str, env: LexicalScope) -> list[str]:
+def list_definition_names(kind: str, env: LexicalScope) -> list[str]:
     """Return the names of all definitions and built-ins of the kind `kind`, the names of the spec
     first.
     """
@@ -95,7 +95,7 @@ class ConfigReadOptions:
     path: str = ""
     is_training: bool = False
 
-    def qualify_path(self, path: str) -> str:
+    def qualify_field_path(self, path: str) -> str:
         """Return the path of a field in the config of the outermost spec."""
         return f"{self.path}.{path}" if self.path else path
 
@@ -121,7 +121,7 @@ def evaluate_config(
             value = _evaluate_field(evaluation, entry, entry.name, env)
             result = _limit_rope_length(reader.max_length, value)
         values[entry.name] = result
-    errors.raise_collected()
+    errors.raise_collected_errors()
     return values
 
 
@@ -174,7 +174,7 @@ def _evaluate_single(
     reader = evaluation.reader
     if path in evaluation.assignments:
         return _evaluate_assigned(evaluation, entry, path, env)
-    if (full_path := reader.qualify_path(path)) in reader.trial_values:
+    if (full_path := reader.qualify_field_path(path)) in reader.trial_values:
         trial_value = reader.trial_values[full_path]
         # both items of a pair have the same trial value
         is_single = entry.type.name == "pair" and not isinstance(trial_value, tuple)
@@ -190,7 +190,7 @@ def _evaluate_unset_field(
 ) -> SpecValue:
     """Return a symbol, the default or a trial value for a field without an assigned value."""
     reader = evaluation.reader
-    full_path = reader.qualify_path(path)
+    full_path = reader.qualify_field_path(path)
     origin = Origin(entry.span, f"the config value `{full_path}`")
     if (
         reader.is_symbolic
@@ -204,7 +204,7 @@ def _evaluate_unset_field(
     if reader.is_symbolic and entry.type.name == "float":
         nodes = NodeBuilder(env.context, entry.span)
         return convert_to_float(nodes, Dim.symbol(full_path, origin))
-    if reader.is_symbolic and (trial_value := get_first_trial_value(entry.type)) is not None:
+    if reader.is_symbolic and (trial_value := get_placeholder_value(entry.type)) is not None:
         return trial_value
     _raise_missing_value(entry, full_path, reader)
 
@@ -213,7 +213,7 @@ def _make_symbol(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope, origin: Origin
 ) -> SpecValue:
     """Return the symbol of an integer field, the symbols of an integer pair, or None."""
-    full_path = evaluation.reader.qualify_path(path)
+    full_path = evaluation.reader.qualify_field_path(path)
     if entry.type.optional:
         return None
     match entry.type:
@@ -230,7 +230,7 @@ def _make_symbol(
     return derived_value or Dim.symbol(full_path, origin)
 
 
-def is_derived_field(entry: ast.Field) -> bool:
+def is_computed_int_field(entry: ast.Field) -> bool:
     """Return True if a field is an integer that is computed from other fields. A copy of a field,
     such as `= width`, is only a default and does not count as computed.
     """
@@ -243,7 +243,7 @@ def _evaluate_derived(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
 ) -> Dim | None:
     """Return the symbolic value of a derived field, or None if it requires concrete values."""
-    if not is_derived_field(entry) or entry.default is None:
+    if not is_computed_int_field(entry) or entry.default is None:
         return None
     try:
         value = _convert_to_field_type(entry.default, entry, path, env)
@@ -300,7 +300,7 @@ def _explain_unknown_name(
     if error.diagnostics[0].code != "E0202":
         return
     if kind in KIND_PLURALS:
-        raise_unknown_name(kind, name, env)
+        raise_unknown_name_error(kind, name, env)
     if kind in EXAMPLE_VALUES:
         _raise_unknown_value(error.diagnostics[0], entry, name)
 
@@ -331,10 +331,10 @@ def _get_example(entry: ast.Field, unknown_name: str) -> str:
     return default if default not in ("", unknown_name) else EXAMPLE_VALUES[entry.type.name]
 
 
-def get_first_trial_value(type: ast.TypeExpr) -> SpecValue:
+def get_placeholder_value(type: ast.TypeExpr) -> SpecValue:
     """Return the value of an unset field in the first trial of `symbolic_check`."""
     if type.name == "choice" and type.names:
-        return ChoiceValue(type.names[0], type.names)
+        return StringChoice(type.names[0], type.names)
     values: dict[str, SpecValue] = {"bool": True, "text": ""}
     return values.get(type.name)
 
@@ -342,13 +342,13 @@ def get_first_trial_value(type: ast.TypeExpr) -> SpecValue:
 def get_first_trial_choice(entry: ast.Field) -> SpecValue:
     """Return the value of a bool or choice field in the first trial, or None for other fields."""
     if entry.default is None:
-        return None if entry.type.optional else get_first_trial_value(entry.type)
+        return None if entry.type.optional else get_placeholder_value(entry.type)
     if not isinstance(entry.default, ast.Name):
         return None
     word = entry.default.path
     if entry.type.name == "bool":
         return {"true": True, "false": False}.get(word)
-    return ChoiceValue(word, entry.type.names) if word in entry.type.names else None
+    return StringChoice(word, entry.type.names) if word in entry.type.names else None
 
 
 def get_default_number(entry: ast.Field) -> Dim | float | None:
@@ -359,7 +359,7 @@ def get_default_number(entry: ast.Field) -> Dim | float | None:
     return Dim.from_value(int(text)) if text.isdigit() else float(text)
 
 
-def get_trial_number(entry: ast.Field) -> Dim | float:
+def get_placeholder_number(entry: ast.Field) -> Dim | float:
     """Return a trial number for a field: 0.5 for a float, its default if 0, 1 or 2, otherwise 2."""
     if entry.type.name == "float":
         return 0.5

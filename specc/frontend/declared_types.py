@@ -24,21 +24,21 @@ from specc.frontend.parameter_kinds import (
     TEXT_KIND,
     ChoiceParameterKind,
     ParameterKind,
-    convert_to_kind,
+    convert_to_parameter_kind,
 )
 from specc.frontend.runtime_scalars import convert_to_float
 from specc.frontend.shape_and_type_errors import (
     FOREIGN_TENSOR_TYPES,
     FOREIGN_TYPES,
     make_undeclared_dim_error,
-    suggest_declared_length,
     suggest_dtype_conversion,
+    suggest_length_correction,
     suggest_tensor_expression,
 )
 from specc.frontend.spec_values import (
     BuiltinFunction,
-    ChoiceValue,
     SpecValue,
+    StringChoice,
     Tensor,
     describe_value,
     format_type,
@@ -110,12 +110,14 @@ def convert_to_declared_type(
     if type.element_type is not None:
         return _convert_items(type, type.element_type, value, env, value_context)
     if type.name == "choice":
-        choice = convert_to_kind(value, (ChoiceParameterKind(type.names),), description, span)
+        choice = convert_to_parameter_kind(
+            value, (ChoiceParameterKind(type.names),), description, span
+        )
         assert isinstance(choice, str)  # `kind.convert` returns only strings
-        return ChoiceValue(choice, type.names)
+        return StringChoice(choice, type.names)
     if type.name == "activation" and isinstance(value, str):
         return resolve_hf_activation(value, env, span)
-    converted = convert_to_kind(value, (STATIC_KINDS[type.name],), description, span)
+    converted = convert_to_parameter_kind(value, (STATIC_KINDS[type.name],), description, span)
     if type.name == "float" and isinstance(converted, Dim):
         return convert_to_float(
             NodeBuilder(env.context, span), converted
@@ -346,7 +348,7 @@ class _TypeMatcher:
         symbols = declared.symbols() | actual.symbols()
         if not symbols or self.env.context.has_dynamic_symbol(symbols):
             return False
-        return replace_exact_division(declared) == replace_exact_division(actual)
+        return convert_to_floor_division(declared) == convert_to_floor_division(actual)
 
     def _raise_length_clash(self, expr: ast.Expr, declared: Dim, actual: Dim) -> NoReturn:
         span, description = self.type.span, self.value_context.description
@@ -363,7 +365,8 @@ class _TypeMatcher:
                 f"{description} has length {actual}, but {expected}",
                 Label.from_span(value_span, f"this is {describe_value(self.tensor)}"),
                 tuple({lab.span: lab for lab in labels}.values()),
-                helps=self._suggest_captured_length(expr) or suggest_declared_length(text, actual),
+                helps=self._suggest_captured_length(expr)
+                or suggest_length_correction(text, actual),
             )
         )
 
@@ -385,13 +388,13 @@ def _format_type_source(expr: ast.Expr | ast.EllipsisDims) -> str:
     return expr.span.text if expr.span else str(expr)
 
 
-def replace_exact_division(length: Dim) -> Dim:
+def convert_to_floor_division(length: Dim) -> Dim:
     """Replace each exact quotient `a / b` with `a // b`. Both are equal if `a / b` is defined."""
 
     def replace_atom(atom: Atom) -> Dim:
         if isinstance(atom, str):
             return Dim.symbol(atom)
         fn = "//" if atom.fn == "/" else atom.fn
-        return DIM_FUNCTIONS[fn](*(replace_exact_division(a) for a in atom.args))
+        return DIM_FUNCTIONS[fn](*(convert_to_floor_division(a) for a in atom.args))
 
     return length.map_atoms(replace_atom)

@@ -114,7 +114,7 @@ RECORDED_VALUES: ContextVar[list[ElaborationRecord] | None] = ContextVar("record
 
 
 @contextmanager
-def record_elaboration(*, is_symbolic: bool) -> Iterator[None]:
+def record_elaboration_values(*, is_symbolic: bool) -> Iterator[None]:
     """Record the values of an elaboration in a `with` block, if recording is enabled."""
     records = RECORDED_VALUES.get()
     if records is None:
@@ -350,7 +350,7 @@ class ElaborationContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnevaluatedCall:
+class UnevaluatedFunctionCall:
     """A call whose arguments have not been evaluated yet.
 
     `expr` is the call in the source. `args` are the positional arguments (for `apply(f, x)`, the

@@ -220,7 +220,7 @@ class ErrorCollectorContext:
         self.has_reported_errors |= isinstance(error, AlreadyReportedError)
         return isinstance(error, SpeccError | AlreadyReportedError)
 
-    def raise_collected(self) -> None:
+    def raise_collected_errors(self) -> None:
         """Raise all collected errors, or AlreadyReportedError if all have already been reported."""
         if self.errors:
             raise SpeccError(*self.errors)

@@ -11,25 +11,25 @@ from specc.frontend.builtins.indexing import index_tensor
 from specc.frontend.elaboration_context import LexicalScope, record_value
 from specc.frontend.elaboration_limits_and_errors import OPERATION_COST
 from specc.frontend.mask_and_bias_definitions import (
-    index_with_index_variables,
-    uses_index_variables,
+    has_index_variables,
+    index_tensor_with_variables,
 )
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.operators import (
     apply_arithmetic,
     apply_comparison,
-    apply_logical,
+    apply_logical_operator,
     apply_negation,
 )
 from specc.frontend.spec_values import (
     ERROR_VALUE,
     AlreadyReportedError,
-    ChoiceValue,
     EvalResult,
     Record,
     RuntimeNumber,
     SpecValue,
+    StringChoice,
     Tensor,
     UnresolvedValueError,
     describe_value,
@@ -122,7 +122,7 @@ def _evaluate_unary(expr: ast.Unary, env: LexicalScope) -> SpecValue:
     nodes = _start_operation(expr, env)
     if expr.op == "-":
         return apply_negation(nodes, value)
-    return apply_logical(nodes, "not", [value])
+    return apply_logical_operator(nodes, "not", [value])
 
 
 def _evaluate_binary(expr: ast.Binary, env: LexicalScope) -> SpecValue:
@@ -145,7 +145,7 @@ def _apply_binary(
 ) -> SpecValue:
     nodes = _start_operation(expr, env)
     if expr.op in ("&", "|"):
-        return apply_logical(nodes, "&" if expr.op == "&" else "|", [left, right])
+        return apply_logical_operator(nodes, "&" if expr.op == "&" else "|", [left, right])
     result = apply_arithmetic(nodes, left, right, expr)
     if isinstance(result, Tensor) and expr.span:
         return Tensor(result.value, expr.span)
@@ -159,7 +159,7 @@ def _evaluate_comparison(expr: ast.Compare, env: LexicalScope) -> SpecValue:
     # `0 <= i - j < n` is evaluated as a conjunction of two comparisons
     for n, (op, (left, right)) in enumerate(zip(expr.ops, pairwise(values), strict=True)):
         comparison = apply_comparison(nodes, op, left, right)
-        result = apply_logical(nodes, "&", [result, comparison]) if n else comparison
+        result = apply_logical_operator(nodes, "&", [result, comparison]) if n else comparison
     return result
 
 
@@ -171,17 +171,17 @@ def _evaluate_comparison_operand(
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
         for value in (resolve_name(name, env, is_quiet=True) for name in names):
-            if isinstance(value, ChoiceValue):
+            if isinstance(value, StringChoice):
                 return _evaluate_choice_value(expr, value, env)
     return env.evaluate_value(expr)
 
 
-def _evaluate_choice_value(expr: ast.Expr, choice: ChoiceValue, env: LexicalScope) -> SpecValue:
+def _evaluate_choice_value(expr: ast.Expr, choice: StringChoice, env: LexicalScope) -> SpecValue:
     match expr:
         case ast.ListLiteral(items=items):
             return tuple(_evaluate_choice_value(item, choice, env) for item in items)
         case ast.Name(path=path) if path in choice.allowed_values:
-            return ChoiceValue(path, choice.allowed_values)
+            return StringChoice(path, choice.allowed_values)
         case ast.Name(path=path) if resolve_name(expr, env, is_quiet=True) is ERROR_VALUE:
             title = f"`{path}` is not one of {', '.join(choice.allowed_values)}"
             raise_error("E0203", title, expr.span)
@@ -236,8 +236,8 @@ def _evaluate_index(expr: ast.Index, env: LexicalScope) -> SpecValue:
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
     # in a definition, `keep[j]` reads `keep` at an index variable; elsewhere `j` is a regular name
-    if uses_index_variables(expr, env):
-        return index_with_index_variables(base, expr, env)
+    if has_index_variables(expr, env):
+        return index_tensor_with_variables(base, expr, env)
     return index_tensor(base, expr, env)
 
 

@@ -244,7 +244,7 @@ RENAMED_STD_DEFINITIONS = {
 """The current names of renamed std definitions, by former name. Kept for one release."""
 
 
-def suggest_foreign_replacement(name: str, known_names: Collection[str]) -> str:
+def suggest_replacement_name(name: str, known_names: Collection[str]) -> str:
     """Return a suggestion for the name of a foreign operation or a former std name, or ""."""
     if RENAMED_STD_DEFINITIONS.get(name) in known_names:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
@@ -258,7 +258,7 @@ def suggest_builtin_for_qualified_name(path: str, known_names: Collection[str]) 
         return "a spec has no modules: call the operation and name its weights, as in " + (
             "`layer_norm(x, eps=1e-5) @ norm` or `linear(x, out=8) @ proj`"
         )
-    if fix := suggest_foreign_replacement(name, known_names):
+    if fix := suggest_replacement_name(name, known_names):
         return fix
     similar_name = name if name in known_names else find_similar_name(name, known_names)
     return f"write `{similar_name}`; see `specc doc {similar_name}`" if similar_name else ""
@@ -289,7 +289,7 @@ OPTION_HELPS = {
 """The help messages for foreign options without an equivalent, keyed by normalized name."""
 
 
-def raise_unknown_option(
+def raise_unknown_option_error(
     callee: str, option: ast.NamedArg, known_options: Collection[str]
 ) -> NoReturn:
     """Raise E0201 for an unknown option, with a fix if a known option is similar."""
@@ -325,7 +325,7 @@ def match_options(
     pairs: dict[str, tuple[ParameterT, ast.Expr]] = {}
     for option in options:
         if option.name not in parameters:
-            raise_unknown_option(callee, option, parameters)
+            raise_unknown_option_error(callee, option, parameters)
         if option.name in bound_names or option.name in pairs:
             span = option.name_span or option.span
             raise_error("E0212", f"duplicate option `{option.name}`", span)

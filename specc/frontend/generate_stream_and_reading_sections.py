@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from specc.decode.setting_validation import (
     VocabularySizes,
-    check_spec_settings,
-    find_codebook_error,
+    find_codebook_setting_error,
+    find_spec_setting_errors,
 )
 from specc.diagnostics.diagnostic import Diagnostic, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
@@ -18,13 +18,13 @@ from specc.frontend.spec_values import (
     ERROR_VALUE,
     BlockFunction,
     BuiltinFunction,
-    ChoiceValue,
-    CombinedMask,
     DefinitionFunction,
     EvalResult,
+    MaskExpression,
     Record,
     Rope,
     RuntimeNumber,
+    StringChoice,
     UnresolvedValueError,
     get_first_result,
 )
@@ -42,7 +42,7 @@ def value_to_json(value: EvalResult, span: Span | None = None) -> object:
     match get_first_result(value):
         case Dim() | RuntimeNumber() as number:
             return require_integer(number, "the value", span)
-        case ChoiceValue(choice):
+        case StringChoice(choice):
             return choice
         case tuple(items):
             return [value_to_json(item) for item in items]
@@ -55,13 +55,13 @@ def value_to_json(value: EvalResult, span: Span | None = None) -> object:
         # return spec syntax, e.g. `window(128)`, because the name `window` lacks the arguments
         case BlockFunction() | DefinitionFunction() as function:
             return function.span.text if function.span else function.name
-        case CombinedMask() as mask:
+        case MaskExpression() as mask:
             return _format_combined_mask(mask)
         case scalar:
             return scalar
 
 
-def _format_combined_mask(mask: CombinedMask) -> str:
+def _format_combined_mask(mask: MaskExpression) -> str:
     """Format a combined mask in spec syntax, as in `(causal & visible)`."""
     parts = [str(value_to_json(part)) for part in mask.parts]
     return f"not {parts[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(parts)})"
@@ -139,14 +139,14 @@ def evaluate_generation_settings(
             )
         else:
             settings[setting.name] = _evaluate_known_data(value, env)
-    if errors := check_spec_settings(settings, spans, item.span):
+    if errors := find_spec_setting_errors(settings, spans, item.span):
         raise SpeccError(*errors)
-    if codebooks is not None and (error := find_codebook_error(settings, codebooks, spans)):
+    if codebooks is not None and (error := find_codebook_setting_error(settings, codebooks, spans)):
         raise SpeccError(error)
     out_of_range = {
         name: diagnostic
         for name, value in settings.items()
-        if (diagnostic := vocabulary.check_token_id(name, value, spans[name]))
+        if (diagnostic := vocabulary.find_token_id_error(name, value, spans[name]))
     }
     stop = out_of_range.pop("stop", None)
     if out_of_range:
@@ -155,7 +155,7 @@ def evaluate_generation_settings(
 
 
 def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
-    """Return the spans of a setting's name and options, by keys of `check_spec_settings`."""
+    """Return the spans of a setting's name and options, by keys of `find_spec_setting_errors`."""
     name, value = setting.name, setting.value
     spans = {f"{name} name": setting.span, name: value.span or setting.span}
     if isinstance(value, ast.Call):
@@ -181,7 +181,7 @@ def evaluate_generate_section(
 ) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
     """Return the `generate` section of the spec for the graph of `block`, and warnings."""
     for item, _ in program.iterate_items(ast.GenerateSection):
-        graphs = list_graphs(program)
+        graphs = list_graph_blocks(program)
         # in a spec with several task heads, one graph generates, and other graphs e.g. classify
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
@@ -215,7 +215,7 @@ def evaluate_stream_section(
 
 def _list_stream_items(program: Program, block: ast.Block) -> list[ast.StreamSection]:
     """Return the `stream` sections, except sections whose names exist only in other graphs."""
-    graphs = list_graphs(program)
+    graphs = list_graph_blocks(program)
     return [
         item
         for item, _ in program.iterate_items(ast.StreamSection)
@@ -263,7 +263,7 @@ def _has_stream_names(block: ast.Block, item: ast.StreamSection) -> bool:
     return item.input_name in inputs and item.source in results
 
 
-def list_graphs(program: Program) -> list[ast.Block]:
+def list_graph_blocks(program: Program) -> list[ast.Block]:
     """Return all graphs of a spec, in file order."""
     blocks = [i for i in program.module.items.values() if isinstance(i, ast.Block)]
     return [block for block in blocks if block.kind == "graph"]
@@ -321,7 +321,7 @@ def evaluate_reading_section(
         ]
 
     block_names = list_names(block)
-    other_names = {name for graph in list_graphs(program) for name in list_names(graph)} - {
+    other_names = {name for graph in list_graph_blocks(program) for name in list_names(graph)} - {
         *block_names
     }
     for item, module in program.iterate_items(ast.PreprocessingSection):

@@ -16,14 +16,14 @@ from specc.frontend.json_parser_with_spans import (
     JsonScalar,
     get_finite_number,
 )
-from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_kind
+from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_parameter_kind
 from specc.frontend.spec_values import (
     MISSING,
-    ChoiceValue,
     MissingValue,
-    RawConfig,
+    RawConfigSection,
     Rope,
     SpecValue,
+    StringChoice,
 )
 from specc.io.json_io import Json
 from specc.ir.dim import Dim
@@ -68,7 +68,7 @@ def _read_source(
                 function=ast.Name(path="len" | "repeated"), args=(ast.StringLiteral(value=path),)
             )
         ):
-            member = data.find_non_null(path)
+            member = data.find_non_null_member(path)
         case _:
             raise_error(
                 "E0406",
@@ -157,7 +157,7 @@ class _MemberReader:
         value becomes a list with one item, or both items of a pair.
         """
         if type.name == "record" and isinstance(value, JsonObject):
-            return RawConfig(self.member.key.text.strip('"'), value)
+            return RawConfigSection(self.member.key.text.strip('"'), value)
         element = type.element_type
         if element is None:
             return self.convert_scalar(value, type)
@@ -179,7 +179,7 @@ class _MemberReader:
             case "activation" if isinstance(scalar, str):
                 return resolve_hf_activation(scalar, self.env, value.span)
             case "choice" if scalar in type.names:
-                return ChoiceValue(str(scalar), type.names)
+                return StringChoice(str(scalar), type.names)
             case "bool" if isinstance(scalar, bool):
                 return scalar
             # a bool is an int in Python, but not in a config file
@@ -251,4 +251,4 @@ def resolve_hf_activation(name: str, env: LexicalScope, span: Span | None) -> Sp
             notes=[f"known activations: {', '.join(activation_names)}"],
             helps=suggest_similar_name(name, activation_names, spec_help),
         )
-    return convert_to_kind(value, (FUNCTION_KIND,), f'the activation "{name}"', span)
+    return convert_to_parameter_kind(value, (FUNCTION_KIND,), f'the activation "{name}"', span)

@@ -16,7 +16,7 @@ from specc.frontend.rope_frequencies import (
     SCALING_DEFAULTS,
     SCALING_KINDS,
     compute_yarn_mscale,
-    explain_invalid_rope,
+    explain_invalid_rope_settings,
 )
 from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
@@ -59,7 +59,7 @@ class RopeReadOptions:
 
     def find_rope_settings(self, data: JsonObject) -> JsonObject:
         """Return the object in a config file that contains the RoPE settings."""
-        member = data.find_non_null(self.subconfig_key)
+        member = data.find_non_null_member(self.subconfig_key)
         return member.value if member and isinstance(member.value, JsonObject) else data
 
 
@@ -145,7 +145,7 @@ class _RopeReader:
             kind = self._read_scaling_kind(table)
             rope = Rope(theta, kind, _ScalingTable(self, table, kind).read_parameters())
             span = table.span
-        if span and (reason := explain_invalid_rope(rope)):
+        if span and (reason := explain_invalid_rope_settings(rope)):
             self.raise_invalid(f"invalid RoPE settings: {reason}", span)
         return rope
 
@@ -175,7 +175,7 @@ class _RopeReader:
 
     def _find_table(self, key: str, data: JsonObject) -> JsonObject | None:
         """Return the object under a key of `data`, or None if the key is absent or null."""
-        member = data.find_non_null(key)
+        member = data.find_non_null_member(key)
         if member is None:
             return None
         if not isinstance(member.value, JsonObject):
@@ -188,7 +188,7 @@ class _RopeReader:
         """
         if default is None:
             return Rope(theta)
-        member = self.data.find_non_null(ORIGINAL_LENGTH_KEY)
+        member = self.data.find_non_null_member(ORIGINAL_LENGTH_KEY)
         parameters = dict(default.parameters)
         if member is not None and "original" in parameters:
             parameters["original"] = self.read_number(member)
@@ -208,7 +208,7 @@ class _RopeReader:
                 title = f'"rope_parameters" has settings per layer type (`{layer_types[0]}`), '
                 self.raise_invalid(f"{title}expected one set", table.span)
             return table
-        member = table.find_non_null(layer_type)
+        member = table.find_non_null_member(layer_type)
         if member is not None and isinstance(member.value, JsonObject):
             return member.value
         # layers of a type that the table lacks use the defaults
@@ -224,8 +224,8 @@ class _RopeReader:
         """Return theta and the member that contains theta, in the settings or at the top level of
         older files. Raise E0403 if a file contains two different values of theta.
         """
-        nested_member = parameters.find_non_null("rope_theta") if parameters else None
-        top_member = self.data.find_non_null(self.defaults.theta_key)
+        nested_member = parameters.find_non_null_member("rope_theta") if parameters else None
+        top_member = self.data.find_non_null_member(self.defaults.theta_key)
         values = [self.read_number(member) for member in (nested_member, top_member) if member]
         if len(set(values)) > 1 and top_member:
             title = f"two values of theta differ: {values[0]:g} and {values[1]:g}"
@@ -242,7 +242,7 @@ class _RopeReader:
         name = member.value.value if isinstance(member.value, JsonScalar) else None
         kind = SCALING_ALIASES.get(name, name) if isinstance(name, str) else ""
         for ambiguous_name, key, actual_kind in KINDS_BY_KEY:
-            if kind == ambiguous_name and table.find_non_null(key):
+            if kind == ambiguous_name and table.find_non_null_member(key):
                 return actual_kind
         # config files cannot contain `axial` frequencies
         if kind in SCALING_KINDS and kind != "axial":
@@ -282,7 +282,7 @@ class _ScalingTable:
     def read_yarn(self) -> dict[str, RopeNumber]:
         """Return the parameters of YaRN. The attention factor may be None."""
         parameters = self.read_llama3() | {"attention_factor": self._read_attention_factor()}
-        if (member := self.table.find_non_null("truncate")) is None:
+        if (member := self.table.find_non_null_member("truncate")) is None:
             return parameters
         value = member.value.value if isinstance(member.value, JsonScalar) else None
         if not isinstance(value, bool):
@@ -312,7 +312,7 @@ class _ScalingTable:
 
     def _read_divisors(self, key: str) -> tuple[float, ...]:
         """Return the list under a key, which contains one divisor per rotated pair."""
-        member = self.table.find_non_null(key)
+        member = self.table.find_non_null_member(key)
         if member is None or not isinstance(member.value, JsonList):
             title = f'RoPE scaling "longrope" needs a list "{key}"'
             span = member.value.span if member else self.table.span
@@ -350,15 +350,15 @@ class _ScalingTable:
         defaults = self.reader.defaults
         # a top-level length, as in Phi-3's files, takes precedence if no layer type is set
         data = None if defaults.layer_type else self.reader.data
-        member = data.find_non_null(ORIGINAL_LENGTH_KEY) if data else None
+        member = data.find_non_null_member(ORIGINAL_LENGTH_KEY) if data else None
         if member is None and defaults.original_length is not None:
             return int(defaults.original_length)
-        member = member or self.table.find_non_null(ORIGINAL_LENGTH_KEY)
+        member = member or self.table.find_non_null_member(ORIGINAL_LENGTH_KEY)
         return self._read_length(member) if member else self._read_max_length()
 
     def _read_max_length(self) -> int:
         """Return the maximum sequence length."""
-        member = self.reader.data.find_non_null(MAX_LENGTH_KEY)
+        member = self.reader.data.find_non_null_member(MAX_LENGTH_KEY)
         if member is not None:
             return self._read_length(member)
         if self.reader.defaults.max_length is None:
@@ -377,7 +377,7 @@ class _ScalingTable:
 
     def _read_number(self, key: str) -> float | None:
         """Return the number under a key, or None if the key is absent or null."""
-        member = self.table.find_non_null(key)
+        member = self.table.find_non_null_member(key)
         return None if member is None else self.reader.read_number(member)
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn, TypeAlias
 from specc.diagnostics.diagnostic import Label, Origin, Source, Span, raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.suggest import format_suggestion
-from specc.io.file_type_detection import identify_other_file_format
+from specc.io.file_type_detection import identify_file_format
 from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
@@ -109,7 +109,7 @@ class JsonObject:
                 raise_error("E0403", title, member.span, related_labels=related_labels)
         return members[0] if members else None
 
-    def find_non_null(self, path: str) -> JsonMember | None:
+    def find_non_null_member(self, path: str) -> JsonMember | None:
         """Return the member at a path, or None if the member is absent or null."""
         member = self.find_member(path)
         return None if member is None or member.is_null else member
@@ -181,7 +181,7 @@ _LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
 
 def decode_config_source(data: bytes, name: str) -> Source:
     """Decode the bytes of a config file. Raise E0410 if the bytes are not text."""
-    if foreign := identify_other_file_format(data[:64], name):
+    if foreign := identify_file_format(data[:64], name):
         raise_error("E0410", f"`{name}` is not a config file but {foreign[0]}", helps=[foreign[1]])
     try:
         return Source(name, data.decode("utf-8-sig"))

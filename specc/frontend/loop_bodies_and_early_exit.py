@@ -203,7 +203,7 @@ class EarlyExit:
         iteration. Raise E0730 if a scan output lacks the leading axes of the flag.
         """
         finished_flags = previous_carries[self.carry_index]
-        self.check_leading_axes(
+        self.check_leading_axes_match(
             Tensor(finished_flags), {n: Tensor(v) for n, v in collected.items()}, "collected"
         )
         zeroed_outputs = {}
@@ -213,7 +213,7 @@ class EarlyExit:
             zeroed_outputs[name] = _select_per_element(nodes, finished_flags, zero, value)
         return zeroed_outputs
 
-    def check_leading_axes(
+    def check_leading_axes_match(
         self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str
     ) -> None:
         """Raise E0730 if a tensor, described by `role`, lacks leading axes of `finished`."""
@@ -281,5 +281,5 @@ def find_early_exit(
         label = f"this is {format_type(finished_flags.type)}"
         raise_error("E0729", title, span, label, helps=["carry a comparison: `done = p > 0.99`"])
     early_exit = EarlyExit(list(initial_carries).index(name), name, span)
-    early_exit.check_leading_axes(finished_flags, initial_carries, "carried")
+    early_exit.check_leading_axes_match(finished_flags, initial_carries, "carried")
     return early_exit

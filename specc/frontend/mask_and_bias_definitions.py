@@ -11,11 +11,11 @@ from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
 from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
 from specc.frontend.elaboration_context import EMPTY_NAMES, ElaborationContext, LexicalScope
 from specc.frontend.elaboration_limits_and_errors import EXPANSION_COST
-from specc.frontend.foreign_names_and_options import raise_unknown_option
+from specc.frontend.foreign_names_and_options import raise_unknown_option_error
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
-    CombinedMask,
     DefinitionFunction,
+    MaskExpression,
     SpecValue,
     Tensor,
     describe_value,
@@ -68,7 +68,7 @@ def _make_position_ids(
     return position_ids[role]
 
 
-def uses_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
+def has_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
     """Return True if an index uses `h`, `i` or `j`, or a `b` that is not the name of a value."""
     if not env.index_variables:
         return False
@@ -78,7 +78,7 @@ def uses_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
     return BATCH_INDEX_NAME in index_names and BATCH_INDEX_NAME not in {*env.names, *env.config}
 
 
-def index_with_index_variables(base: Tensor, expr: ast.Index, env: LexicalScope) -> Tensor:
+def index_tensor_with_variables(base: Tensor, expr: ast.Index, env: LexicalScope) -> Tensor:
     """Index a tensor with index variables. `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b,
     1, k] if the scores have no heads. `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a
     batch axis has the same values for all batch elements.
@@ -166,7 +166,7 @@ def bind_definition(
     by_name = {p.name: p for p in params}
     for option in expr.options:
         if option.name not in by_name:
-            raise_unknown_option(definition.name, option, by_name)
+            raise_unknown_option_error(definition.name, option, by_name)
         arguments[option.name] = _evaluate_definition_argument(
             by_name[option.name], option.value, env
         )
@@ -175,7 +175,7 @@ def bind_definition(
     )
     function = replace(target, bound_arguments=arguments, weight_path=weight_path, span=expr.span)
     if weight_path:
-        env.context.weights.sharing.record_definition(
+        env.context.weights.sharing.record_definition_path(
             function, env.with_weight_scope(weight_path.text).scope
         )
     return function
@@ -320,7 +320,7 @@ def expand_mask(
                 raise_error("E0601", title, span, helps=["compare it: `x > 0`"])
             _check_mask_axes(tensor, index_variables, span)
             return expand_to_mask_rank(nodes, tensor, score_rank)
-        case CombinedMask(op, parts):
+        case MaskExpression(op, parts):
             # all operands are expanded to the same axes, except `all` and `none`, which remain
             # bools
             masks = [expand_mask(nodes, p, index_variables, scope, score_rank) for p in parts]
@@ -367,7 +367,7 @@ def _merge_masks(nodes: NodeBuilder, op: str, masks: list[MaskValue]) -> MaskVal
     return result
 
 
-def expand_bias(
+def expand_attention_bias(
     nodes: NodeBuilder,
     bias: SpecValue,
     index_variables: IndexVariables,

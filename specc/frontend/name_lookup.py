@@ -15,7 +15,7 @@ from specc.frontend.elaboration_context import LexicalScope, SpecNamespace, join
 from specc.frontend.foreign_names_and_options import (
     FOREIGN_LIBRARIES,
     suggest_builtin_for_qualified_name,
-    suggest_foreign_replacement,
+    suggest_replacement_name,
 )
 from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.mask_and_bias_definitions import bind_definition
@@ -25,15 +25,15 @@ from specc.frontend.spec_values import (
     MISSING,
     BlockFunction,
     BuiltinFunction,
-    ChoiceValue,
     DefinitionFunction,
     EvalResult,
     Function,
     MissingValue,
-    RawConfig,
+    RawConfigSection,
     Record,
     Results,
     SpecValue,
+    StringChoice,
     SubmodelConfig,
     Tensor,
     describe_value,
@@ -77,15 +77,15 @@ def resolve_name(name: ast.Name, env: LexicalScope, is_quiet: bool = False) -> E
     value: EvalResult | MissingValue = _resolve_first_part(head, env, name.span)
     if isinstance(value, MissingValue) and head == "config" and rest:
         # `config` is the whole config file, unless a variable or config field has this name
-        value = RawConfig("", env.config_file)
+        value = RawConfigSection("", env.config_file)
     if isinstance(value, MissingValue):
-        if rest and (item := resolve_used_item(name, env)) is not None:
+        if rest and (item := resolve_used_spec_function(name, env)) is not None:
             return item
         if is_quiet:
             return ERROR_VALUE
         _raise_unknown_name(name, env)
     if rest and _has_used_item(value, rest[0]):
-        item = resolve_used_item(name, env)
+        item = resolve_used_spec_function(name, env)
         if item is not None:
             return item
     for part in rest:
@@ -156,7 +156,7 @@ def _make_function_value(
     return DefinitionFunction(name=name, definition=item, module=module, env=env, span=span)
 
 
-def resolve_used_item(name: ast.Name, env: LexicalScope) -> Function | None:
+def resolve_used_spec_function(name: ast.Name, env: LexicalScope) -> Function | None:
     """Return an item such as `v.encoder` of a file that `use` names `v`, or None."""
     alias, _, item_name = name.path.partition(".")
     if (use_and_module := env.module.find_use_statement(alias)) is None:
@@ -208,21 +208,21 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
             helps = suggest_similar_name(member_name, fields, expected)
             title = f"`{name.path}`: the record has no field `{member_name}`"
             raise_error("E0202", title, name.span, helps=helps)
-        case RawConfig() as config:
+        case RawConfigSection() as config:
             return _get_raw_section(config, member_name)
         case Results(values=values, names=names) if member_name in names:
             return values[names.index(member_name)]
     # suggest an equivalent for tensor attributes of other libraries, e.g. `x.shape` or `x.T`
-    fix = suggest_foreign_replacement(member_name, BUILTINS) if isinstance(value, Tensor) else ""
+    fix = suggest_replacement_name(member_name, BUILTINS) if isinstance(value, Tensor) else ""
     title = f"`{name.path}`: {describe_value(value)} has no member `{member_name}`"
     raise_error("E0202", title, name.span, helps=[fix] if fix else ())
 
 
-def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
+def _get_raw_section(config: RawConfigSection, key: str) -> RawConfigSection:
     """Return the section of a raw config under a key, or an empty section."""
     member = config.data.members.get(key) if config.data else None
     section = member.value if member and isinstance(member.value, JsonObject) else None
-    return RawConfig(f"{config.path}.{key}".lstrip("."), section)
+    return RawConfigSection(f"{config.path}.{key}".lstrip("."), section)
 
 
 def _raise_unknown_name(name: ast.Name, env: LexicalScope) -> NoReturn:
@@ -240,7 +240,7 @@ def _raise_unknown_name(name: ast.Name, env: LexicalScope) -> NoReturn:
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
             "one, and use its name here"
         ]
-    elif fix := suggest_foreign_replacement(name.path, functions):
+    elif fix := suggest_replacement_name(name.path, functions):
         helps = [fix]
     else:
         names = _format_visible_names(env)
@@ -277,7 +277,7 @@ def resolve_callee(name: ast.Name, env: LexicalScope) -> Function:
         title = f"`{name.path}` is {describe_value(value)} and cannot be called"
         raise_error("E0205", title, name.span)
     function_names = _list_functions(env)
-    fix = suggest_foreign_replacement(name.path, function_names)
+    fix = suggest_replacement_name(name.path, function_names)
     helps = [fix] if fix else suggest_similar_name(name.path, function_names, LIST_HELP)
     title = f"unknown block or operation `{name.path}`"
     raise_error("E0204", title, name.span, "unknown operation", helps=helps)
@@ -287,9 +287,9 @@ def _resolve_member_callee(name: ast.Name, env: LexicalScope) -> Function:
     """Return a dotted callee: a function in a record, or an item of a used file."""
     alias, _, member = name.path.partition(".")
     owner = resolve_name(ast.Name(alias, span=name.span), env, is_quiet=True)
-    if (item := resolve_used_item(name, env)) is not None:
+    if (item := resolve_used_spec_function(name, env)) is not None:
         return item
-    if isinstance(owner, Record | RawConfig):
+    if isinstance(owner, Record | RawConfigSection):
         value = resolve_name(name, env)
         if isinstance(value, Function):
             return value
@@ -313,7 +313,7 @@ def evaluate_with_expected_type(
 ) -> EvalResult:
     """Evaluate an expression that must have the declared type `type`."""
     if type.name == "normalizer":
-        return evaluate_normalizer(expr, env)
+        return evaluate_score_normalizer(expr, env)
     is_function = is_function_type(type)
     if is_function and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
         # `positions(x)` evaluates to a tensor, but `window(3)` remains a definition
@@ -321,15 +321,15 @@ def evaluate_with_expected_type(
     return env.context.evaluator.evaluate_function(expr, env) if is_function else env.evaluate(expr)
 
 
-def evaluate_normalizer(expr: ast.Expr, env: LexicalScope) -> EvalResult:
+def evaluate_score_normalizer(expr: ast.Expr, env: LexicalScope) -> EvalResult:
     """Evaluate an expression that must be a normalizer."""
     match expr:
         case ast.Conditional():
             is_true = env.evaluate(expr.condition)
-            return evaluate_normalizer(expr.then if is_true else expr.otherwise, env)
+            return evaluate_score_normalizer(expr.then if is_true else expr.otherwise, env)
         case ast.Name(path=path) if path in NORMALIZER_NAMES and path not in env.names:
             # names of built-in normalizers take precedence over config values
-            return ChoiceValue(path, NORMALIZER_NAMES)
+            return StringChoice(path, NORMALIZER_NAMES)
         case ast.Name() if normalizer := _find_normalizer(expr, env):
             return normalizer
         case ast.Call(function=name) if normalizer := _find_normalizer(name, env):

@@ -12,13 +12,13 @@ from specc.frontend.runtime_scalars import get_number_symbols, get_static_float
 from specc.frontend.spec_values import (
     BlockFunction,
     BuiltinFunction,
-    ChoiceValue,
-    CombinedMask,
     DefinitionFunction,
+    MaskExpression,
     MaskLike,
     Number,
     RuntimeNumber,
     SpecValue,
+    StringChoice,
     Tensor,
     UnresolvedValueError,
     describe_value,
@@ -263,7 +263,7 @@ LogicalOperator: TypeAlias = Literal["&", "|", "not"]
 LOGICAL_OPS: Mapping[LogicalOperator, type[Op]] = {"&": ops.And, "|": ops.Or, "not": ops.Not}
 
 
-def apply_logical(
+def apply_logical_operator(
     nodes: NodeBuilder, op: LogicalOperator, values: Sequence[SpecValue]
 ) -> SpecValue:
     """Apply `&`, `|` or `not` to bools, boolean tensors or masks."""
@@ -287,7 +287,7 @@ def _combine_bools(op: LogicalOperator, values: Sequence[SpecValue]) -> bool:
 def _is_deferred_mask(value: SpecValue) -> bool:
     """Return True if a value is a mask that has not been expanded yet."""
     is_mask = isinstance(value, DefinitionFunction) and value.kind == "mask"
-    return is_mask or isinstance(value, CombinedMask)
+    return is_mask or isinstance(value, MaskExpression)
 
 
 def _is_boolean(value: SpecValue) -> bool:
@@ -296,9 +296,9 @@ def _is_boolean(value: SpecValue) -> bool:
 
 def _combine_masks(
     nodes: NodeBuilder, op: LogicalOperator, values: Sequence[SpecValue]
-) -> CombinedMask:
-    """Combine masks that have not been expanded yet. `(a & b) & c` becomes a single `CombinedMask`
-    with three masks, so that long chains are not deeply nested.
+) -> MaskExpression:
+    """Combine masks that have not been expanded yet. `(a & b) & c` becomes a single
+    `MaskExpression` with three masks, so that long chains are not deeply nested.
     """
     masks: list[MaskLike] = []
     for value in values:
@@ -307,9 +307,9 @@ def _combine_masks(
             raise_error("E0601", f"{describe_value(value)} is not a mask", nodes.span)
         masks.append(value)
     head = masks[0]
-    if isinstance(head, CombinedMask) and head.op == op != "not":
-        return CombinedMask(op, (*head.parts, *masks[1:]))
-    return CombinedMask(op, tuple(masks))
+    if isinstance(head, MaskExpression) and head.op == op != "not":
+        return MaskExpression(op, (*head.parts, *masks[1:]))
+    return MaskExpression(op, tuple(masks))
 
 
 def apply_comparison(nodes: NodeBuilder, op: str, left: SpecValue, right: SpecValue) -> SpecValue:
@@ -371,6 +371,6 @@ def _make_comparable(value: SpecValue) -> object:
         case DefinitionFunction() | BuiltinFunction():
             arguments = {name: _make_comparable(v) for name, v in value.bound_arguments.items()}
             return value.kind, value.name, tuple(sorted(arguments.items()))
-        case ChoiceValue(word):
+        case StringChoice(word):
             return word
     return value

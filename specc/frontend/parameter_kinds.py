@@ -10,17 +10,17 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_values import (
     MISSING,
     BuiltinFunction,
-    ChoiceValue,
-    CombinedMask,
     DefinitionFunction,
     EvalResult,
     Function,
+    MaskExpression,
     MissingValue,
     Number,
     Record,
     Rope,
     RuntimeNumber,
     SpecValue,
+    StringChoice,
     Tensor,
     describe_value,
     get_first_result,
@@ -51,7 +51,7 @@ class ChoiceParameterKind:
 
     def convert(self, value: SpecValue) -> str | MissingValue:
         """Return the name of a choice value or a string, or MISSING if the name is not allowed."""
-        word = value.value if isinstance(value, ChoiceValue) else value
+        word = value.value if isinstance(value, StringChoice) else value
         return word if isinstance(word, str) and word in self.values else MISSING
 
 
@@ -106,7 +106,7 @@ def _match_float(value: SpecValue) -> SpecValue | MissingValue:
 
 
 def _match_text(value: SpecValue) -> SpecValue | MissingValue:
-    if isinstance(value, ChoiceValue):
+    if isinstance(value, StringChoice):
         return value.value
     return value if isinstance(value, str) else MISSING
 
@@ -115,7 +115,7 @@ def _match_mask(value: SpecValue) -> SpecValue | MissingValue:
     """Return a mask (a definition, a bool for `all` or `none`, or a tensor), or MISSING."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "mask" else MISSING
-    return value if isinstance(value, CombinedMask | bool | Tensor) else MISSING
+    return value if isinstance(value, MaskExpression | bool | Tensor) else MISSING
 
 
 def _match_score(value: SpecValue) -> SpecValue | MissingValue:
@@ -136,9 +136,9 @@ def _match_normalizer(value: SpecValue) -> SpecValue | MissingValue:
     """Return a normalizer (a definition, or a built-in name), or MISSING."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "normalizer" else MISSING
-    word = value.value if isinstance(value, ChoiceValue) else value
+    word = value.value if isinstance(value, StringChoice) else value
     if isinstance(word, str) and word in NORMALIZER_NAMES:
-        return ChoiceValue(word, NORMALIZER_NAMES)
+        return StringChoice(word, NORMALIZER_NAMES)
     return MISSING
 
 
@@ -160,13 +160,13 @@ ANY_KIND = SimpleParameterKind("anything", lambda value: value)
 Scalar: TypeAlias = Annotated[Number, NUMBER_KIND]
 """A number that may be known only at run time. `float` requires a compile-time number."""
 
-Mask: TypeAlias = Annotated[DefinitionFunction | CombinedMask | bool | Tensor, MASK_KIND]
+Mask: TypeAlias = Annotated[DefinitionFunction | MaskExpression | bool | Tensor, MASK_KIND]
 """A mask: a definition, a combination of masks, `all`, `none` or a boolean tensor."""
 
 Score: TypeAlias = Annotated[DefinitionFunction | BuiltinFunction, SCORE_KIND]
 """A score: a definition, or a built-in function of two vectors such as `dot`."""
 
-Normalizer: TypeAlias = Annotated[DefinitionFunction | ChoiceValue, NORMALIZER_KIND]
+Normalizer: TypeAlias = Annotated[DefinitionFunction | StringChoice, NORMALIZER_KIND]
 """A normalizer: a definition, or a built-in name such as `softmax`."""
 
 FunctionValue: TypeAlias = Annotated[Function, FUNCTION_KIND]
@@ -214,7 +214,7 @@ def list_choice_values(kinds: ParameterKinds) -> tuple[str, ...]:
     return tuple(w for kind in kinds if isinstance(kind, ChoiceParameterKind) for w in kind.values)
 
 
-def convert_to_kind(
+def convert_to_parameter_kind(
     value: EvalResult, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
     """Convert `value` by the first kind in `kinds` that accepts `value`, or raise E0203."""
@@ -224,14 +224,16 @@ def convert_to_kind(
         if not isinstance(converted, MissingValue):
             return converted
     choice_names = list_choice_values(kinds)
-    if choice_names and isinstance(first, str | ChoiceValue):
+    if choice_names and isinstance(first, str | StringChoice):
         # the argument is probably meant as a choice value, so the message lists the allowed values
         word = first if isinstance(first, str) else first.value
         helps = suggest_similar_name(
             word, choice_names, f"expected one of {', '.join(choice_names)}"
         )
         raise_error("E0203", f"{description} cannot be `{word}`", span, helps=helps)
-    title = f"{description}: expected {describe_kinds(kinds)}, got {describe_value(first)}"
+    title = (
+        f"{description}: expected {describe_parameter_kinds(kinds)}, got {describe_value(first)}"
+    )
     if choice_names:
         title = f"{description} must be one of {', '.join(choice_names)}"
     helps = [MASK_HELP] if MASK_KIND in kinds else []
@@ -248,6 +250,6 @@ MASK_HELP = (
 )
 
 
-def describe_kinds(kinds: ParameterKinds) -> str:
+def describe_parameter_kinds(kinds: ParameterKinds) -> str:
     """Format the accepted kinds of a parameter for messages."""
     return " or ".join(kind.name for kind in kinds)

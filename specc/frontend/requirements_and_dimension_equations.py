@@ -11,9 +11,9 @@ from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.spec_values import (
     BuiltinFunction,
-    CombinedMask,
     DefinitionFunction,
     EvalResult,
+    MaskExpression,
     MaskLike,
     Record,
     SpecValue,
@@ -22,7 +22,7 @@ from specc.frontend.spec_values import (
 )
 from specc.ir.dim import Dim, DimError, DimFunction, DimLimitError
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.input_shapes_and_defaults import find_symbol_sources
+from specc.ir.input_shapes_and_defaults import find_symbolic_dim_sources
 from specc.ir.ir_verifier import list_nonnegative_dims
 from specc.ir.ops.loop import iterate_all_nodes
 from specc.syntax import ast
@@ -140,18 +140,18 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             | BuiltinFunction(bound_arguments=arguments)
         ) if arguments:
             return replace(value, bound_arguments=_substitute_in_values(arguments, values))
-        case CombinedMask() as mask:
+        case MaskExpression() as mask:
             return _substitute_in_mask(mask, values)
         case _:
             return value
 
 
-def _substitute_in_mask(mask: CombinedMask, values: dict[str, Dim]) -> CombinedMask:
+def _substitute_in_mask(mask: MaskExpression, values: dict[str, Dim]) -> MaskExpression:
     substituted = (_substitute_in_value(part, values) for part in mask.parts)
-    return CombinedMask(mask.op, tuple(m for m in substituted if isinstance(m, MaskLike)))
+    return MaskExpression(mask.op, tuple(m for m in substituted if isinstance(m, MaskLike)))
 
 
-def evaluate_equations(block: ast.Block, env: LexicalScope) -> dict[str, Dim]:
+def evaluate_dim_equations(block: ast.Block, env: LexicalScope) -> dict[str, Dim]:
     """Return the values of the dimensions that the `where` equations of a block define."""
     lengths: dict[str, Dim] = {}
     for equation in block.where:
@@ -196,10 +196,10 @@ def _substitute_length(length: Dim, values: Mapping[str, Dim], equation: ast.Equ
         raise_error(code, f"`{equation.name}`: {error}", equation.span)
 
 
-def check_dims_are_determined(graph: Graph, dims: Collection[str], span: Span | None) -> None:
+def reject_undetermined_dims(graph: Graph, dims: Collection[str], span: Span | None) -> None:
     """Raise E0311 if an operation needs a dimension of `dims` that no input determines."""
     types = {name: value.type for name, value in graph.inputs.items()}
-    known_symbols = find_symbol_sources(types, graph.length_equations).keys()
+    known_symbols = find_symbolic_dim_sources(types, graph.length_equations).keys()
     unknown_symbols = {*dims} - known_symbols
     if not unknown_symbols:
         return

@@ -42,7 +42,7 @@ def _explain_not_positive(rope: Rope) -> str:
     return ""
 
 
-def explain_invalid_rope(rope: Rope) -> str:
+def explain_invalid_rope_settings(rope: Rope) -> str:
     """Return an error message if RoPE settings are invalid, or ""."""
     if isinstance(rope.theta, RuntimeNumber) or _has_symbols(rope):
         return ""

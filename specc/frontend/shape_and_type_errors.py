@@ -10,8 +10,8 @@ from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_values import (
     BlockFunction,
     BuiltinFunction,
-    CombinedMask,
     DefinitionFunction,
+    MaskExpression,
     SpecValue,
     Tensor,
     format_type,
@@ -57,7 +57,7 @@ def make_undeclared_dim_error(dim: ast.Name, env: LexicalScope) -> Diagnostic:
 def suggest_tensor_expression(value: SpecValue, type: ast.TypeExpr) -> list[str]:
     """Suggest a tensor of the declared type to replace a value that is not a tensor."""
     match value:
-        case DefinitionFunction() | CombinedMask():
+        case DefinitionFunction() | MaskExpression():
             return ["definitions such as masks are arguments of attention, not tensors"]
         case BlockFunction(name=name) | BuiltinFunction(name=name):
             return [f"call the function: `{name}(…)`"]
@@ -103,7 +103,7 @@ def suggest_dtype_conversion(actual: Type, declared_name: str, span: Span | None
     return []
 
 
-def suggest_declared_length(declared: str, actual: Dim) -> tuple[str, ...]:
+def suggest_length_correction(declared: str, actual: Dim) -> tuple[str, ...]:
     """Return a help message to change the argument that determines the actual length, or the
     declared length. Return no help if no argument is the actual length.
     """

@@ -29,7 +29,7 @@ def iterate_config_entries(file: ast.File, kind: type[Entry]) -> Iterator[Entry]
             yield from (e for e in item.entries if isinstance(e, kind))
 
 
-def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
+def iterate_defined_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
     """Yield (name, span) for each name that an item defines."""
     match item:
         case ast.Block() | ast.AttentionDef():
@@ -76,12 +76,12 @@ def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None
     ancestor: SpecNamespace | None = base
     while ancestor:
         for item in ancestor.file.items:
-            for name, span in iterate_item_names(item):
+            for name, span in iterate_defined_names(item):
                 spans_by_name.setdefault(name, span)
         ancestor = ancestor.extended
     errors = ErrorCollectorContext()
     for item in module.file.items:
-        for name, span in iterate_item_names(item):
+        for name, span in iterate_defined_names(item):
             with errors:
                 if name in spans_by_name:
                     raise_error(
@@ -97,7 +97,7 @@ def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None
                         ],
                         helps=[_suggest_for_redefinition(item, name)],
                     )
-    errors.raise_collected()
+    errors.raise_collected_errors()
 
 
 def apply_input_overrides(chain: Sequence[SpecNamespace]) -> SpecNamespace:
@@ -146,7 +146,7 @@ def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
     return f"rename it, for example to `{name}_here`, and use that name in `config`"
 
 
-def reject_untyped_assignments(module: SpecNamespace) -> None:
+def reject_untyped_config_values(module: SpecNamespace) -> None:
     """Raise E0220 for a config value without a type in a file that does not extend a spec."""
     for entry in iterate_config_entries(module.file, ast.ConfigOverride):
         helps = [
@@ -181,7 +181,7 @@ class ConfigAssignment:
     module: SpecNamespace | None = None
 
 
-def parse_config_settings(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
+def parse_config_assignments(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
     """Return the values of `--set` arguments by config path. Raise E0407 if the name
     or `=` is missing.
     """
@@ -193,11 +193,11 @@ def parse_config_settings(settings: Sequence[str]) -> dict[str, ConfigAssignment
             title = f"`--set {escape_text(setting)}` has no {missing}"
             raise_error("E0407", title, helps=["write --set heads=4"])
         expr = parse_expression(Source(f"--set {path}", text))
-        flatten_assignments(path.strip(), expr, expr.span, assignments)
+        flatten_config_assignments(path.strip(), expr, expr.span, assignments)
     return assignments
 
 
-def flatten_assignments(
+def flatten_config_assignments(
     path: str,
     value: ast.Expr,
     span: Span | None,
@@ -208,7 +208,7 @@ def flatten_assignments(
     if isinstance(value, ast.RecordLiteral):
         for option in value.fields:
             option_span = option.span or span
-            flatten_assignments(
+            flatten_config_assignments(
                 f"{path}.{option.name}", option.value, option_span, assignments, module
             )
     else:

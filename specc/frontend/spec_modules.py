@@ -15,10 +15,10 @@ from specc.frontend.spec_inheritance_and_config_overrides import (
     apply_input_overrides,
     check_derived_spec_items,
     check_derived_spec_names,
-    flatten_assignments,
+    flatten_config_assignments,
     iterate_config_entries,
-    iterate_item_names,
-    reject_untyped_assignments,
+    iterate_defined_names,
+    reject_untyped_config_values,
 )
 from specc.syntax import ast
 
@@ -77,7 +77,7 @@ class Program:
                 fields |= {
                     f"{used_spec.name}.{path}": entry for path, entry in inner_fields.items()
                 }
-        return fields | collect_field_paths(self.iterate_fields())
+        return fields | collect_fields_by_path(self.iterate_fields())
 
     def iterate_fields(self) -> Iterator[ast.Field]:
         """Yield the config fields that the spec declares."""
@@ -145,7 +145,7 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
     spans_by_name: dict[str, Span | None] = {}
     errors = ErrorCollectorContext()
     for item in file.items:
-        for name, span in iterate_item_names(item):
+        for name, span in iterate_defined_names(item):
             with errors:
                 if name in spans_by_name:
                     others = Label.labels_from_span(spans_by_name[name], "first here")
@@ -158,7 +158,7 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
             module.dims.update({d.name: d.minimum for d in item.names})
         elif isinstance(item, ast.UseStatement):
             module.uses[item.name] = item
-    errors.raise_collected()
+    errors.raise_collected_errors()
     return module
 
 
@@ -187,7 +187,9 @@ def build_program(
         derived_module.extended = base
         derived_values: dict[str, ConfigAssignment] = {}
         for entry in iterate_config_entries(derived_module.file, ast.ConfigOverride):
-            flatten_assignments(entry.name, entry.value, entry.span, derived_values, derived_module)
+            flatten_config_assignments(
+                entry.name, entry.value, entry.span, derived_values, derived_module
+            )
         assignments |= _expand_used_spec_values(
             derived_values, {*_iterate_unresolved_paths(used_specs)}
         )
@@ -200,7 +202,7 @@ def build_program(
         chain=tuple(chain),
         used_specs=used_specs,
     )
-    reject_untyped_assignments(chain[-1])
+    reject_untyped_config_values(chain[-1])
     _check_assigned_names(program)
     return _select_used_specs(program)
 
@@ -281,7 +283,9 @@ def _expand_used_spec_values(
             case ast.Call(function=name, args=(), weights=None) if path in paths:
                 inner_values: dict[str, ConfigAssignment] = {}
                 values = ast.RecordLiteral(assignment.value.options)
-                flatten_assignments(path, values, assignment.span, inner_values, assignment.module)
+                flatten_config_assignments(
+                    path, values, assignment.span, inner_values, assignment.module
+                )
                 expanded[path] = replace(assignment, value=name)
                 expanded |= _expand_used_spec_values(inner_values, paths)
             case _:
@@ -289,7 +293,7 @@ def _expand_used_spec_values(
     return expanded
 
 
-def collect_field_paths(
+def collect_fields_by_path(
     fields: Iterator[ast.Field] | tuple[ast.Field, ...], prefix: str = ""
 ) -> dict[str, ast.Field]:
     """Return every config field by dotted path, with records flattened."""
@@ -297,7 +301,7 @@ def collect_field_paths(
     for entry in fields:
         path = f"{prefix}{entry.name}"
         fields_by_path[path] = entry
-        fields_by_path.update(collect_field_paths(entry.type.fields, f"{path}."))
+        fields_by_path.update(collect_fields_by_path(entry.type.fields, f"{path}."))
     return fields_by_path
 
 
@@ -319,7 +323,7 @@ def _check_assigned_names(program: Program) -> None:
         title = f"the config of `{program.module.file.model}` has no `{path}`"
         with errors:
             raise_error("E0201", title, assignment.span, "unknown key", helps=helps)
-    errors.raise_collected()
+    errors.raise_collected_errors()
 
 
 def _has_source_key(field: ast.Field, key: str) -> bool:

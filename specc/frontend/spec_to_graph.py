@@ -23,7 +23,7 @@ from specc.frontend.elaboration_context import (
     SpecNamespace,
     SymbolicDims,
     raise_dynamic_graph_structure_error,
-    record_elaboration,
+    record_elaboration_values,
 )
 from specc.frontend.elaboration_limits_and_errors import (
     ErrorCollectorContext,
@@ -34,19 +34,19 @@ from specc.frontend.generate_stream_and_reading_sections import (
     evaluate_generate_section,
     evaluate_reading_section,
     evaluate_stream_section,
-    list_graphs,
+    list_graph_blocks,
     value_to_json,
 )
 from specc.frontend.requirements_and_dimension_equations import (
-    check_dims_are_determined,
     check_requirement,
-    evaluate_equations,
+    evaluate_dim_equations,
+    reject_undetermined_dims,
     substitute_requirement_equalities,
 )
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_values import (
     EvalResult,
-    RawConfig,
+    RawConfigSection,
     Record,
     Results,
     SpecValue,
@@ -57,14 +57,14 @@ from specc.frontend.spec_values import (
 from specc.frontend.statements import run_statements
 from specc.frontend.step_estimate import StepEstimator
 from specc.frontend.used_specs import (
+    add_use_label_to_errors,
     assign_used_spec_values,
     iterate_used_specs,
-    label_use_statement_in_errors,
 )
-from specc.frontend.weight_paths_and_sharing import register_share_rules
+from specc.frontend.weight_paths_and_sharing import register_weight_sharing_rules
 from specc.ir.dim import DimLimitError
 from specc.ir.graph import Graph, GraphBuilder, Input, Value, collect_shape_symbols
-from specc.ir.input_shapes_and_defaults import DEFAULTS_GRAPH_NAME, find_circular_default
+from specc.ir.input_shapes_and_defaults import DEFAULTS_GRAPH_NAME, find_circular_input_default
 from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
 
@@ -109,7 +109,7 @@ def elaborate_model(
     try:
         with (
             extend_recursion_limit(program.module.file.span),
-            record_elaboration(is_symbolic=reader.is_symbolic),
+            record_elaboration_values(is_symbolic=reader.is_symbolic),
         ):
             return _elaborate_graph(program, reader, graph)
     except UnresolvedValueError as structure_error:
@@ -124,10 +124,12 @@ def _elaborate_graph(program: Program, reader: ConfigReadOptions, graph: str) ->
     context = create_context(program, reader=reader)
     config = evaluate_and_check_config(context, program, reader)
     env = LexicalScope(context=context, module=program.module, config=config)
-    register_share_rules((item for item, _ in program.iterate_items(ast.WeightsSection)), env)
+    register_weight_sharing_rules(
+        (item for item, _ in program.iterate_items(ast.WeightsSection)), env
+    )
     for used_program, _, used_env in iterate_used_specs(program, env):
         rules = (item for item, _ in used_program.iterate_items(ast.WeightsSection))
-        register_share_rules(rules, used_env, is_from_used_spec=True)
+        register_weight_sharing_rules(rules, used_env, is_from_used_spec=True)
     block = _find_graph(program, graph)
     graph_env = replace(env, config_file=reader.config_file)
     main_graph = _build_graph(block, graph_env)
@@ -187,12 +189,12 @@ def _evaluate_config_values(
     configs: dict[str, SpecValue] = {}
     errors = ErrorCollectorContext()
     for used_spec in program.used_specs:
-        with errors, label_use_statement_in_errors(used_spec.use):
+        with errors, add_use_label_to_errors(used_spec.use):
             used_program, used_reader = assign_used_spec_values(used_spec, program, reader)
             values = evaluate_and_check_config(context, used_program, used_reader)
             used_config = SubmodelConfig(used_program.module, used_reader.config_file)
             configs[used_spec.name] = Record(values, used_reader.path, used_config)
-    errors.raise_collected()
+    errors.raise_collected_errors()
     return evaluate_config(context, program, reader, configs)
 
 
@@ -215,7 +217,7 @@ PACKAGE_HELP = 'for a package of graphs write `--graphs all` (in Python `graphs=
 
 def _find_graph(program: Program, name: str) -> ast.Block:
     """Return the graph `name`, or by default the first graph. Raise E0219 for an unknown graph."""
-    graphs = list_graphs(program)
+    graphs = list_graph_blocks(program)
     # the first graph is the default
     for block in graphs:
         if not name or block.name == name:
@@ -248,14 +250,14 @@ def _build_graph(block: ast.Block, file_env: LexicalScope) -> Graph:
     graph = context.builder.build_graph(
         block.name, outputs, min_lengths=min_lengths, length_equations=length_equations
     )
-    check_dims_are_determined(graph, module.dims, block.span)
+    reject_undetermined_dims(graph, module.dims, block.span)
     return graph
 
 
 def _add_inputs(block: ast.Block, file_env: LexicalScope) -> LexicalScope:
     """Return a scope with the inputs of a graph. Raise E0303 for an input that is not a tensor."""
     context, env = file_env.context, replace(file_env, names={}, dims={})
-    env.dims.update(evaluate_equations(block, env))
+    env.dims.update(evaluate_dim_equations(block, env))
     for param in block.params:
         with context.errors.collect_errors():
             if not is_tensor_type(param.type):
@@ -307,7 +309,7 @@ def _build_defaults_graph(
 
 def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParameter]) -> None:
     """Raise E0210 if the default of an input depends on the input itself."""
-    if name := find_circular_default(defaults):
+    if name := find_circular_input_default(defaults):
         raise_error(
             "E0210",
             f"the default of `{name}` is defined in terms of itself",
@@ -346,6 +348,6 @@ def _configure_used_spec(
             title = f"the config of `{module.path}` has no `{unknown_names[0]}`"
             raise_error("E0201", title, span)
         return values
-    if isinstance(record, RawConfig):
+    if isinstance(record, RawConfigSection):
         reader.config_file = record.data
     return _evaluate_config_values(context, program, reader)

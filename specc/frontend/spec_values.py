@@ -82,7 +82,7 @@ class Results:
 
 
 @immutable_dataclass
-class ChoiceValue:
+class StringChoice:
     """A value of a type `choice(a | b)`."""
 
     value: str
@@ -197,7 +197,7 @@ Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
 
 
 @immutable_dataclass
-class CombinedMask:
+class MaskExpression:
     """A boolean expression over masks with `&`, `|` or `not`, which are not in the graph yet.
     `a & b & c` has three operands.
     """
@@ -219,13 +219,13 @@ class AlreadyReportedError(Exception):
 
 
 MaskLike: TypeAlias = (
-    BlockFunction | DefinitionFunction | BuiltinFunction | CombinedMask | bool | Tensor
+    BlockFunction | DefinitionFunction | BuiltinFunction | MaskExpression | bool | Tensor
 )
 """A possible operand of a mask operator."""
 
 
 @immutable_dataclass
-class RawConfig:
+class RawConfigSection:
     """An unconverted section of the config file, such as `config.vision_config`."""
 
     path: str
@@ -242,14 +242,14 @@ SpecValue: TypeAlias = (
     | RuntimeNumber
     | bool
     | str
-    | ChoiceValue
+    | StringChoice
     | Record
-    | RawConfig
+    | RawConfigSection
     | Rope
     | BlockFunction
     | DefinitionFunction
     | BuiltinFunction
-    | CombinedMask
+    | MaskExpression
     | ErrorValue
     | tuple["SpecValue", ...]
     | None
@@ -279,18 +279,18 @@ VALUE_DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {
     Tensor: lambda x: format_type(x.type),
     tuple: lambda x: f"the pair [{x[0]}, {x[1]}]" if _is_pair(x) else "a list",
     Record: lambda _: "a record",
-    RawConfig: lambda _: "a record",
+    RawConfigSection: lambda _: "a record",
     Rope: lambda _: "RoPE frequencies",
     BlockFunction: lambda x: f"the block `{x.name}`",
     BuiltinFunction: lambda x: f"the function `{x.name}`",
     DefinitionFunction: lambda x: f"the {x.kind} `{x.name}`",
-    CombinedMask: lambda _: "a mask",
+    MaskExpression: lambda _: "a mask",
     bool: lambda x: str(x).lower(),
     Dim: lambda x: f"the integer {x}" if x.number is not None else "an integer",
     float: lambda x: f"the float {float(f'{x:g}')}",
     RuntimeNumber: lambda x: f"the run-time number `{x.text}`",
     str: lambda x: f'the string "{x}"',
-    ChoiceValue: lambda x: f"the word `{x.value}`",
+    StringChoice: lambda x: f"the word `{x.value}`",
     type(None): lambda _: "none",
 }
 
@@ -298,7 +298,7 @@ VALUE_DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {
 def format_value(value: SpecValue) -> str:
     """Format a compile-time value in spec syntax."""
     match value:
-        case ChoiceValue(word):
+        case StringChoice(word):
             return word
         case bool() | None:
             return "none" if value is None else str(value).lower()

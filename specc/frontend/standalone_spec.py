@@ -9,9 +9,9 @@ from specc.frontend.builtins import BUILTINS
 from specc.frontend.elaboration_context import SpecLoader
 from specc.frontend.spec_inheritance_and_config_overrides import (
     ConfigAssignment,
-    iterate_item_names,
+    iterate_defined_names,
 )
-from specc.frontend.spec_modules import Program, collect_field_paths
+from specc.frontend.spec_modules import Program, collect_fields_by_path
 from specc.syntax import ast
 from specc.syntax.ast import CONTENT_FIELDS, NODE_CLASSES, walk_tree
 
@@ -74,7 +74,7 @@ def build_standalone_spec_with_renames(
 
 def _collect_defined_names(items: Iterable[ast.Item]) -> set[str]:
     """Return the names that items define."""
-    return {name for item in items for name, _ in iterate_item_names(item)}
+    return {name for item in items for name, _ in iterate_defined_names(item)}
 
 
 def _collect_free_names(items: Iterable[ast.Block | ast.AttentionDef]) -> set[str]:
@@ -101,7 +101,7 @@ def _rename_config_values(
 
 def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
     """Map each config path that begins with a renamed name to the new path."""
-    paths = [(*path.split("."),) for path in collect_field_paths(program.iterate_fields())]
+    paths = [(*path.split("."),) for path in collect_fields_by_path(program.iterate_fields())]
     new_paths = {
         ".".join(path): ".".join((names[path[0]], *path[1:])) for path in paths if path[0] in names
     }
@@ -179,7 +179,7 @@ def list_overridden_source_fields(program: Program) -> list[str]:
 
 def _reject_values_of_used_specs(program: Program) -> None:
     """Raise E0982 if a program sets a value of a used spec with a separate config."""
-    field_paths = collect_field_paths(program.iterate_fields())
+    field_paths = collect_fields_by_path(program.iterate_fields())
     for path, assignment in program.assignments.items():
         if path not in field_paths:
             raise_error(

@@ -52,12 +52,12 @@ class StepEstimator:
         """Raise E0223 if a call of `item` at `span` needs more than the remaining steps. Without a
         span, the error is shown at the largest statement of the item.
         """
-        estimate = self.estimate_item(item, module, config)
+        estimate = self.estimate_item_steps(item, module, config)
         if not self.steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
             span = _ItemStepEstimator(self, item, module, config).find_largest_statement()
         self.steps.check_estimate(estimate, span)
 
-    def estimate_item(self, item: SpecItem, module: SpecNamespace, config: Config) -> int:
+    def estimate_item_steps(self, item: SpecItem, module: SpecNamespace, config: Config) -> int:
         """Return the minimum number of steps to run a block or expand a definition with `config`.
         The estimate for an item that is recursive or nested too deeply is 0.
         """
@@ -89,7 +89,7 @@ class _ItemStepEstimator:
 
     @cached_property
     def _bound_names(self) -> set[str]:
-        return collect_bound_names(_ItemKey(id(self.item), self.item))
+        return collect_local_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> tuple[SpecItem, SpecNamespace] | None:
         """Return the block or definition `name`, or None if the name may refer to another value."""
@@ -101,7 +101,7 @@ class _ItemStepEstimator:
         """Return the steps of a block or definition that the item uses."""
         item, module = item_and_module
         config = self.config if module.root is self.module.root else EMPTY_NAMES
-        return self.estimator.estimate_item(item, module, config)
+        return self.estimator.estimate_item_steps(item, module, config)
 
     def _count_iterations(self, iterable: ast.Expr) -> int:
         """Return the trip count of a loop, or 0 if the trip count is unknown or too large."""
@@ -241,7 +241,7 @@ class _ItemKey:
 
 
 @lru_cache(maxsize=4096)
-def collect_bound_names(key: _ItemKey) -> set[str]:
+def collect_local_names(key: _ItemKey) -> set[str]:
     """Return the names of the parameters and variables of an item."""
     names = {p.name for p in key.item.params or ()}
     for node in walk_tree(key.item):

@@ -14,21 +14,21 @@ from specc.frontend.config_values import (
     ConfigReadOptions,
     get_default_number,
     get_first_trial_choice,
-    get_trial_number,
-    is_derived_field,
+    get_placeholder_number,
+    is_computed_int_field,
 )
 from specc.frontend.elaboration_context import raise_dynamic_graph_structure_error
 from specc.frontend.elaboration_limits_and_errors import StepBudget
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.spec_values import (
-    ChoiceValue,
     Record,
     SpecValue,
+    StringChoice,
     UnresolvedValueError,
     format_value,
 )
-from specc.frontend.used_specs import select_alternatives_for_trials
+from specc.frontend.used_specs import select_alternatives_to_check
 from specc.ir.dim import Dim
 from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
@@ -177,7 +177,9 @@ def _map_derived_fields(program: Program) -> dict[str, str]:
     return {
         path: entry.default.span.text
         for path, entry in program.map_fields_by_path().items()
-        if is_derived_field(entry) and entry.default is not None and entry.default.span is not None
+        if is_computed_int_field(entry)
+        and entry.default is not None
+        and entry.default.span is not None
     }
 
 
@@ -200,7 +202,9 @@ def _run_trials(
     errors: list[Diagnostic] = []
     # skip the values that the first trial has used
     alternatives = [
-        (p, v) for p, v in iterate_trial_values(program, fixed_values) if fixed_values.get(p) != v
+        (p, v)
+        for p, v in iterate_candidate_values(program, fixed_values)
+        if fixed_values.get(p) != v
     ]
     fields = program.map_fields_by_path()
     for path, value in alternatives[:MAX_TRIALS]:
@@ -251,7 +255,7 @@ class _TrialRunner:
             trial_values=fixed_values,
             steps=self.steps,
         )
-        program = select_alternatives_for_trials(self.program, fixed_values)
+        program = select_alternatives_to_check(self.program, fixed_values)
         return elaborate_model(program, reader, self.graph)
 
     def elaborate_alternative(
@@ -263,7 +267,7 @@ class _TrialRunner:
         # another alternative of a used spec may have different fields
         other_values = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
         fields = self.program.map_fields_by_path()
-        defaults = collect_default_numbers({p: fields[p] for p in other_values if p in fields})
+        defaults = collect_numeric_defaults({p: fields[p] for p in other_values if p in fields})
         try:
             return self.elaborate_with_trial_sizes(other_values | {path: value})
         except SpeccError as failed:
@@ -278,7 +282,7 @@ class _TrialRunner:
     ) -> list[Diagnostic]:
         """Add a note with the trial sizes to the errors that do not occur with other sizes too."""
         other_sizes = [
-            (p, v) for p, v in iterate_trial_values(self.program, sizes) if v != sizes.get(p, v)
+            (p, v) for p, v in iterate_candidate_values(self.program, sizes) if v != sizes.get(p, v)
         ]
         messages = [self._collect_messages(sizes, path, value) for path, value in other_sizes]
         always = _get_messages(failed).intersection(*messages)
@@ -297,7 +301,7 @@ class _TrialRunner:
 
     def elaborate_with_trial_sizes(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
         """Elaborate with valid sizes of structural fields, and add the sizes to `fixed_values`."""
-        fields = select_alternatives_for_trials(self.program, fixed_values).map_fields_by_path()
+        fields = select_alternatives_to_check(self.program, fixed_values).map_fields_by_path()
         free_fields: dict[str, ast.Field] = {}
         defaults: dict[str, SpecValue] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
@@ -307,7 +311,7 @@ class _TrialRunner:
                 return self._elaborate_trial(fixed_values)
             except UnresolvedValueError as error:
                 free_fields |= _find_free_fields(error, fields, fixed_values)
-                defaults = collect_default_numbers(free_fields)
+                defaults = collect_numeric_defaults(free_fields)
                 sizes = iterate_trial_sizes(free_fields)
                 fixed_values.update(next(sizes))
             except SpeccError as failed:
@@ -359,9 +363,9 @@ TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
 
 def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
     """Yield sizes to try: small sizes, defaults, then other sizes for one field or all fields."""
-    small_values: dict[str, SpecValue] = {n: get_trial_number(e) for n, e in fields.items()}
+    small_values: dict[str, SpecValue] = {n: get_placeholder_number(e) for n, e in fields.items()}
     yield dict(small_values)
-    yield small_values | collect_default_numbers(fields)
+    yield small_values | collect_numeric_defaults(fields)
     integers = [path for path, entry in fields.items() if entry.type.name == "int"]
     sizes: list[SpecValue] = [Dim.from_value(size) for size in (1, *TRIAL_SIZES)]
     for path in integers:
@@ -370,12 +374,12 @@ def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, S
         yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
 
 
-def collect_default_numbers(fields: Mapping[str, ast.Field]) -> dict[str, SpecValue]:
+def collect_numeric_defaults(fields: Mapping[str, ast.Field]) -> dict[str, SpecValue]:
     """Return the defaults of the fields whose default is a number."""
     return {path: d for path, e in fields.items() if (d := get_default_number(e)) is not None}
 
 
-def iterate_trial_values(
+def iterate_candidate_values(
     program: Program, fixed_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
     """Yield (path, value) for all values of bools and choices, and 1 and 2 for fixed integers."""
@@ -388,7 +392,7 @@ def iterate_trial_values(
                 yield path, True
                 yield path, False
             case "choice":
-                yield from ((path, ChoiceValue(w, entry.type.names)) for w in entry.type.names)
+                yield from ((path, StringChoice(w, entry.type.names)) for w in entry.type.names)
             case "int" if path in fixed_values:
                 yield path, Dim.from_value(1)
                 yield path, Dim.from_value(2)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.spec_inheritance_and_config_overrides import iterate_config_entries
-from specc.frontend.spec_modules import Program, collect_field_paths
+from specc.frontend.spec_modules import Program, collect_fields_by_path
 from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.model_definition import ModelDefinition
 from specc.syntax import ast
@@ -50,9 +50,9 @@ def find_unused_names_in_files(
     `external_names` are names that are read outside `files`.
     """
     items = {item.name: item for file in files for item in _list_items(file)}
-    names_by_item = {name: collect_item_names(item) for name, item in items.items()}
+    names_by_item = {name: analyze_name_usage(item) for name, item in items.items()}
     sections = (i for file in files for i in file.items if not isinstance(i, UsableItem))
-    section_names = set(external_names) | collect_names(*sections)
+    section_names = set(external_names) | collect_used_names(*sections)
     used_names = section_names.union(*(names.free_names for names in names_by_item.values()))
     unused_items = items.keys() - _find_reachable_items(items, names_by_item, section_names)
     file_warnings: list[tuple[ast.File, Diagnostic]] = []
@@ -76,7 +76,7 @@ def _list_items(file: ast.File) -> list[UsableItem]:
     return [i for i in file.items if isinstance(i, UsableItem)]
 
 
-def collect_names(*nodes: ast.Node | None) -> set[str]:
+def collect_used_names(*nodes: ast.Node | None) -> set[str]:
     """Return the dotted names in syntax trees, including names in placeholders of strings."""
     names: set[str] = set()
     for node in nodes:
@@ -102,7 +102,7 @@ def _is_read(name: str, paths: Iterable[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemNames:
+class NameUsage:
     """The names in a block or definition. `free_names` are names that are defined outside the
     item. `unused_warnings` are the warnings for unused names.
     """
@@ -111,22 +111,22 @@ class ItemNames:
     unused_warnings: list[Diagnostic]
 
 
-def collect_item_names(item: UsableItem) -> ItemNames:
+def analyze_name_usage(item: UsableItem) -> NameUsage:
     """Return the outer names that an item reads, and W0202 for each unused name of the item."""
     params = item.params or ()
     warnings: list[Diagnostic] = []
     if isinstance(item, ast.AttentionDef):
-        body_names = collect_names(item.value)
+        body_names = collect_used_names(item.value)
     else:
         values = LivenessAnalysis(item)
         body_names = values.find_live_names(item.body, set())
-        body_names |= collect_names(*item.where, *(r.type for r in item.results))
+        body_names |= collect_used_names(*item.where, *(r.type for r in item.results))
         warnings += values.unused_warnings.values()
-    default_names = collect_names(*(p.default for p in params))
-    type_names = collect_names(*(p.type for p in params))
+    default_names = collect_used_names(*(p.default for p in params))
+    type_names = collect_used_names(*(p.type for p in params))
     warnings += _find_unused_parameters(item, body_names, default_names)
     names = body_names | type_names | default_names
-    return ItemNames(_remove_names(names, (p.name for p in params)), warnings)
+    return NameUsage(_remove_names(names, (p.name for p in params)), warnings)
 
 
 def _find_unused_parameters(
@@ -137,9 +137,9 @@ def _find_unused_parameters(
     names = {p.name for p in params}
     is_graph = isinstance(item, ast.Block) and item.kind == "graph"
     for param in params:
-        other_types = collect_names(*(p.type for p in params if p is not param))
+        other_types = collect_used_names(*(p.type for p in params if p is not param))
         # `x: float[batch, n]` may be used only for the dimension `n`
-        lengths = (collect_names(param.type) & body_names) - other_types - names
+        lengths = (collect_used_names(param.type) & body_names) - other_types - names
         is_mask = is_graph and _is_padding_mask(param)
         if is_mask or lengths or _is_read(param.name, body_names | default_names | other_types):
             continue
@@ -175,20 +175,20 @@ class LivenessAnalysis:
             case ast.Assignment():
                 return self._visit_assignment(statement, live)
             case ast.ReturnStatement(values=values):
-                return collect_names(*values)
+                return collect_used_names(*values)
             case ast.RequireStatement(condition=condition):
-                return live | collect_names(condition)
+                return live | collect_used_names(condition)
             case ast.WhenStatement(condition=condition):
                 body_live = self.find_live_names(statement.body, live)
                 otherwise_live = self.find_live_names(statement.otherwise, live)
-                return body_live | otherwise_live | collect_names(condition)
+                return body_live | otherwise_live | collect_used_names(condition)
             case ast.RepeatLoop():
                 return self._visit_repeat(statement, live)
             case ast.ScanLoop():
                 return self._visit_scan(statement, live)
 
     def _visit_assignment(self, statement: ast.Assignment, live: set[str]) -> set[str]:
-        used_names = collect_names(statement.value, *(t.type for t in statement.targets))
+        used_names = collect_used_names(statement.value, *(t.type for t in statement.targets))
         for target in statement.targets:
             if _is_read(target.name, live):
                 self.unused_warnings.pop(target.span, None)
@@ -219,15 +219,15 @@ class LivenessAnalysis:
         first_pass = self.find_live_names(statement.body, live_at_end)
         live_at_start = self.find_live_names(statement.body, live_at_end | first_pass)
         live_outside = _remove_names(live, statement.collect)
-        header = collect_names(statement.iterable, statement.under)
+        header = collect_used_names(statement.iterable, statement.under)
         return _remove_names(live_at_start, [statement.variable]) | live_outside | header
 
     def _visit_scan(self, statement: ast.ScanLoop, live: set[str]) -> set[str]:
         results = {*statement.carry, *statement.collect}
         live_at_start = self.find_live_names(
-            statement.body, results | collect_names(statement.until)
+            statement.body, results | collect_used_names(statement.until)
         )
-        header = collect_names(*statement.sequences, statement.along, statement.keep)
+        header = collect_used_names(*statement.sequences, statement.along, statement.keep)
         return (
             _remove_names(live_at_start, statement.variables)
             | _remove_names(live, results)
@@ -237,7 +237,7 @@ class LivenessAnalysis:
 
 
 def _find_reachable_items(
-    items: dict[str, UsableItem], names_by_item: dict[str, ItemNames], section_names: set[str]
+    items: dict[str, UsableItem], names_by_item: dict[str, NameUsage], section_names: set[str]
 ) -> set[str]:
     """Return the items that graphs and other sections use, directly or through other items."""
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
@@ -256,7 +256,7 @@ def _find_reachable_items(
 def _find_unused_fields(file: ast.File, used_names: set[str]) -> Iterator[Diagnostic]:
     """Yield W0202 for each config field of `file` that is not read."""
     used_paths = {p.removeprefix("config.") for p in used_names}
-    fields = collect_field_paths(iterate_config_entries(file, ast.Field))
+    fields = collect_fields_by_path(iterate_config_entries(file, ast.Field))
     for path, entry in fields.items():
         if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used_paths):
             continue
@@ -307,7 +307,9 @@ def make_unused_warning(
     )
 
 
-def check_share_rules(program: Program, models: Sequence[ModelDefinition]) -> list[Diagnostic]:
+def check_weight_sharing_rules(
+    program: Program, models: Sequence[ModelDefinition]
+) -> list[Diagnostic]:
     """Return E0527 for each `share` rule whose path matches no weights of any graph. Return W0505
     for each `share` rule whose weights are used by only one call.
 

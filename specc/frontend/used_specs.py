@@ -11,12 +11,12 @@ from specc.frontend.elaboration_context import ElaborationContext, LexicalScope,
 from specc.frontend.json_parser_with_spans import JsonMember, JsonObject, JsonScalar
 from specc.frontend.spec_inheritance_and_config_overrides import ConfigAssignment
 from specc.frontend.spec_modules import Program, SubmodelSpec
-from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
+from specc.frontend.spec_values import Record, SpecValue, StringChoice
 from specc.syntax import ast
 
 
 @contextmanager
-def label_use_statement_in_errors(use: ast.UseStatement) -> Iterator[None]:
+def add_use_label_to_errors(use: ast.UseStatement) -> Iterator[None]:
     """Add a label at the `use` statement to errors of the used spec in a `with` block."""
     try:
         yield
@@ -27,7 +27,7 @@ def label_use_statement_in_errors(use: ast.UseStatement) -> Iterator[None]:
 
 
 @contextmanager
-def label_call_in_errors(
+def add_call_label_to_errors(
     context: ElaborationContext, span: Span | None, name: str
 ) -> Iterator[None]:
     """Add a label at the call `span` to errors of a used file in a `with` block."""
@@ -68,7 +68,7 @@ def get_config_section(used_spec: SubmodelSpec, data: JsonObject) -> JsonObject 
     keys = used_spec.use.sources
     if not keys:
         return None
-    member = next((m for m in map(data.find_non_null, keys) if m is not None), None)
+    member = next((m for m in map(data.find_non_null_member, keys) if m is not None), None)
     if member is not None and isinstance(member.value, JsonObject):
         return member.value
     _raise_missing_section(used_spec, data, member)
@@ -102,10 +102,10 @@ def select_used_spec_alternatives(program: Program, data: JsonObject) -> Program
         section = get_config_section(used_spec, data)
         selected_spec = used_spec
         if section and used_spec.is_unselected:
-            selected_spec = _choose_by_type(used_spec, section.find_non_null(MODEL_TYPE_KEY))
+            selected_spec = _choose_by_type(used_spec, section.find_non_null_member(MODEL_TYPE_KEY))
         if section is not None:
             programs = list(selected_spec.programs)
-            with label_use_statement_in_errors(used_spec.use):
+            with add_use_label_to_errors(used_spec.use):
                 programs[selected_spec.selected or 0] = select_used_spec_alternatives(
                     selected_spec.program, section
                 )
@@ -139,13 +139,13 @@ def list_model_types(program: Program) -> tuple[str, ...]:
     return tuple(
         value
         for entry in list_config_entries(program)
-        if isinstance(entry, ast.ExpectedValues) and entry.key == MODEL_TYPE_KEY
+        if isinstance(entry, ast.ExpectedConfigValues) and entry.key == MODEL_TYPE_KEY
         for value in entry.values
         if value != "none"  # the key `model_type` may be absent
     )
 
 
-def select_alternatives_for_trials(
+def select_alternatives_to_check(
     program: Program, fixed_values: Mapping[str, SpecValue], path: str = ""
 ) -> Program:
     """Select the trial alternative of each used spec whose alternative is not selected yet."""
@@ -154,10 +154,10 @@ def select_alternatives_for_trials(
         spec_path = f"{path}{used_spec.name}"
         choice = fixed_values.get(spec_path)
         selected = used_spec
-        if used_spec.is_unselected and isinstance(choice, ChoiceValue):
+        if used_spec.is_unselected and isinstance(choice, StringChoice):
             selected = used_spec.select_alternative(choice.value) or used_spec
         programs = list(selected.programs)
-        programs[selected.selected or 0] = select_alternatives_for_trials(
+        programs[selected.selected or 0] = select_alternatives_to_check(
             selected.program, fixed_values, f"{spec_path}."
         )
         used_specs.append(replace(selected, programs=tuple(programs)))
@@ -187,7 +187,7 @@ def assign_used_spec_values(
     used_program = replace(
         used_spec.program, assignments={**used_spec.program.assignments, **values_by_path}
     )
-    path = reader.qualify_path(used_spec.name)
+    path = reader.qualify_field_path(used_spec.name)
     return used_program, replace(reader, config_file=section, path=path)
 
 
@@ -228,7 +228,7 @@ def iterate_used_specs(
         yield from iterate_used_specs(used_program, used_env)
 
 
-def has_hf_config_fields(program: Program) -> bool:
+def can_read_hf_config(program: Program) -> bool:
     """Return True if a spec, or a spec that it uses, reads a config file."""
     has_own_sources = any(entry.sources for entry in program.iterate_fields())
     return has_own_sources or any(used_spec.use.sources for used_spec in program.used_specs)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span, SpeccError, raise_error
 from specc.frontend.spec_values import (
-    ChoiceValue,
     DefinitionFunction,
+    StringChoice,
     UnresolvedValueError,
     describe_value,
 )
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specc.frontend.elaboration_context import LexicalScope
 
 
-def register_share_rules(
+def register_weight_sharing_rules(
     items: Iterable[ast.Item], env: "LexicalScope", *, is_from_used_spec: bool = False
 ) -> None:
     """Register the `share` rules in `items` whose conditions are true, with paths below the scope
@@ -38,7 +38,7 @@ def register_share_rules(
                 continue
             condition = rule.condition
             if condition is None or env.evaluate_value(condition) is True:
-                env.context.weights.sharing.add_share_rule(
+                env.context.weights.sharing.add_sharing_rule(
                     rule.name.text, env.scope, is_from_used_spec=is_from_used_spec
                 )
 
@@ -87,7 +87,7 @@ def fill_placeholders(
                 return str(value.number)
             case str(text):
                 return text
-            case ChoiceValue(word):
+            case StringChoice(word):
                 return word
         if isinstance(value, Dim):
             raise UnresolvedValueError(value.symbols(), span)
@@ -143,7 +143,7 @@ CallStack: TypeAlias = tuple[CallFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RegisteredSharingRule:
+class ActiveWeightSharingRule:
     """A `share PATH` rule that is in effect. `path` is the path pattern, `scope` is the weight
     scope of the spec file, and `depth` is the length of the call path at which the rule was
     declared. `is_from_used_spec` is True for a rule of a used spec.
@@ -167,16 +167,18 @@ class WeightSharingTracker:
 
     call_path: CallStack = ()
     used_shared_weight_paths: dict[str, bool] = field(default_factory=dict)
-    _rules: list[RegisteredSharingRule] = field(default_factory=list)
+    _rules: list[ActiveWeightSharingRule] = field(default_factory=list)
     _first_uses: dict[str, CallStack] = field(default_factory=dict)
     _definition_paths: dict[int, CallStack] = field(default_factory=dict)
 
-    def add_share_rule(self, path: str, scope: str, *, is_from_used_spec: bool = False) -> None:
+    def add_sharing_rule(self, path: str, scope: str, *, is_from_used_spec: bool = False) -> None:
         """Allow calls to share the weights that match `path` below `scope`, until the current call
         or iteration ends. Rules of used specs are not recorded in `used_shared_weight_paths`.
         """
         self._rules.append(
-            RegisteredSharingRule(NamePattern(path), scope, len(self.call_path), is_from_used_spec)
+            ActiveWeightSharingRule(
+                NamePattern(path), scope, len(self.call_path), is_from_used_spec
+            )
         )
         if not self.call_path and not is_from_used_spec:
             self.used_shared_weight_paths[path] = False
@@ -192,7 +194,7 @@ class WeightSharingTracker:
             self.call_path = outer_path
             del self._rules[rule_count:]
 
-    def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
+    def record_definition_path(self, definition: DefinitionFunction, scope: str) -> None:
         """Record the current call path as the owner of a definition's weights."""
         self._definition_paths[id(definition)] = (*self.call_path, CallFrame(definition, scope))
 

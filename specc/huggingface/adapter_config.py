@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.json_parser_with_spans import JsonMember, JsonObject, get_finite_number
 from specc.io.safe_read import escape_text
 from specc.library.spec_file_lookup import load_config_json
-from specc.weights.checkpoint_files import reject_pickle
+from specc.weights.checkpoint_files import raise_pickle_error
 from specc.weights.formats.safetensors import open_safetensors
 from specc.weights.lora import LoraAdapter
 from specc.weights.lora_scaling_and_targets import LoraScaling, LoraTargets
@@ -79,7 +79,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     scaling, targets = _read_scaling(config), _read_targets(config)
     weights = path / ADAPTER_WEIGHTS_FILE
     if not weights.exists() and (pickle := path / ADAPTER_PICKLE_FILE).exists():
-        reject_pickle(pickle)
+        raise_pickle_error(pickle)
     file = open_safetensors(weights)
     try:
         return LoraAdapter(file, scaling, targets)
@@ -166,7 +166,7 @@ def _read_value(config: JsonObject, key: str, default: object = None) -> object:
 
 def _read_pattern_object(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     """Read an object that maps suffixes of module names to numbers."""
-    member = config.find_non_null(key)
+    member = config.find_non_null_member(key)
     if member is None:
         return []
     if not isinstance(member.value, JsonObject):

@@ -187,7 +187,7 @@ def _raise_unsupported_settings(path: Path, reason: str, span: Span | None) -> N
     )
 
 
-def find_word_vocabulary(directories: Sequence[Path], span: Span | None = None) -> Path | None:
+def find_word_vocabulary_file(directories: Sequence[Path], span: Span | None = None) -> Path | None:
     """Return the path of the vocabulary (which `convert` writes next to word vectors) in the first
     directory that contains a vocabulary, or None. Raise E0203 if there are several vocabularies.
     """
@@ -225,16 +225,16 @@ def read_ctc_transcript_options(
     )
     for number, token in _iterate_added_tokens(path.parent, config):
         ids.setdefault(number, token)
-    unknown = get_token_content(config.get("unk_token"), "<unk>")
+    unknown = get_token_text(config.get("unk_token"), "<unk>")
     if not ids or max(ids) >= MAX_VOCABULARY_SIZE:
         _raise_invalid_vocabulary(path, "has no tokens, or ids that are too large", span)
     vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
-    blank = get_token_content(config.get("pad_token"), "<pad>")
+    blank = get_token_text(config.get("pad_token"), "<pad>")
     options: dict[str, object] = {
         "vocab": vocab,
         "unknown": unknown,
-        "delimiter": get_token_content(config.get("word_delimiter_token"), "|"),
-        "space": get_token_content(config.get("replace_word_delimiter_char"), " "),
+        "delimiter": get_token_text(config.get("word_delimiter_token"), "|"),
+        "space": get_token_text(config.get("replace_word_delimiter_char"), " "),
         "lower": config.get("do_lower_case") is True,
     }
     return {**options, "blank": vocab.index(blank)} if blank in vocab else options
@@ -268,15 +268,15 @@ def _iterate_ids(vocabulary: Settings, path: Path, span: Span | None) -> Iterato
 
 def _iterate_added_tokens(directory: Path, config: Settings) -> Iterator[tuple[int, str]]:
     """Yield the id and text of each token in `added_tokens_decoder` and in added_tokens.json."""
-    for key, value in get_object(config, "added_tokens_decoder").items():
+    for key, value in get_object_or_empty(config, "added_tokens_decoder").items():
         if key.isascii() and key.isdigit() and len(key) < 10:
-            yield int(key), get_token_content(value)
+            yield int(key), get_token_text(value)
     for token, number in read_optional_json_object(directory / ADDED_TOKENS_FILE).items():
         if isinstance(number, int) and 0 <= number < MAX_VOCABULARY_SIZE:
             yield number, token
 
 
-def get_token_content(value: object, default: str = "") -> str:
+def get_token_text(value: object, default: str = "") -> str:
     """Return the text of a token, which config files store as a string or in `content`."""
     if isinstance(value, dict):
         value = value.get("content")
@@ -295,19 +295,19 @@ def _raise_invalid_vocabulary(path: Path, reason: str, span: Span | None) -> NoR
     )
 
 
-def get_object(settings: Settings, key: str) -> dict[str, Any]:
+def get_object_or_empty(settings: Settings, key: str) -> dict[str, Any]:
     """Return the object under a key, or {} if the value is absent or has another type."""
     value = settings.get(key)
     return value if isinstance(value, dict) else {}
 
 
-def get_list(settings: Settings, key: str) -> list[Any]:
+def get_list_or_empty(settings: Settings, key: str) -> list[Any]:
     """Return the list under a key, or [] if the value is absent or has another type."""
     value = settings.get(key)
     return value if isinstance(value, list) else []
 
 
-def format_ignored_key(key: str, path: Path | None) -> str:
+def format_ignored_key_remark(key: str, path: Path | None) -> str:
     """Return the remark that a key of a config file has no effect."""
     return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
 
@@ -327,12 +327,12 @@ def get_tokenizer_init_arguments(settings: Settings) -> dict[str, Any]:
     override keys of tokenizer_config.json: `processor_kwargs`, or `tokenizer_args` in older files.
     """
     key = "processor_kwargs" if "processor_kwargs" in settings else "tokenizer_args"
-    return get_object(settings, key)
+    return get_object_or_empty(settings, key)
 
 
 def get_tokenizer_call_arguments(settings: Settings) -> dict[str, Any]:
     """Return the arguments with which sentence-transformers calls the tokenizer."""
-    return get_object(get_object(settings, "processing_kwargs"), "text")
+    return get_object_or_empty(get_object_or_empty(settings, "processing_kwargs"), "text")
 
 
 def find_first_file(directories: Sequence[Path], names: Sequence[str]) -> Path | None:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from specc.decode.setting_validation import check_spec_settings
+from specc.decode.setting_validation import find_spec_setting_errors
 from specc.diagnostics.diagnostic import raise_error
 from specc.huggingface.audio_and_ctc_processor_files import (
     find_repository_file,
-    format_ignored_key,
-    get_list,
-    get_object,
+    format_ignored_key_remark,
+    get_list_or_empty,
+    get_object_or_empty,
     read_json_object,
 )
 from specc.huggingface.tokenizer_config import drop_out_of_vocab_ids, find_out_of_vocab_token
@@ -137,7 +137,7 @@ class GenerationConfigFile:
 
 
 @dataclass(frozen=True)
-class GenerationConfigResult:
+class ConfiguredModelDefinition:
     """A model definition with the generation settings of a file, and remarks on the settings."""
 
     model_definition: ModelDefinition
@@ -146,19 +146,19 @@ class GenerationConfigResult:
 
 def apply_generation_config(
     model: ModelDefinition, directories: Sequence[Path]
-) -> GenerationConfigResult:
+) -> ConfiguredModelDefinition:
     """Apply the generation settings in the first of `directories` that has a generation config.
     Raise E0846 if the file is not a JSON object, and E0847 if a setting is not supported.
     """
     file = _open_config_file(directories) if model.generation else None
     if file is None or model.generation is None:
-        return GenerationConfigResult(model)
+        return ConfiguredModelDefinition(model)
     _check_types(file)
     _read_general_settings(file)
     spec_settings = dict(model.generation.settings)
     _read_start_tokens(file, spec_settings)
     _read_strategy(file)
-    if errors := check_spec_settings(file.settings):
+    if errors := find_spec_setting_errors(file.settings):
         file.raise_unsupported("", f"is invalid: {errors[0].title}")
     file_name = escape_text(file.path)
     token_remarks = [f"{r} in `{file_name}`" for r in drop_out_of_vocab_ids(model, file.settings)]
@@ -172,7 +172,7 @@ def apply_generation_config(
     if (unknown_token := find_out_of_vocab_token(model, settings))[0]:
         file.raise_unsupported(*unknown_token)
     new_model = replace(model, generation=replace(model.generation, settings=settings))
-    return GenerationConfigResult(new_model, (*_iterate_remarks(file), *token_remarks))
+    return ConfiguredModelDefinition(new_model, (*_iterate_remarks(file), *token_remarks))
 
 
 def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | None:
@@ -210,7 +210,7 @@ def _iterate_remarks(file: GenerationConfigFile) -> Iterator[str]:
     known_keys = {*GENERAL_KEYS, *SAMPLING_KEYS, *BEAM_SEARCH_KEYS, *NEUTRAL_VALUES}
     known_keys |= {key for key_list in key_lists for key in key_list.split()}
     for key in sorted(file.keys.keys() - known_keys):
-        yield format_ignored_key(key, file.path)
+        yield format_ignored_key_remark(key, file.path)
 
 
 def _read_general_settings(file: GenerationConfigFile) -> None:
@@ -341,7 +341,7 @@ def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
     # settings by name (language, task) take precedence over token ids in older files
     has_names = any(file.get_value(key) is not None for key in ("language", "task"))
     tokens = _read_named_tokens(file) if has_names else _read_forced_tokens(file)
-    languages = get_object(file.keys, "lang_to_id")
+    languages = get_object_or_empty(file.keys, "lang_to_id")
     if languages and not any(tokens[:1]):
         tokens[:1] = [sorted(languages.values(), key=str)]
     no_timestamps = file.get_value("no_timestamps_token_id")
@@ -352,10 +352,10 @@ def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
 
 def _read_named_tokens(file: GenerationConfigFile) -> list[object]:
     """Return the language token, or None if no language is set, and the task token."""
-    language, tasks = file.get_value("language"), get_object(file.keys, "task_to_id")
+    language, tasks = file.get_value("language"), get_object_or_empty(file.keys, "task_to_id")
     language_token = None
     if language is not None:
-        languages = get_object(file.keys, "lang_to_id")
+        languages = get_object_or_empty(file.keys, "lang_to_id")
         language_token = languages.get(str(language), languages.get(f"<|{language}|>"))
         if language_token is None:
             file.raise_unsupported("language", "is not in its `lang_to_id`")
@@ -366,7 +366,7 @@ def _read_named_tokens(file: GenerationConfigFile) -> list[object]:
 def _read_forced_tokens(file: GenerationConfigFile) -> list[object]:
     """Return the tokens of `forced_decoder_ids` in order, with None for unspecified tokens."""
     tokens: list[object] = []
-    for number, pair in enumerate(get_list(file.keys, "forced_decoder_ids"), 1):
+    for number, pair in enumerate(get_list_or_empty(file.keys, "forced_decoder_ids"), 1):
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
             file.raise_unsupported("forced_decoder_ids", "does not force consecutive tokens")
         tokens.append(pair[1])

@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 
 from specc.diagnostics.diagnostic import Source
 from specc.frontend.json_parser_with_spans import JsonObject, parse_config_json
-from specc.huggingface.audio_and_ctc_processor_files import get_list
+from specc.huggingface.audio_and_ctc_processor_files import get_list_or_empty
 from specc.huggingface.tokenizer_config import ADDED_TOKEN_KEYS, apply_tokenizer_settings
 from specc.io.safe_read import escape_text
 from specc.weights.formats.gguf_file_and_tensor_names import (
     ROPE_TENSORS,
     GGUFFile,
     open_gguf,
-    select_architecture,
+    select_gguf_architecture,
 )
 from specc.weights.formats.gguf_header_and_blocks import GGUFHeader, Metadata
 
@@ -74,7 +74,7 @@ DEFAULT_THETA = 10000.0
 def read_gguf_config(path: str | Path) -> JsonObject:
     """Read the metadata of a GGUF file as a config.json. Raise the errors of `open_gguf`."""
     with open_gguf(path) as file:
-        fields = _build_config(file, select_architecture(file.header, str(path)).model_type)
+        fields = _build_config(file, select_gguf_architecture(file.header, str(path)).model_type)
     source_name = f"metadata of {escape_text(path)}"
     return parse_config_json(Source(source_name, json.dumps(fields, indent=2)))
 
@@ -265,7 +265,7 @@ def _build_tokenizer(metadata: Metadata, tokens: list[str]) -> dict[str, Any] | 
         parts = _build_sentencepiece(metadata, tokens)
     else:
         return None
-    added = _list_added_tokens(tokens, get_list(metadata, "tokenizer.ggml.token_type"))
+    added = _list_added_tokens(tokens, get_list_or_empty(metadata, "tokenizer.ggml.token_type"))
     return {"version": "1.0", "added_tokens": added, "post_processor": None, **parts}
 
 
@@ -301,7 +301,9 @@ def _build_byte_level(
     metadata: Metadata, tokens: list[str], pre_tokenizer: _ByteLevelSplit
 ) -> dict[str, Any]:
     """Build the tokenizer.json of a byte-level BPE tokenizer."""
-    merges = [str(merge).split(" ", 1) for merge in get_list(metadata, "tokenizer.ggml.merges")]
+    merges = [
+        str(merge).split(" ", 1) for merge in get_list_or_empty(metadata, "tokenizer.ggml.merges")
+    ]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     steps: list[dict[str, Any]] = [{**byte_level, "use_regex": not pre_tokenizer.regex}]
     if pre_tokenizer.regex:
@@ -328,7 +330,7 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
     is_gemma = str(metadata.get("general.architecture")).startswith("gemma")
     if is_gemma:  # preserve repeated spaces
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
-    scores = [] if is_gemma else get_list(metadata, "tokenizer.ggml.scores")
+    scores = [] if is_gemma else get_list_or_empty(metadata, "tokenizer.ggml.scores")
     numbers = [float(score) for score in scores if isinstance(score, int | float)]
     merges = _derive_merges(tokens, numbers)
     adds_prefix = not is_gemma and metadata.get("tokenizer.ggml.add_space_prefix", True) is True

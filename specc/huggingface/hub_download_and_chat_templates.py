@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.huggingface.audio_and_ctc_processor_files import Settings, get_token_content
+from specc.huggingface.audio_and_ctc_processor_files import Settings, get_token_text
 from specc.huggingface.tokenizer_config import apply_tokenizer_config
 from specc.io.file_type_detection import is_gguf_path
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.preprocessing.chat_template import MAX_TEMPLATE, MAX_TOKENS, ChatTemplate
 from specc.preprocessing.tokenizer_files import MAX_BYTES, TOKENIZER_FILE, TokenizerFile
-from specc.preprocessing.tokenizer_library import check_tokenizer_file
+from specc.preprocessing.tokenizer_library import parse_tokenizer_file
 
 if TYPE_CHECKING:
     from specc.huggingface.gguf_metadata import GGUFTokenizer
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def read_tokenizer_file(path: Path, name: str, span: Span | None) -> TokenizerFile:
     """Read a tokenizer.json. Raise E0802 for an unreadable file, and E0941 for invalid content."""
     data = read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", span)
-    return check_tokenizer_file(data, name, span)
+    return parse_tokenizer_file(data, name, span)
 
 
 def read_checkpoint_tokenizer(
@@ -35,9 +35,9 @@ def read_checkpoint_tokenizer(
     if is_gguf_path(path):
         tokenizer = _read_gguf_tokenizer_file(path)
         assert tokenizer is not None, "found before"
-        file = check_tokenizer_file(tokenizer.tokenizer_json.encode(), str(path), span)
+        file = parse_tokenizer_file(tokenizer.tokenizer_json.encode(), str(path), span)
         template = tokenizer.tokenizer_config.get(CHAT_TEMPLATE_KEY)
-        return file, choose_chat_template(template, tokenizer.tokenizer_config, path, span)
+        return file, select_default_chat_template(template, tokenizer.tokenizer_config, path, span)
     file = read_tokenizer_file(path, str(path), span)
     file = TokenizerFile.from_text(
         apply_tokenizer_config(path.parent, file.json_text).tokenizer_json
@@ -80,10 +80,10 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
     # as in transformers, a separate template file takes precedence
     if os.path.lexists(template_file):
         template, path = _read_text(template_file, span), template_file
-    return choose_chat_template(template, config, path, span)
+    return select_default_chat_template(template, config, path, span)
 
 
-def choose_chat_template(
+def select_default_chat_template(
     setting: object, config: Settings, path: Path, span: Span | None
 ) -> ChatTemplate | None:
     """Return the default chat template in `setting`, with the special tokens in `config`. Raise
@@ -130,7 +130,7 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
 
 def _read_tokens(config: Settings, path: Path, span: Span | None) -> dict[str, str]:
     """Read special tokens such as `bos_token` by name: strings or objects in the config."""
-    tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
+    tokens = {k: get_token_text(v) for k, v in config.items() if k.endswith("_token")}
     special_tokens = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(special_tokens) > MAX_TOKENS:
         _raise_unusable(path, f"more than {MAX_TOKENS} special tokens", span)

@@ -10,7 +10,7 @@ from specc.huggingface.audio_and_ctc_processor_files import (
     PREPROCESSOR,
     PROCESSOR,
     find_first_file,
-    format_ignored_key,
+    format_ignored_key_remark,
 )
 from specc.huggingface.image_processor_defaults import CHANNEL_KEYS, ImageSettingsReader
 from specc.io.safe_read import escape_text
@@ -78,7 +78,7 @@ def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
     return find_first_file(directories, (PREPROCESSOR, PROCESSOR))
 
 
-def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
+def iterate_image_config_remarks(directories: Sequence[Path]) -> Iterator[str]:
     """Yield remarks on the config file that is used, and on its ignored keys."""
     file, path = _find_file(directories), find_preprocessor_config(directories)
     if file is None or path is None:
@@ -88,7 +88,7 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
     for key, member in file.members.items():
         value = member.value.to_python()
         if key not in known_keys and value:
-            yield format_ignored_key(key, path)
+            yield format_ignored_key_remark(key, path)
         if key in CHANNEL_KEYS and isinstance(value, list) and len(value) == 1:
             yield f"`{key}` in `{escape_text(path)}` has one value, used for all channels"
 
@@ -99,12 +99,12 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
     if path is None:
         return None
     data = load_config_json(path)
-    part = data.find_non_null(PROCESSOR_KEY)
+    part = data.find_non_null_member(PROCESSOR_KEY)
     if part is not None and isinstance(part.value, JsonObject):
         return part.value
     # A config of an audio or text processor contains no image settings.
     image_keys = ("image_mean", "size", "do_resize", "crop_size")
-    has_images = path.name == PREPROCESSOR and any(map(data.find_non_null, image_keys))
+    has_images = path.name == PREPROCESSOR and any(map(data.find_non_null_member, image_keys))
     return data if has_images else None
 
 

@@ -136,7 +136,7 @@ class ImageSettingsReader:
         defaults of ViT, or of the processor for the spec's `sizing` rule.
         """
         for key in ("image_processor_type", "feature_extractor_type"):
-            if self.file.find_non_null(key) is None:
+            if self.file.find_non_null_member(key) is None:
                 continue
             class_name = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
             defaults = {**_CLASS_DEFAULTS, **_SIZED_DEFAULTS}
@@ -148,7 +148,7 @@ class ImageSettingsReader:
 
     def read_value(self, key: str, default: object) -> object:
         """Return the value of a key, or `default` if the key is absent or null."""
-        member = self.file.find_non_null(key)
+        member = self.file.find_non_null_member(key)
         return default if member is None else member.value.to_python()
 
     def read_size(self, key: str, default: tuple[int, ...], *, edge: bool) -> list[int]:
@@ -193,7 +193,7 @@ class ImageSettingsReader:
         self.raise_unsupported("resample", "unknown resampling filter")
 
     def _read_channel_values(self, key: str) -> list[float]:
-        member = self.file.find_non_null(key)
+        member = self.file.find_non_null_member(key)
         if member is None:
             return list(self.kind.channel_stats[CHANNEL_KEYS.index(key)])
         value = member.value
@@ -205,7 +205,7 @@ class ImageSettingsReader:
 
     def read_number(self, key: str, default: float) -> float:
         """Return the positive number under a key, or `default` if the key is absent or null."""
-        member = self.file.find_non_null(key)
+        member = self.file.find_non_null_member(key)
         value = default if member is None else get_finite_number(member.value)
         if value is None or value <= 0:
             self.raise_unsupported(key, "expected a number > 0")
@@ -221,7 +221,7 @@ class ImageSettingsReader:
 
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0422 at a key of the file, or at the spec if the file lacks the key."""
-        member: JsonMember | None = self.file.find_non_null(key)
+        member: JsonMember | None = self.file.find_non_null_member(key)
         related_labels = [Label(self.span, "read for this entry of the spec")] if self.span else []
         raise_error(
             "E0422",

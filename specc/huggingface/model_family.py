@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Source, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.frontend.generate_stream_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_and_reading_sections import list_graph_blocks
 from specc.frontend.json_parser_with_spans import JsonList, JsonMember, JsonObject, JsonScalar
 from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
@@ -96,7 +96,7 @@ def describe_config_source(path: str) -> str:
 def find_spec_for_checkpoint(directory: str) -> str:
     """Return the built-in spec for a checkpoint's `model_type`. Raise E0419 if no spec exists."""
     data = load_checkpoint_config(directory)
-    member, value = data.find_non_null(MODEL_TYPE_KEY), read_model_type(data)
+    member, value = data.find_non_null_member(MODEL_TYPE_KEY), read_model_type(data)
     path = escape_text(Path(directory) / CONFIG_FILE_NAME)
     if not value:
         raise_error(
@@ -151,12 +151,12 @@ def find_spec_for_model_type(data: JsonObject, model_type: str) -> str:
     if model_type != TIMM_TYPE:
         return next(iter(names), "")
     architecture = _read_text(data, TIMM_ARCHITECTURE_KEY)
-    expected = {n: read_expected_values(specs[n], TIMM_ARCHITECTURE_KEY) for n in names}
+    expected = {n: read_expected_config_values(specs[n], TIMM_ARCHITECTURE_KEY) for n in names}
     if name := next((n for n in names if architecture in expected[n]), ""):
         return name
     architectures = sorted(set[str]().union(*expected.values()))
     similar = find_similar_name(architecture, architectures)
-    member = data.find_non_null(TIMM_ARCHITECTURE_KEY)
+    member = data.find_non_null_member(TIMM_ARCHITECTURE_KEY)
     title = f"unsupported timm architecture `{escape_text(architecture)[:60]}`"
     raise_error(
         "E0419",
@@ -172,14 +172,16 @@ def find_spec_for_model_type(data: JsonObject, model_type: str) -> str:
 
 def read_model_type(data: JsonObject) -> str:
     """Return the `model_type` in a config.json, or "" (timm networks need none)."""
-    if data.find_non_null(MODEL_TYPE_KEY) is None and data.find_non_null(TIMM_CONFIG_KEY):
+    if data.find_non_null_member(MODEL_TYPE_KEY) is None and data.find_non_null_member(
+        TIMM_CONFIG_KEY
+    ):
         return TIMM_TYPE
     return _read_text(data, MODEL_TYPE_KEY)
 
 
 def _read_text(data: JsonObject, key: str) -> str:
     """Return the string value of a key, or "" if the key is absent or not a string."""
-    match data.find_non_null(key):
+    match data.find_non_null_member(key):
         case JsonMember(value=JsonScalar(value=str(text))):
             return text
     return ""
@@ -201,7 +203,7 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     Prefer a type with a similar name if its spec reads nearly as many keys as the best spec.
     """
     types = map_supported_model_types()
-    key_counts = count_known_keys_by_spec(data, types.values())
+    key_counts = count_matching_keys_by_spec(data, types.values())
     best_spec = next(iter(key_counts), "")
     similar_type = find_similar_name(model_type, types) or ""
     # two common keys are not significant, because keys such as `vocab_size` are in every
@@ -216,14 +218,14 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     return best_spec if best_spec in types else next(t for t, s in types.items() if s == best_spec)
 
 
-def count_known_keys_by_spec(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
+def count_matching_keys_by_spec(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
     """Count how many keys of a config.json each built-in spec reads, in descending order. Among
     specs with equal counts, specs that read fewer keys come first.
     """
     keys = set(data.members)
     selected = set(spec_names)
     keys_by_spec = {
-        name: read_config_keys(path)
+        name: read_supported_config_keys(path)
         for name, path in find_builtin_specs().items()
         if not selected or name in selected
     }
@@ -234,7 +236,7 @@ def count_known_keys_by_spec(data: JsonObject, spec_names: Iterable[str] = ()) -
 
 
 @cache
-def read_config_keys(path: Path) -> frozenset[str]:
+def read_supported_config_keys(path: Path) -> frozenset[str]:
     """Return the config.json keys that a built-in spec reads. Parse only the spec's config."""
     sections = CONFIG_SECTION.findall(path.read_text(encoding="utf-8"))
     source = Source(path.name, HEADERS[path.suffix] + "\n".join(sections))
@@ -251,10 +253,10 @@ def read_config_keys(path: Path) -> frozenset[str]:
 
 def read_supported_model_types(path: Path) -> frozenset[str]:
     """Return the model types that the built-in spec `path` expects, without parsing the spec."""
-    return read_expected_values(path, MODEL_TYPE_KEY)
+    return read_expected_config_values(path, MODEL_TYPE_KEY)
 
 
-def read_expected_values(path: Path, key: str) -> frozenset[str]:
+def read_expected_config_values(path: Path, key: str) -> frozenset[str]:
     """Return the values that a built-in spec expects for a config key, without parsing the spec."""
     for match in EXPECTED_VALUES.finditer(path.read_text(encoding="utf-8")):
         if match[1] == key:
@@ -264,7 +266,7 @@ def read_expected_values(path: Path, key: str) -> frozenset[str]:
 
 def read_architectures(data: JsonObject) -> list[str]:
     """Return the class names in `architectures`, or []. Raise E0420 if a value is invalid."""
-    member = data.find_non_null(ARCHITECTURES_KEY)
+    member = data.find_non_null_member(ARCHITECTURES_KEY)
     return _read_classes(member) if member else []
 
 
@@ -272,8 +274,8 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
     """Return the graph for the architecture in config.json, or "" if the spec or the file names no
     architecture. Raise E0420 if the spec has no graph for the architecture.
     """
-    graphs = [g for g in list_graphs(program) if g.architectures]
-    member = data.find_non_null(ARCHITECTURES_KEY)
+    graphs = [g for g in list_graph_blocks(program) if g.architectures]
+    member = data.find_non_null_member(ARCHITECTURES_KEY)
     classes = read_architectures(data)
     # without class names in the file or the spec, the caller uses the first graph
     if not graphs or not classes or member is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.frontend.generate_stream_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_and_reading_sections import list_graph_blocks
 from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.spec_modules import Program
 from specc.huggingface.audio_and_ctc_processor_files import (
@@ -18,18 +18,18 @@ from specc.huggingface.audio_and_ctc_processor_files import (
     TOKENIZER,
     find_first_file,
     find_repository_file,
-    get_object,
-    get_token_content,
+    get_object_or_empty,
+    get_token_text,
     get_tokenizer_call_arguments,
     get_tokenizer_init_arguments,
     read_optional_json_object,
 )
-from specc.huggingface.tokenizer_config import map_token_ids
+from specc.huggingface.tokenizer_config import map_tokens_to_ids
 from specc.io.safe_read import escape_text
 from specc.ir.model_definition import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextConfig
-from specc.preprocessing.tasks import TASKS, Task, find_task
+from specc.preprocessing.tasks import TASKS, Task, find_matching_task
 from specc.preprocessing.text_batches_and_windows import TOKEN_TYPES
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 
@@ -65,9 +65,9 @@ def add_pipeline_task(
     """Add the graph's task to the preprocessing config if the graph has a text input."""
     text_inputs = [(n, r) for n, r in preprocessing.inputs if isinstance(r, TEXT_CONFIGS)]
     text_input = next(((n, r) for n, r in text_inputs if n in model.graph.inputs), None)
-    blocks = [b for b in list_graphs(program) if b.name == model.graph.name]
+    blocks = [b for b in list_graph_blocks(program) if b.name == model.graph.name]
     classes = tuple(name for block in blocks for name in block.architectures)
-    task = find_task(classes, tuple(model.graph.outputs))
+    task = find_matching_task(classes, tuple(model.graph.outputs))
     if text_input is None or not task:
         return preprocessing
     name, record = text_input
@@ -109,21 +109,21 @@ def _build_task(
     if isinstance(record, JsonTokenizer):
         # use the padding token of config.json if no tokenizer file sets one
         fields |= _find_special_ids(
-            map_token_ids(json.loads(record.file.json_text)), tokenizer_config
+            map_tokens_to_ids(json.loads(record.file.json_text)), tokenizer_config
         )
     return Task(kind=task, text_input=name, **fields)
 
 
 def _read_labels(config: Config) -> tuple[str, ...]:
     """Return the class names by class index. A missing name becomes `LABEL_n`."""
-    labels = get_object(config, "id2label")
+    labels = get_object_or_empty(config, "id2label")
     label_by_index = {int(k): str(v) for k, v in labels.items() if str(k).isdecimal()}
     return tuple(label_by_index.get(i, f"LABEL_{i}") for i in range(len(label_by_index)))
 
 
 def _read_function(config: Config) -> str:
     """Return the function that maps logits to scores in transformers and sentence-transformers."""
-    activation = get_object(config, "sentence_transformers").get("activation_fn")
+    activation = get_object_or_empty(config, "sentence_transformers").get("activation_fn")
     activation = activation or config.get("activation_fn")
     activation = activation or config.get("sbert_ce_default_activation_function")
     if isinstance(activation, str):
@@ -143,7 +143,7 @@ def _read_image_text_settings(config: Config) -> Fields:
     """Read the settings of image-text models. SigLIP pads texts and scores labels independently."""
     if "siglip" not in str(config.get("model_type")):
         return {"score_function": "softmax"}
-    settings = get_object(config, "text_config")
+    settings = get_object_or_empty(config, "text_config")
     length = settings.get("max_position_embeddings", SIGLIP_LENGTH)
     return {
         "score_function": "sigmoid",
@@ -181,7 +181,7 @@ def _read_sentence_task(
     path = find_first_file(directories, SENTENCE_CONFIGS)
     encoder_settings = read_optional_json_object(path)
     settings = _read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories)
-    prompt_texts = get_object(settings, "prompts")
+    prompt_texts = get_object_or_empty(settings, "prompts")
     max_length = _read_max_length(config, tokenizer_config, encoder_settings)
     if max_length is None:
         _raise_invalid_setting(path, "max_seq_length", "an integer")
@@ -234,7 +234,7 @@ def _find_special_ids(ids: Mapping[str, object], tokenizer_config: Config) -> Fi
     """Return the ids of a tokenizer's special tokens, by task field."""
     fields: Fields = {}
     for field, (key, *defaults) in SPECIAL_TOKENS_BY_FIELD.items():
-        token = get_token_content(tokenizer_config.get(key))
+        token = get_token_text(tokenizer_config.get(key))
         candidates = [ids[name] for name in ([token] if token else defaults) if name in ids]
         if candidates and isinstance(candidates[0], int) and candidates[0] >= 0:
             fields[field] = candidates[0]

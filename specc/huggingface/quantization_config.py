@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.json_parser_with_spans import JsonMember, JsonObject
-from specc.huggingface.audio_and_ctc_processor_files import get_object
+from specc.huggingface.audio_and_ctc_processor_files import get_object_or_empty
 from specc.io.json_io import Json
 from specc.io.safe_read import escape_text
 from specc.weights.formats.gguf_header_and_blocks import GGUF_METHOD
@@ -147,7 +147,7 @@ def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]
     """Return the weight and activation quantization schemes of all layer groups."""
     return [
         (key, value)
-        for group in get_object(fields, "config_groups").values()
+        for group in get_object_or_empty(fields, "config_groups").values()
         if isinstance(group, dict)
         for key, value in group.items()
         if isinstance(value, dict)
@@ -158,7 +158,7 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
     _require_value(fields, "format", *COMPRESSED_FORMATS)
     # a section with another value of `neutral_key` changes the weights
     for key, neutral_key in (("sparsity_config", "format"), ("transform_config", "config_groups")):
-        if get_object(fields, key).get(neutral_key) not in (None, "dense", {}):
+        if get_object_or_empty(fields, key).get(neutral_key) not in (None, "dense", {}):
             raise _UnsupportedSettingError(f'"{key}"')
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]

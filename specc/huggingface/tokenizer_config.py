@@ -13,10 +13,10 @@ from specc.huggingface.audio_and_ctc_processor_files import (
     TOKENIZER,
     Settings,
     find_first_file,
-    format_ignored_key,
-    get_list,
-    get_object,
-    get_token_content,
+    format_ignored_key_remark,
+    get_list_or_empty,
+    get_object_or_empty,
+    get_token_text,
     get_tokenizer_call_arguments,
     get_tokenizer_init_arguments,
     read_optional_json_object,
@@ -47,14 +47,14 @@ SPECIAL_TOKEN_KEYS = (
 
 
 @dataclass(frozen=True)
-class TokenizerWithSettings:
+class ConfiguredTokenizer:
     """A tokenizer.json with the applied settings of tokenizer_config.json, and the ignored keys."""
 
     tokenizer_json: str
     ignored_keys: tuple[str, ...] = ()
 
 
-def apply_tokenizer_config(directory: Path, text: str) -> TokenizerWithSettings:
+def apply_tokenizer_config(directory: Path, text: str) -> ConfiguredTokenizer:
     """Apply the tokenizer settings in `directory` to `text`, the content of a tokenizer.json."""
     path = find_first_file([directory], SENTENCE_CONFIGS)
     encoder_settings = read_optional_json_object(path) if path else {}
@@ -70,12 +70,12 @@ def apply_tokenizer_config(directory: Path, text: str) -> TokenizerWithSettings:
 def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
     """Yield a note for each unsupported setting in tokenizer_config.json."""
     for key in apply_tokenizer_config(directory, text).ignored_keys:
-        yield format_ignored_key(key, directory / TOKENIZER)
+        yield format_ignored_key_remark(key, directory / TOKENIZER)
 
 
 def apply_tokenizer_settings(
     text: str, settings: Settings, *, lowercases_text: bool = False
-) -> TokenizerWithSettings:
+) -> ConfiguredTokenizer:
     """Return a tokenizer.json with the settings of tokenizer_config.json. If `lowercases_text` is
     True (`do_lower_case` of sentence-transformers), the tokenizer also lowercases text.
     """
@@ -92,7 +92,7 @@ def apply_tokenizer_settings(
         steps = [{"type": "Lowercase"}, *normalizers]
         content["normalizer"] = {"type": "Sequence", "normalizers": steps}
     is_unchanged = json.dumps(content) == original
-    return TokenizerWithSettings(
+    return ConfiguredTokenizer(
         text if is_unchanged else json.dumps(content, ensure_ascii=False),
         tuple(dict.fromkeys(ignored)),
     )
@@ -148,10 +148,10 @@ def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
 def _apply_end_tokens(content: Part, settings: Settings) -> Iterator[str]:
     """Apply `add_bos_token` and `add_eos_token`. Yield the keys if the vocabulary lacks a token."""
     keys = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
-    names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
+    names = [get_token_text(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
     if not keys or not _collect_added_tokens(content) <= {*names}:
         return
-    ids = map_token_ids(content)
+    ids = map_tokens_to_ids(content)
     bos, eos = (
         n if settings.get(k) is True else "" for k, n in zip(ADDED_TOKEN_KEYS, names, strict=True)
     )
@@ -188,9 +188,9 @@ def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
     }
 
 
-def map_token_ids(content: Part) -> dict[str, int]:
+def map_tokens_to_ids(content: Part) -> dict[str, int]:
     """Map each token of a tokenizer.json to its id."""
-    vocab = get_object(content, "model").get("vocab")
+    vocab = get_object_or_empty(content, "model").get("vocab")
     pieces = vocab if isinstance(vocab, list) else []
     pairs = vocab if isinstance(vocab, dict) else {p[0]: i for i, p in enumerate(pieces)}
     added_tokens = content.get("added_tokens") or ()
@@ -199,18 +199,18 @@ def map_token_ids(content: Part) -> dict[str, int]:
 
 def _find_missing_tokens(content: Part, settings: Settings) -> Iterator[str]:
     """Yield the keys of special tokens that the tokenizer.json lacks."""
-    ids = map_token_ids(content)
+    ids = map_tokens_to_ids(content)
     yield from (
         key
         for key in SPECIAL_TOKEN_KEYS
-        if (name := get_token_content(settings.get(key))) and name not in ids
+        if (name := get_token_text(settings.get(key))) and name not in ids
     )
     token_lists = {
-        "additional_special_tokens": get_list(settings, "additional_special_tokens"),
-        "added_tokens_decoder": get_object(settings, "added_tokens_decoder").values(),
+        "additional_special_tokens": get_list_or_empty(settings, "additional_special_tokens"),
+        "added_tokens_decoder": get_object_or_empty(settings, "added_tokens_decoder").values(),
     }
     for key, tokens in token_lists.items():
-        if any(get_token_content(token) not in ids for token in tokens):
+        if any(get_token_text(token) not in ids for token in tokens):
             yield key
 
 
@@ -237,7 +237,7 @@ def drop_out_of_vocab_ids(model: ModelDefinition, settings: dict[str, object]) -
     for name, key in FILTERING_SETTINGS.items():
         value = settings.get(name)
         items = value if isinstance(value, list) else [value]
-        unknown = [i for i in items if vocabulary.check_token_id(name, [i])]
+        unknown = [i for i in items if vocabulary.find_token_id_error(name, [i])]
         if value is None or not unknown:
             continue
         # if the file's only stop token is unknown, sequences have no stop token, even if the spec
@@ -253,7 +253,7 @@ def find_out_of_vocab_token(model: ModelDefinition, settings: Settings) -> tuple
     vocabulary = _read_vocabulary(model)
     for name, key in GENERATED_SETTINGS.items():
         value = settings.get(name)
-        if value is not None and (error := vocabulary.check_token_id(name, value)):
+        if value is not None and (error := vocabulary.find_token_id_error(name, value)):
             return key, f"is invalid: {error.title}"
     return "", ""
 
@@ -295,7 +295,7 @@ def _iterate_unread_settings(
     for key, value in read_optional_json_object(path).items():
         values = supported_values.get(key, (None, {}, False))
         if values and value not in values:
-            yield format_ignored_key(key, path)
+            yield format_ignored_key_remark(key, path)
 
 
 READ_TOKENIZER_ARGUMENTS = frozenset(
@@ -309,15 +309,15 @@ def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
     settings = read_optional_json_object(path)
     for key in get_tokenizer_init_arguments(settings):
         if key not in READ_TOKENIZER_ARGUMENTS:
-            yield format_ignored_key(key, path)
+            yield format_ignored_key_remark(key, path)
     call_arguments = get_tokenizer_call_arguments(settings)
     for key, value in call_arguments.items():
         if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
-            yield format_ignored_key(key, path)
+            yield format_ignored_key_remark(key, path)
     # arguments for processors of other modalities than text
-    for key, value in get_object(settings, "processing_kwargs").items():
+    for key, value in get_object_or_empty(settings, "processing_kwargs").items():
         if key != "text" and value:
-            yield format_ignored_key(key, path)
+            yield format_ignored_key_remark(key, path)
 
 
 def iterate_ignored_settings(encoder_path: Path | None, sentence_path: Path) -> Iterator[str]:

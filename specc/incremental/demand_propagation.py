@@ -41,7 +41,7 @@ def compute_position_demand(
     for value, positions in outputs.items():
         for n, axis in enumerate(context.find_time_axes(value)):
             _merge_need(needs, value, axis, inf if n else positions)
-    live_nodes = collect_step_nodes(outputs, context.flow)
+    live_nodes = collect_decode_step_nodes(outputs, context.flow)
     _propagate_demand(context, context.graph, live_nodes, needs)
     return needs
 
@@ -73,10 +73,10 @@ def _propagate_into_body(
 ) -> None:
     """Merge the demands of a loop body on its values and captures into `needs`."""
     loop = NonTimeAxisLoop.from_node(context, node)
-    live_nodes = collect_step_nodes(loop.body_outputs, context.flow)
+    live_nodes = collect_decode_step_nodes(loop.body_outputs, context.flow)
     previous: list[Mapping[int, float]] = []
     while True:
-        output_positions = loop.get_output_positions(results, needs)
+        output_positions = loop.count_output_positions(results, needs)
         for value, axes in zip(loop.body_outputs, output_positions, strict=True):
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
@@ -88,7 +88,7 @@ def _propagate_into_body(
         _propagate_demand(context, loop.body, live_nodes, needs)
 
 
-def collect_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]:
+def collect_decode_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]:
     """Return every node that `values` need in a decode step, except nodes that compute only
     operands of an `extent` or constant prefix positions.
     """
@@ -154,7 +154,7 @@ class NonTimeAxisLoop:
             body_outputs=tuple(body.outputs.values()),
         )
 
-    def get_output_positions(
+    def count_output_positions(
         self, results: NodeResults, needs: PositionNeeds
     ) -> list[Mapping[int, float]]:
         """Return the number of computed earlier positions of each result, by body output axis."""
@@ -173,7 +173,7 @@ class NonTimeAxisLoop:
 
     def compute_demand(self, results: NodeResults, needs: PositionNeeds) -> PositionDemand:
         """Return the demand on the loop's operands from the `needs` of results and body."""
-        result_demands = self.get_output_positions(results, needs)
+        result_demands = self.count_output_positions(results, needs)
         positions: dict[AxisName, float] = {}
         operands: list[AxisNames] = []
         for n in range(len(self.node.args)):

@@ -28,10 +28,10 @@ from math import inf
 from typing import TypeAlias
 
 from specc.analysis.time_dependence_and_unsupported_loops import TimeDataflow
-from specc.incremental.demand_propagation import collect_step_nodes
+from specc.incremental.demand_propagation import collect_decode_step_nodes
 from specc.incremental.graph_boundary import (
     add_shape_only_input,
-    find_determined_symbols,
+    find_inferable_symbols,
     remove_unused_inputs,
     split_folded_batch_axis,
 )
@@ -79,7 +79,7 @@ def has_prefix_position(graph: Graph, flow: TimeDataflow, output_name: str) -> b
     if not all(time_axis.has_prefix(value.shape[axis]) for axis in axes):
         return False
     # every last position that a node reads must also precede the first token
-    last_positions = _iterate_last_position_reads(graph, collect_step_nodes([value], flow))
+    last_positions = _iterate_last_position_reads(graph, collect_decode_step_nodes([value], flow))
     along_time = ((x, axis) for x, axis in last_positions if axis in flow.get_state(x).axes)
     return all(time_axis.has_prefix(x.shape[axis]) for x, axis in along_time)
 
@@ -243,7 +243,7 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialStateValue]
     )
     symbols = collect_shape_symbols(r for _, results in graph.nodes for r in results)
     required_symbols = symbols | collect_shape_symbols(graph.outputs.values())
-    if required_symbols <= find_determined_symbols(graph.inputs.values(), length_equations):
+    if required_symbols <= find_inferable_symbols(graph.inputs.values(), length_equations):
         return graph
     return add_shape_only_input(
         graph, plan.time_axis_input, plan.graph.input_facts[plan.time_axis_input]

@@ -18,7 +18,7 @@ from specc.ir.graph import Graph, GraphBuilder, Input, Value, collect_shape_symb
 from specc.ir.types import Type
 
 
-def find_determined_symbols(
+def find_inferable_symbols(
     values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
     """Return the symbols that follow from the shapes of `values` and from `length_equations`."""
@@ -64,7 +64,7 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
         *_find_length_inputs(
             select_entries(graph.inputs, graph.inputs.keys() - kept_names),
             [graph.inputs[n] for n in kept_names],
-            collect_shape_symbols(read_values) | collect_computed_symbols(graph),
+            collect_shape_symbols(read_values) | collect_node_symbols(graph),
             graph.length_equations,
         )
     }
@@ -80,7 +80,7 @@ def add_shape_only_inputs(graph: Graph, full_graph: Graph, input_names: Iterable
     `graph` uses in a computation, as in `x / float(length(memory))`, or a term of such a size, as
     in `past + m`.
     """
-    needed_symbols = collect_computed_symbols(graph) | collect_shape_symbols(graph.inputs.values())
+    needed_symbols = collect_node_symbols(graph) | collect_shape_symbols(graph.inputs.values())
     candidates = {
         n: Value(full_graph.input_facts[n].type) for n in input_names if n not in graph.inputs
     }
@@ -100,9 +100,9 @@ def _find_length_inputs(
 ) -> list[str]:
     """Return the candidates that determine `needed_symbols` missing from `present_inputs`."""
     length_inputs: list[str] = []
-    known_symbols = find_determined_symbols(present_inputs, length_equations)
+    known_symbols = find_inferable_symbols(present_inputs, length_equations)
     for name, value in candidates.items():
-        determined = find_determined_symbols([*present_inputs, value], length_equations)
+        determined = find_inferable_symbols([*present_inputs, value], length_equations)
         # inputs that determine no further symbolic dimension are not added
         if (determined - known_symbols) & needed_symbols:
             present_inputs, known_symbols = [*present_inputs, value], determined
@@ -110,14 +110,14 @@ def _find_length_inputs(
     return length_inputs
 
 
-def collect_computed_symbols(graph: Graph) -> set[str]:
+def collect_node_symbols(graph: Graph) -> set[str]:
     """Return the symbols in result shapes and attributes of all nodes, including loop bodies."""
     symbols = set[str]()
     for node, results in graph.nodes:
         symbols |= collect_shape_symbols(results)
         symbols.update(*(length.symbols() for length in node.op.iterate_attribute_dims()))
         for value in node.op.get_attributes().values():
-            symbols |= collect_computed_symbols(value) if isinstance(value, Graph) else set()
+            symbols |= collect_node_symbols(value) if isinstance(value, Graph) else set()
     return symbols
 
 
@@ -138,7 +138,7 @@ class FoldedBatchAxis:
     batch: Dim
     elements_per_sequence: Dim
 
-    def split_batch_axis_of_type(self, type: Type) -> Type:
+    def split_type_axis(self, type: Type) -> Type:
         """Split the folded axis of a type into a batch axis and an element axis."""
         leading_shape, trailing_shape = type.shape[: self.axis], type.shape[self.axis + 1 :]
         return Type(
@@ -149,7 +149,7 @@ class FoldedBatchAxis:
         """Return the index of another axis after the folded axis has been split."""
         return axis + (axis > self.axis)
 
-    def merge_batch_axes(self, b: GraphBuilder, value: Value) -> Value:
+    def fold_batch_axis(self, b: GraphBuilder, value: Value) -> Value:
         """Fold the batch axis and the element axis of a graph input into one axis."""
         return b.add_op(ops.Merge(self.axis, 2), value)
 

@@ -143,7 +143,7 @@ class _ClosedBody:
         """Map the values of the (open) body of `loop` to values of its closed body."""
         op, open_body = loop.op, loop.body
         closed_values = {v: v for v in loop.body_inputs}
-        captures = op.map_captures(loop.node.args).items()
+        captures = op.map_captured_inputs(loop.node.args).items()
         closed_values |= {outer: inner for inner, outer in captures if outer is not None}
         for (_, open_results), (_, closed_results) in zip(
             open_body.nodes, op.body.nodes, strict=True
@@ -171,7 +171,7 @@ class _ClosedBody:
         return results
 
 
-def build_loop_step(
+def build_loop_decode_step(
     outer: "StepGraphBuilder",
     inner: "StepGraphBuilder",
     loop: NonTimeAxisLoop,
@@ -191,7 +191,7 @@ def build_loop_step(
         if body_node in inner.plan.live_nodes:
             inner.build_node(body_node, body_results)
     body = _finish_body(
-        inner, loop, loop.get_output_positions(results, outer.plan.needs), len(args.scanned)
+        inner, loop, loop.count_output_positions(results, outer.plan.needs), len(args.scanned)
     )
     body_states = inner.states.states
     # A body value has one state per iteration. A tensor of the outer graph stacks these states

@@ -113,7 +113,7 @@ class PositionDemandContext:
         """Return the number of prefix positions of a time axis of a value."""
         return self.get_axis_layout(value, axis).prefix_length
 
-    def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
+    def is_computed_from_state(self, node: Node, results: NodeResults) -> bool:
         """Return True if a decode step computes a node from a state of the previous step, such as a
         cumulative sum or a loop along the time axis. Other nodes read all positions that they need.
         """
@@ -182,7 +182,7 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
     types = [a.type if a else None for a in node.args]
     widths: dict[str, int] = {}
     operands: list[AxisNames] = []
-    for n, (term, arg) in enumerate(rule.pair_operands(types)):
+    for n, (term, arg) in enumerate(rule.match_operands_to_terms(types)):
         marks = (
             assign_operand_axes(term, arg.rank, node.op.get_first_variadic_group_rank(), n)
             if arg
@@ -238,7 +238,7 @@ def compute_op_demand(
     for axes in operand_names:
         for name in axes.values():
             positions.setdefault(name, NEWEST_ONLY)
-    resumes = context.resumes_from_state(node, results)
+    resumes = context.is_computed_from_state(node, results)
     # Each dependence adds its range to the demand on the results, not to the demand of another
     # dependence.
     result_positions = dict(positions)

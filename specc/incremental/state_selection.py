@@ -43,7 +43,7 @@ from typing import Generic, TypeVar
 
 from specc.analysis.time_dependence_and_unsupported_loops import TimeDataflow
 from specc.incremental.demand_propagation import (
-    collect_step_nodes,
+    collect_decode_step_nodes,
     compute_position_demand,
     is_fixed_prefix_slice,
 )
@@ -291,7 +291,7 @@ def _find_recompute_sources(
     return list(sources)
 
 
-def select_encoder_values(
+def select_encoder_outputs(
     graph: Graph, flow: TimeDataflow, used_values: Iterable[Value]
 ) -> list[Value]:
     """Return the time-independent values that the encoder graph passes to the step, so that the
@@ -303,7 +303,7 @@ def select_encoder_values(
     # if an input and a derived value have the same cost, pass the input
     choices = {v: CacheCandidate[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
     sinks = list(dict.fromkeys(used_values))
-    live_nodes = collect_step_nodes(sinks, flow)
+    live_nodes = collect_decode_step_nodes(sinks, flow)
     for node, results in graph.nodes:
         if node in live_nodes and (
             is_fixed_prefix_slice(node, flow) or reachable_values & {*node.args}

@@ -62,19 +62,19 @@ from specc.incremental.graph_boundary import (
     find_folded_batch_axis,
     remove_unused_inputs,
 )
-from specc.incremental.loop_step_graph import build_loop_step
+from specc.incremental.loop_step_graph import build_loop_decode_step
 from specc.incremental.position_demand import NEWEST_ONLY, PositionDemand, get_stateful_operand
-from specc.incremental.state_selection import select_encoder_values
+from specc.incremental.state_selection import select_encoder_outputs
 from specc.incremental.step_plan import (
     OutputPositions,
     PartialStepGraph,
     StepPlan,
     make_unused_name,
-    resize_type,
+    replace_axis_sizes,
 )
 from specc.incremental.step_states import (
     StateNameGenerator,
-    StepStates,
+    StepStateBuilder,
     add_position_ids,
     map_state_operands,
     select_first_position,
@@ -127,7 +127,7 @@ class StepGraphBuilder:
             plan.graph, plan.flow.inlined_loop_bodies
         )
         self.draft = PartialStepGraph(plan)
-        self.states = StepStates(draft=self.draft, names=self.names)
+        self.states = StepStateBuilder(draft=self.draft, names=self.names)
         self.loop_invariant_inputs: dict[str, Value] = {}
 
     def build_graph(self) -> Graph:
@@ -157,15 +157,15 @@ class StepGraphBuilder:
             draft.new_values[value] = draft.builder.add_parameter(plan.graph.parameter_facts[name])
         input_facts = {v: facts[n] for n, v in plan.graph.inputs.items()}
         used_values = _iterate_constant_operands(plan)
-        for value in select_encoder_values(plan.graph, plan.flow, used_values):
+        for value in select_encoder_outputs(plan.graph, plan.flow, used_values):
             name = self.names.make_value_name(value)
             self.loop_invariant_inputs[name] = value
             # An input of the spec keeps its type, so its folded batch axis is not split.
             batch_size = None if value in input_facts else plan.batch_size
             folded = find_folded_batch_axis(value.type, batch_size)
-            type = folded.split_batch_axis_of_type(value.type) if folded else value.type
+            type = folded.split_type_axis(value.type) if folded else value.type
             new_value = draft.builder.add_input(name, input_facts.get(value, Input(type)))
-            new_value = folded.merge_batch_axes(draft.builder, new_value) if folded else new_value
+            new_value = folded.fold_batch_axis(draft.builder, new_value) if folded else new_value
             draft.new_values[value] = new_value
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
@@ -176,7 +176,7 @@ class StepGraphBuilder:
         time_axes = plan.find_time_axes(value)
         need = inf if name in plan.full_inputs else 0.0
         lengths = {a: plan.count_positions(need, plan.get_axis_layout(value, a)) for a in time_axes}
-        type = resize_type(value.type, lengths)
+        type = replace_axis_sizes(value.type, lengths)
         new_facts = Input(type, facts.padding_side, facts.upper_bound, facts.span)
         new_input = draft.builder.add_input(name, new_facts)
         if name == plan.time_axis_input and value in plan.cached_values:
@@ -210,7 +210,7 @@ class StepGraphBuilder:
         """Build a node for the needed positions. Slice its results, or append them to caches."""
         plan = self.plan
         demand = compute_node_demand(plan, node, results, plan.needs)
-        build = self._resume_op if plan.resumes_from_state(node, results) else self._copy_op
+        build = self._resume_op if plan.is_computed_from_state(node, results) else self._copy_op
         new_results = build(node, results, demand)
         for axes, value, new_value in zip(demand.result_axes, results, new_results, strict=True):
             # Only the new positions of a cached value are computed; earlier positions are a state.
@@ -229,8 +229,8 @@ class StepGraphBuilder:
             return counted
         if node in self.plan.flow.inlined_loop_bodies:
             loop = NonTimeAxisLoop.from_node(self.plan, node)
-            body_builder = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
-            return build_loop_step(self, body_builder, loop, demand, results)
+            body_builder = StepGraphBuilder(self.plan.make_loop_body_plan(loop.body), self.names)
+            return build_loop_decode_step(self, body_builder, loop, demand, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"
         op = resize_op(self.plan, node, results, demand)
         return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
@@ -259,7 +259,7 @@ class StepGraphBuilder:
 
 
 def _build_counted_op(
-    states: StepStates, node: Node, results: NodeResults, demand: PositionDemand
+    states: StepStateBuilder, node: Node, results: NodeResults, demand: PositionDemand
 ) -> NodeResults | None:
     """Build an op that counts, adds or removes positions or selects keys, or return None."""
     match node.op:

@@ -28,7 +28,7 @@ from typing import Literal
 
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxisLayout, is_first_position_slice
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.incremental.demand_propagation import collect_step_nodes, compute_position_demand
+from specc.incremental.demand_propagation import collect_decode_step_nodes, compute_position_demand
 from specc.incremental.position_demand import (
     NEWEST_ONLY,
     PositionDemand,
@@ -125,12 +125,12 @@ class StepPlan(PositionDemandContext):
             past_chunk_count=past_chunk_count,
             new_chunk_count=new_chunk_count,
             batch_size=shape[0] if len(shape) > 1 else None,
-            live_nodes=collect_step_nodes(requested, flow),
+            live_nodes=collect_decode_step_nodes(requested, flow),
         )
 
-    def make_body_plan(self, body: Graph) -> "StepPlan":
+    def make_loop_body_plan(self, body: Graph) -> "StepPlan":
         """Return the plan of a step for the body of a loop."""
-        live_nodes = collect_step_nodes(body.outputs.values(), self.flow)
+        live_nodes = collect_decode_step_nodes(body.outputs.values(), self.flow)
         return replace(self, graph=body, outputs={}, live_nodes=live_nodes)
 
     def count_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
@@ -258,7 +258,7 @@ def _count_cached_first_positions(context: PositionDemandContext) -> float:
     """Return 1 if the first position of any value is cached, otherwise 0."""
     nodes = iterate_nodes_and_loop_bodies(context.graph, context.flow)
     slices = ((n, r) for n, r in nodes if is_first_position_slice(n, context.flow.time_axis))
-    return float(any(context.resumes_from_state(node, results) for node, results in slices))
+    return float(any(context.is_computed_from_state(node, results) for node, results in slices))
 
 
 def _is_length_known(
@@ -370,6 +370,6 @@ class PartialStepGraph:
         return output
 
 
-def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
+def replace_axis_sizes(type: Type, lengths: Mapping[int, Dim]) -> Type:
     """Return `type` with the axis sizes `lengths`, by axis."""
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))

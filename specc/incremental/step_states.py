@@ -19,7 +19,7 @@ from specc.analysis.value_ranges import is_zero_everywhere
 from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis, split_folded_batch_axis
 from specc.incremental.position_demand import PositionDemand, get_stateful_operand
-from specc.incremental.step_plan import PartialStepGraph, StepPlan, resize_type
+from specc.incremental.step_plan import PartialStepGraph, StepPlan, replace_axis_sizes
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, NodeResults, Value
@@ -93,14 +93,14 @@ class StateNameGenerator:
         """Return the name of a loop-carried value."""
         scope = (
             _get_last_scope(self.node_origins, node)
-            or f"{node.op.name}.{self.get_loop_number(node)}"
+            or f"{node.op.name}.{self.get_loop_index(node)}"
         )
         word = "state"
         if isinstance(node.op, ops.Lstm) and result.index == node.op.cell_result:
             word = "cell"
         return self._make_unique(f"{scope}.{word}")
 
-    def get_loop_number(self, node: Node) -> int:
+    def get_loop_index(self, node: Node) -> int:
         """Return the index of a loop in graph order."""
         return self.loop_numbers.get(node, 0)
 
@@ -130,7 +130,7 @@ def _get_last_scope(node_origins: Mapping[Node, NodeOrigin], node: Node) -> str:
 
 
 @dataclass(kw_only=True)
-class StepStates:
+class StepStateBuilder:
     """The states of a step, in graph order.
 
     `initial_values` maps outputs of the encoder graph to initial values; `next_values` maps outputs
@@ -162,7 +162,7 @@ class StepStates:
         count = self._get_past_chunk_count()
         if rate != 1:
             count = b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(rate, "i64")))
-        return add_length_to_count(b, count, offset)
+        return add_axis_size_to_count(b, count, offset)
 
     def _get_past_chunk_count(self) -> Value:
         """Return the number of earlier chunks, which is a decode state."""
@@ -176,7 +176,7 @@ class StepStates:
         """Build the next number of earlier chunks, if this number is a state."""
         if self.past_chunk_count is not None:
             new = self.draft.plan.new_chunk_count
-            self.next_values["next.rows"] = add_length_to_count(
+            self.next_values["next.rows"] = add_axis_size_to_count(
                 self.draft.builder, self.past_chunk_count, new
             )
 
@@ -195,7 +195,9 @@ class StepStates:
         initial = "" if layout.prefix_length == 0 else f"first.{name}"
         if initial:
             self.initial_values[initial] = InitialStateValue(value, axis, max_positions)
-        type = resize_type(value.type, {axis: plan.count_past_positions(max_positions, layout)})
+        type = replace_axis_sizes(
+            value.type, {axis: plan.count_past_positions(max_positions, layout)}
+        )
         state = replace(
             self.make_fixed_size_state(name, type, initial, layer),
             time_axis=axis,
@@ -225,7 +227,7 @@ class StepStates:
             initial_output = f"first.{name}"
             self.initial_values[initial_output] = InitialStateValue(initial)
         state = self.make_fixed_size_state(
-            name, result.type, initial_output, self.names.get_loop_number(node)
+            name, result.type, initial_output, self.names.get_loop_index(node)
         )
         return state, self.add_state_input(state)
 
@@ -263,11 +265,11 @@ class StepStates:
         folded = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
         if folded is not None:
             time_axis = None if state.time_axis is None else folded.shift_axis(state.time_axis)
-            type = folded.split_batch_axis_of_type(state.type)
+            type = folded.split_type_axis(state.type)
             state = replace(state, type=type, batch_axis=folded.axis, time_axis=time_axis)
         self.states.append(state)
         state_input = self.draft.builder.add_input(state.name, Input(state.type))
-        return folded.merge_batch_axes(self.draft.builder, state_input) if folded else state_input
+        return folded.fold_batch_axis(self.draft.builder, state_input) if folded else state_input
 
     def next_states(self) -> Mapping[str, Value]:
         """Return the updated value of each state, by output name."""
@@ -278,13 +280,13 @@ class StepStates:
         }
 
 
-def add_length_to_count(b: GraphBuilder, count: Value, length: Dim) -> Value:
+def add_axis_size_to_count(b: GraphBuilder, count: Value, length: Dim) -> Value:
     """Add an axis size to a count."""
     return b.add_op(ops.Arith("add"), count, b.add_op(ops.Size(length)))
 
 
 def select_first_position(
-    states: StepStates, node: Node, result: Value, new_positions: Value
+    states: StepStateBuilder, node: Node, result: Value, new_positions: Value
 ) -> NodeResults:
     """Build a slice or index op of the first position, which is read from the state, or from
     `new_positions` in the first step. The first position is the next state.
@@ -293,7 +295,7 @@ def select_first_position(
     x, axis = get_stateful_operand(node)
     layout = draft.plan.get_axis_layout(x, axis)
     name = states.names.make_value_name(result)
-    type = resize_type(
+    type = replace_axis_sizes(
         new_positions.type,
         {axis: draft.plan.count_past_positions(1, replace(layout, prefix_length=zero))},
     )
@@ -309,7 +311,7 @@ def select_first_position(
 
 
 def add_position_ids(
-    states: StepStates, node: Node, result: Value, demand: PositionDemand
+    states: StepStateBuilder, node: Node, result: Value, demand: PositionDemand
 ) -> NodeResults:
     """Build the needed position ids, which start at 0 if the step has all earlier positions."""
     draft, plan = states.draft, states.draft.plan
@@ -324,7 +326,7 @@ def add_position_ids(
 
 def map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:
     """Map each initial-state operand of a stateful op to the result with the next state."""
-    if not plan.resumes_from_state(node, results):
+    if not plan.is_computed_from_state(node, results):
         return {}
     if isinstance(node.op, ops.Scan):
         first = node.op.first_body_operand_index + node.op.scanned_count

@@ -180,7 +180,7 @@ class OutputDirectory:
         temporary = self._reserve_name()
         digest, size, progress = hashlib.sha256(), 0, WRITE_PROGRESS.get()
         try:
-            fd = os.open(temporary, platform_and_signals.get_create_flags(), 0o666)
+            fd = os.open(temporary, platform_and_signals.get_file_create_flags(), 0o666)
             try:
                 for chunk in chunks:
                     digest.update(chunk)
@@ -189,7 +189,7 @@ class OutputDirectory:
                     if progress is not None:
                         progress.add_written_bytes(memoryview(chunk).nbytes)
                 if existing_mode is not None:
-                    platform_and_signals.copy_file_mode(fd, stat.S_IMODE(existing_mode) & 0o777)
+                    platform_and_signals.set_file_mode(fd, stat.S_IMODE(existing_mode) & 0o777)
                 os.fsync(fd)
             except BaseException:
                 with suppress(OSError):
@@ -203,7 +203,7 @@ class OutputDirectory:
     def _reserve_name(self) -> Path:
         """Return the path of a new temporary file, registered for removal before it exists."""
         number = next(_FILE_COUNTER)
-        while os.path.lexists(path := self.path / f".{get_temporary_prefix()}{number}"):
+        while os.path.lexists(path := self.path / f".{get_temporary_file_prefix()}{number}"):
             number = next(_FILE_COUNTER)
         self._temporary_files.append(path)
         return path
@@ -328,7 +328,7 @@ def _remove_stale_files(directory: Path) -> None:
     for name in names:
         if name.startswith("."):
             with suppress(OSError):  # another process has removed the file
-                if is_stale_file_name(name, os.lstat(directory / name).st_mtime):
+                if is_stale_temporary_file(name, os.lstat(directory / name).st_mtime):
                     _unlink_quietly(directory / name)
 
 
@@ -356,12 +356,12 @@ def _read_file_or_link(path: str) -> str:
         return file.read()
 
 
-def get_temporary_prefix() -> str:
+def get_temporary_file_prefix() -> str:
     """Return the prefix of this process's temporary file names, after the leading dot."""
     return f"specc-{get_pid_namespace_id()}-{os.getpid()}-"
 
 
-def is_stale_file_name(name: str, written_time: float) -> bool:
+def is_stale_temporary_file(name: str, written_time: float) -> bool:
     """Return True if a temporary file, written at `written_time`, has no running process."""
     match = _TEMPORARY_NAME.fullmatch(name)
     if match is None or platform_and_signals.is_process_alive(int(match[2])):
@@ -380,7 +380,7 @@ def create_temporary_directory() -> Iterator[Path]:
             for entry in entries:
                 if entry.name.startswith("specc-") and _is_stale_directory(entry):
                     shutil.rmtree(entry.path, ignore_errors=True)
-        temporary = tempfile.TemporaryDirectory(prefix=get_temporary_prefix())
+        temporary = tempfile.TemporaryDirectory(prefix=get_temporary_file_prefix())
     except OSError as error:
         raise_os_error(error, Path(os.environ.get("TMPDIR", "/tmp")) / "specc")
     with temporary as directory:
@@ -393,6 +393,6 @@ def _is_stale_directory(entry: "os.DirEntry[str]") -> bool:
         status = entry.stat(follow_symlinks=False)
         # on systems without user ids, each user has a separate temporary directory
         is_own = "getuid" not in vars(os) or status.st_uid == os.getuid()
-        is_stale = is_stale_file_name(entry.name, status.st_mtime)
+        is_stale = is_stale_temporary_file(entry.name, status.st_mtime)
         return is_own and is_stale and entry.is_dir(follow_symlinks=False)
     return False

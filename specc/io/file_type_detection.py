@@ -67,7 +67,7 @@ def is_gguf_path(path: str | Path) -> bool:
     return Path(path).suffix.lower() == ".gguf"
 
 
-def identify_other_file_format(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
+def identify_file_format(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
     """Identify a file of another format by its first bytes. Return a description of the format and
     a suggested fix, or None if the format is unknown.
     """

@@ -86,15 +86,15 @@ def to_json_value(value: object) -> Json:
     return _record_to_json(value)
 
 
-def replace_non_finite(value: object) -> object:
+def replace_non_finite_numbers(value: object) -> object:
     """Return a copy of a value in which `inf`, `-inf` and `nan` are replaced by strings."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
         case Mapping():
-            return {str(k): replace_non_finite(v) for k, v in value.items()}
+            return {str(k): replace_non_finite_numbers(v) for k, v in value.items()}
         case list() | tuple():
-            return [replace_non_finite(v) for v in value]
+            return [replace_non_finite_numbers(v) for v in value]
     return value
 
 

@@ -22,7 +22,7 @@ FORCE_HELP = "overwrite existing files that specc did not write; input files are
 
 
 @dataclass(frozen=True, slots=True)
-class OutputKind:
+class OutputFileType:
     """A type of output: its description and suffixes, and a test for files written by specc."""
 
     description: str
@@ -32,27 +32,29 @@ class OutputKind:
     """The help text for an output path that is a directory."""
 
 
-MODEL_OUTPUT = OutputKind(
+MODEL_OUTPUT = OutputFileType(
     "an ONNX model",
     (".onnx",),
     file_type_detection.is_specc_model,
     "or write a package: `--graphs all` for a generative model, else `--graphs score`",
 )
-IMAGE_OUTPUT = OutputKind("an image", (".png",), file_type_detection.is_specc_png)
-ATTENTION_PLOT_OUTPUT = OutputKind(
+IMAGE_OUTPUT = OutputFileType("an image", (".png",), file_type_detection.is_specc_png)
+ATTENTION_PLOT_OUTPUT = OutputFileType(
     "an attention plot", (".svg", ".html", ".png"), file_type_detection.is_specc_drawing
 )
-DRAWING_OUTPUT = OutputKind("a drawing", (".svg",), file_type_detection.is_specc_drawing)
-HTML_OUTPUT = OutputKind("a page", (".html",), file_type_detection.is_specc_drawing)
-ARRAYS_OUTPUT = OutputKind("arrays", (".npz",), file_type_detection.is_specc_npz)
-WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_type_detection.is_specc_safetensors)
-SPEC_OUTPUT = OutputKind("a spec", (".specc", ".yaml", ".yml"))
-NEW_SPEC_OUTPUT = OutputKind("a spec", (".yaml", ".specc", ".yml"))
-TRAINED_WEIGHTS_OUTPUT = OutputKind(
+DRAWING_OUTPUT = OutputFileType("a drawing", (".svg",), file_type_detection.is_specc_drawing)
+HTML_OUTPUT = OutputFileType("a page", (".html",), file_type_detection.is_specc_drawing)
+ARRAYS_OUTPUT = OutputFileType("arrays", (".npz",), file_type_detection.is_specc_npz)
+WEIGHTS_OUTPUT = OutputFileType(
+    "weights", (".safetensors",), file_type_detection.is_specc_safetensors
+)
+SPEC_OUTPUT = OutputFileType("a spec", (".specc", ".yaml", ".yml"))
+NEW_SPEC_OUTPUT = OutputFileType("a spec", (".yaml", ".specc", ".yml"))
+TRAINED_WEIGHTS_OUTPUT = OutputFileType(
     "weights", (".safetensors",), file_type_detection.is_specc_safetensors
 )
 """Outputs that are positional arguments: a new spec on the command line, weights in Python."""
-VOCABULARY_OUTPUT = OutputKind("a vocabulary", (".vocab",))
+VOCABULARY_OUTPUT = OutputFileType("a vocabulary", (".vocab",))
 _KINDS_WITHOUT_OPTION = (
     *(IMAGE_OUTPUT, ATTENTION_PLOT_OUTPUT, DRAWING_OUTPUT, HTML_OUTPUT),
     *(NEW_SPEC_OUTPUT, TRAINED_WEIGHTS_OUTPUT),
@@ -62,7 +64,7 @@ _KINDS_WITHOUT_OPTION = (
 
 def resolve_output_path(
     path: str | Path,
-    kind: OutputKind,
+    kind: OutputFileType,
     *,
     inputs: Iterable[str | Path] = (),
     force: bool = False,
@@ -74,9 +76,9 @@ def resolve_output_path(
     """
     if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
         # the path has a trailing slash, which `Path` would drop
-        raise_not_a_file(Path(path), "the name of a directory")
+        raise_file_type_error(Path(path), "the name of a directory")
     path = normalize_output_path(path)
-    reject_unportable_name(path)
+    reject_unportable_file_name(path)
     reject_input_overwrite(path, inputs)
     target = resolve_output_link(path)
     if path.suffix.lower() not in kind.suffixes:
@@ -94,7 +96,7 @@ def resolve_output_path(
             ],
         )
     if not force and not _is_replaceable(target, kind, content):
-        raise_would_overwrite(
+        raise_overwrite_error(
             path,
             f"the file is not {kind.description} written by specc",
             "pass --force to overwrite it, or use another name",
@@ -102,7 +104,7 @@ def resolve_output_path(
     return target
 
 
-def _explain_suffix(path: Path, kind: OutputKind) -> str:
+def _explain_suffix(path: Path, kind: OutputFileType) -> str:
     """Return the reason why the suggested suffix is preferable."""
     if path.suffix.lower() == ".pdf" and ".svg" in kind.suffixes:
         return ", which is a vector format; browsers print it as PDF"
@@ -116,7 +118,7 @@ WINDOWS_DEVICE_NAMES = frozenset(
 """Names of Windows devices, which are reserved with and without suffix."""
 
 
-def explain_unportable_name(name: str) -> str:
+def explain_unportable_file_name(name: str) -> str:
     """Return the reason why a file name is not portable, or "" if it is portable."""
     stem = name.partition(".")[0].rstrip(" ").casefold()
     if stem in WINDOWS_DEVICE_NAMES:
@@ -126,9 +128,9 @@ def explain_unportable_name(name: str) -> str:
     return ""
 
 
-def reject_unportable_name(path: Path) -> None:
+def reject_unportable_file_name(path: Path) -> None:
     """Raise E0958 if a file name is invalid on some operating systems."""
-    if reason := explain_unportable_name(path.name):
+    if reason := explain_unportable_file_name(path.name):
         raise_error(
             "E0958",
             f"`{escape_text(path.name)[:60]}` is not a portable file name",
@@ -159,7 +161,7 @@ def normalize_output_path(path: str | Path) -> Path:
     return normalized
 
 
-def raise_would_overwrite(path: Path, reason: str, fix: str) -> NoReturn:
+def raise_overwrite_error(path: Path, reason: str, fix: str) -> NoReturn:
     """Raise E0833 because another program wrote the existing file."""
     raise_error(
         "E0833",
@@ -203,7 +205,7 @@ def resolve_output_link(path: Path) -> Path:
         target = Path(os.path.realpath(path, strict=True))
         mode = os.stat(target).st_mode
     except OSError:
-        raise_not_a_file(path, "a broken link")
+        raise_file_type_error(path, "a broken link")
     check_regular_file(path, mode, "a link to ")
     return target
 
@@ -214,16 +216,16 @@ def check_regular_file(path: Path, mode: int, prefix: str = "") -> None:
     """
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link"}
-        raise_not_a_file(path, prefix + kinds.get(stat.S_IFMT(mode), "a device or a pipe"))
+        raise_file_type_error(path, prefix + kinds.get(stat.S_IFMT(mode), "a device or a pipe"))
 
 
-def raise_not_a_file(path: Path, file_kind: str) -> NoReturn:
+def raise_file_type_error(path: Path, file_kind: str) -> NoReturn:
     """Raise E0811 because a path is not a regular file."""
     title = f"the output `{escape_text(path)}` is {file_kind}"
     raise_error("E0811", title, notes=["nothing was written"], helps=["use the name of a file"])
 
 
-def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
+def _is_replaceable(path: Path, kind: OutputFileType, content: bytes) -> bool:
     """Return True if a file is missing, is empty, equals `content`, or was written by specc."""
     try:
         size = os.stat(path).st_size

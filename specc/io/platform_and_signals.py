@@ -18,14 +18,14 @@ def _get_open_flag(name: str) -> int:
     return int(vars(os).get(name, 0))
 
 
-def get_read_flags() -> int:
+def get_file_read_flags() -> int:
     """Return the open flags for reading: binary, and non-blocking in case the path is a pipe."""
     flags = os.O_RDONLY | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
     # O_NONBLOCK has no effect on regular files
     return flags | _get_open_flag("O_NONBLOCK")
 
 
-def get_create_flags() -> int:
+def get_file_create_flags() -> int:
     """Return the open flags for a new file: exclusive, and without following symbolic links."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     return flags | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
@@ -53,7 +53,7 @@ def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
     return len(data)
 
 
-def copy_file_mode(fd: int, mode: int) -> None:
+def set_file_mode(fd: int, mode: int) -> None:
     """Set the mode of an open file on platforms that support file modes."""
     if "fchmod" in vars(os):
         with suppress(OSError):  # the file system does not support modes
@@ -172,7 +172,7 @@ def install_termination_handlers() -> None:
         signal.signal(signal.SIGINT, _raise_interrupted)
 
 
-def get_pending_termination() -> KeyboardInterrupt | None:
+def get_termination_exception() -> KeyboardInterrupt | None:
     """Return an exception for the last received signal, or None if no signal was received."""
     if not RECEIVED_SIGNALS:
         return None

@@ -14,7 +14,7 @@ from typing import NoReturn, Self
 
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.io.platform_and_signals import get_read_flags
+from specc.io.platform_and_signals import get_file_read_flags
 
 
 class Closeable(ABC):
@@ -78,8 +78,9 @@ def has_lone_surrogate(text: str) -> bool:
 def open_regular_file(path: str | os.PathLike[str]) -> int:
     """Open a regular file and return its descriptor. Raise UnreadableFileError on failure."""
     try:
-        # `get_read_flags` includes O_NONBLOCK, so opening a FIFO without a writer does not block
-        fd = os.open(path, get_read_flags())
+        # `get_file_read_flags` includes O_NONBLOCK, so opening a FIFO without a writer does not
+        # block
+        fd = os.open(path, get_file_read_flags())
     except FileNotFoundError as error:
         if os.path.islink(path):
             # broken symbolic links occur in a hub cache after its blobs were deleted
@@ -133,7 +134,7 @@ def resolve_links(path: Path) -> Path:
         raise UnreadableFileError(describe_os_error(error)) from None
 
 
-def is_path_inside_directory(path: str) -> bool:
+def is_safe_relative_path(path: str) -> bool:
     """Return True if a path with `/` separators is portable and does not leave its directory."""
     parts = path.split("/")
     # On Windows, drives and alternate data streams contain a colon, and paths contain backslashes.

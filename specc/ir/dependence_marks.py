@@ -129,7 +129,7 @@ def iterate_op_dependences(
     signature = op.get_signature()
     operand_marks: list[AxisMarks] = [
         assign_operand_axes(term, arg.rank, op.get_first_variadic_group_rank(), n) if arg else ()
-        for n, (term, arg) in enumerate(signature.pair_operands(args))
+        for n, (term, arg) in enumerate(signature.match_operands_to_terms(args))
     ]
     # the operands determine how many result axes a variadic group covers
     variadic_axes = [

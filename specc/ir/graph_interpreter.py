@@ -107,7 +107,7 @@ def _check_no_input_missing(
             raise_error("E0910", f"missing model input `{name}`", helps=[f"pass {names}"])
 
 
-def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
+def check_input_dtype(graph: Graph, name: str, kind: str, dtype: object) -> None:
     """Raise E0910 if `graph` has no input `name`, and E0907 if the input does not accept elements
     of the kind `kind` (`f`, `i` or `b`). `dtype` is the element type in the message.
     """
@@ -205,7 +205,7 @@ def get_last_index(length: int) -> int:
     return length - 1
 
 
-def evaluate_split_shape(
+def compute_split_result_shape(
     op: ops.Split, shape: Sequence[int], lengths: Mapping[str, int]
 ) -> list[int]:
     """Return the output shape of a split. Raise E0912 if the sizes do not match the axis."""
@@ -218,7 +218,7 @@ def evaluate_split_shape(
     return [*shape[: op.axis], *sizes, *shape[op.axis + 1 :]]
 
 
-def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
+def compute_merge_result_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
     """Return the output shape of an op that merges adjacent axes."""
     end = op.axis + op.count
     return [*shape[: op.axis], prod(shape[op.axis : end]), *shape[end:]]
@@ -248,7 +248,7 @@ def resolve_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
     return k
 
 
-def resolve_slice_range(
+def resolve_strided_slice_range(
     op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
 ) -> tuple[int, int, int]:
     """Return (start, stop, step) of a strided slice. Raise E0912 for a slice out of range."""
@@ -276,7 +276,7 @@ def evaluate_pad_amounts(op: ops.Pad, length: int, lengths: Mapping[str, int]) -
     return before, after
 
 
-def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
+def count_image_patches(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
     """Return the number of patches along height and width. Raise E0912 if an image size is not
     divisible by the patch size.
     """
@@ -294,13 +294,13 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
     """Return the number of windows along each axis. Raise E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
         if op.compute_length_slack(Dim.from_value(size), n).is_negative:
-            raise_axis_too_short_error(
+            raise_short_axis_error(
                 size, op.get_window_extent(n) + 1 - op.padding_before[n] - op.end_padding[n]
             )
     return [op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)]
 
 
-def count_conv_transpose_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
+def compute_conv_transpose_sizes(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
     """Return the output sizes of a transposed convolution. Raise E0912 for a negative size."""
     counts = [
         op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)
@@ -311,11 +311,11 @@ def count_conv_transpose_positions(op: ops.ConvTranspose, sizes: Sequence[int]) 
     return counts
 
 
-def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
+def compute_downsampled_mask_size(op: ops.DownsamplePaddingMask, size: int) -> int:
     """Return the size of a downsampled padding mask. Raise E0912 if the mask is too short."""
     count = op.compute_length(Dim.from_value(size)).evaluate({})
     if count < min(size, 1):
-        raise_axis_too_short_error(size, op.lag + 1)
+        raise_short_axis_error(size, op.lag + 1)
     return count
 
 
@@ -336,7 +336,7 @@ def count_window_elements(
     return element_counts
 
 
-def raise_axis_too_short_error(length: int, min_length: int) -> NoReturn:
+def raise_short_axis_error(length: int, min_length: int) -> NoReturn:
     """Raise E0912 for an axis of `length` positions, which is shorter than a window."""
     raise_error(
         "E0912",

@@ -184,7 +184,7 @@ LengthSource: TypeAlias = AxisSource | Dim
 """The source of a symbol: an input axis, or an expression over symbols that have a source."""
 
 
-def find_symbol_sources(
+def find_symbolic_dim_sources(
     inputs: Mapping[str, Type],
     length_equations: Mapping[str, Dim] | None = None,
     known_symbols: Collection[str] = (),
@@ -238,7 +238,7 @@ because it contains a space.
 """
 
 
-def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> Graph:
+def build_input_defaults_graph(defaults: Graph, missing_names: Collection[str]) -> Graph:
     """Return a graph that computes the defaults of `missing_names` from the model's other inputs.
     If a default depends on another missing input, that input's default is inlined. An input with a
     circular default remains an input of the graph.
@@ -296,10 +296,10 @@ def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -
     used_ops = [node.op for node in collect_required_nodes([value])]
     if not all(op.is_elementwise or isinstance(op, ops.Constant) for op in used_ops):
         return None
-    return resolve_missing_inputs(defaults, (name,))
+    return build_input_defaults_graph(defaults, (name,))
 
 
-def find_circular_default(defaults: Graph) -> str:
+def find_circular_input_default(defaults: Graph) -> str:
     """Return the name of an input whose default depends on the input itself, or ""."""
     pending_names = set(defaults.outputs)
     while ready_names := {
@@ -314,7 +314,7 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
     has the name of its input. If the default of a padding mask is inlined, negative token ids at
     padded positions become 0.
     """
-    defaults = resolve_missing_inputs(defaults, defaults.outputs)
+    defaults = build_input_defaults_graph(defaults, defaults.outputs)
     builder = GraphBuilder()
     for name, facts in graph.input_facts.items():
         if name not in defaults.outputs:
@@ -332,7 +332,7 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
             _zero_padding_ids(builder, graph, new_values, graph.inputs[name])
     new_values |= {v: builder.parameters[n] for n, v in graph.parameters.items()}
     builder.copy_nodes(graph, new_values)
-    return builder.finish_copy(graph, new_values)
+    return builder.build_graph_copy(graph, new_values)
 
 
 def _zero_padding_ids(

@@ -64,7 +64,7 @@ def _iterate_input_errors(
             yield f"{input_kind} `{name}` is {value.type} and {types[name]}"
 
 
-def returns_dynamic_size(node: Node) -> bool:
+def is_dynamic_size_node(node: Node) -> bool:
     """Return True if a node returns a dynamic size, or the position ids of a dynamic axis."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
@@ -111,7 +111,7 @@ def _iterate_body_errors(body: Graph) -> Iterator[str]:
     """Yield the errors in the body of a loop or a mixture of experts."""
     if body.parameters:
         yield "the body of a loop has parameters"
-    if any(returns_dynamic_size(n) for n, _ in body.nodes):
+    if any(is_dynamic_size_node(n) for n, _ in body.nodes):
         yield (
             "the body of a loop computes position indices, which would restart at 0 if the loop "
             "processes only some of the positions"
@@ -134,7 +134,7 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         case ops.TopK(axis, k):
             return k, shape[axis] - k
         case ops.Pad(axis) as op:
-            return op.list_nonnegative_lengths(shape[axis])
+            return op.list_nonnegative_constraints(shape[axis])
         case ops.Resize(axis, sizes):
             return tuple(d - 1 for d in (*sizes, *shape[axis : axis + len(sizes)]))
         case ops.GridSample():

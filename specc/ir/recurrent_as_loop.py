@@ -15,7 +15,7 @@ RecurrentOp = ops.Rnn | ops.Gru | ops.Lstm
 CellCaptures = Mapping[str, Value]
 
 
-def expand_to_scan(
+def expand_recurrent_to_scan(
     b: GraphBuilder, op: RecurrentOp, args: NodeOperands, scope: str = ""
 ) -> tuple[Value, ...]:
     """Expand the recurrent op `op` with operands `args`: add the input projection, the initial
@@ -62,7 +62,7 @@ def _add_captures(b: GraphBuilder, op: RecurrentOp, args: NodeOperands, width: D
 
 
 @dataclass(frozen=True)
-class CellBuilder:
+class RecurrentCellBuilder:
     """A helper that adds the nodes of a recurrent cell to a graph builder."""
 
     b: GraphBuilder
@@ -93,14 +93,14 @@ def _build_body(
     position = inner.add_input("row", Input(remove_axis(sequence.type, 1)))
     carries = [inner.add_input(f"state {n}", Input(s.type)) for n, s in enumerate(initial_states)]
     captured = {name: inner.add_input(name, Input(v.type)) for name, v in captures.items()}
-    next_states = build_cell(CellBuilder(inner), op, position, carries, captured)
+    next_states = build_recurrent_cell(RecurrentCellBuilder(inner), op, position, carries, captured)
     return inner.build_graph(
         "step", {**{f"next {n}": s for n, s in enumerate(next_states)}, "out": next_states[0]}
     )
 
 
-def build_cell(
-    f: CellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
+def build_recurrent_cell(
+    f: RecurrentCellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
     """Return the next states for the input projection `input` and the captured weights `w`."""
     match op:
@@ -133,7 +133,7 @@ def _split_gru_weights(
 
 
 def build_gru_gates(
-    f: CellBuilder, op: ops.Gru, input: Value, h: Value, w: CellCaptures
+    f: RecurrentCellBuilder, op: ops.Gru, input: Value, h: Value, w: CellCaptures
 ) -> tuple[Value, Value]:
     """Return the update gate and the candidate state of a GRU for the hidden state `h`."""
     r_x, z_x, n_x = f.split_last_axis(input, 3)
@@ -151,7 +151,7 @@ def build_gru_gates(
 
 
 def _compute_lstm_cell(
-    f: CellBuilder, input: Value, states: Sequence[Value], w: CellCaptures
+    f: RecurrentCellBuilder, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
     """Return the next hidden and cell state of an LSTM, with optional peepholes and projection."""
     h, c = states

@@ -138,7 +138,7 @@ class AxisBindings:
         assert name not in self.dims, f"`{name}` is already bound by the operands"
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
-    def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
+    def bind_axis(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
         """Assign sizes to the axis `name`. Raise ShapeError if an earlier operand differs."""
         bound_dims, first_operand = self.dims.setdefault(name, (dims, operand))
         if bound_dims == dims:
@@ -230,7 +230,9 @@ class Signature:
         """Parse a signature such as `f[*s d~], f[d] -> f[*s d]`."""
         return _parse_signature(text)
 
-    def pair_operands(self, args: Sequence[Type | None]) -> list[tuple[SignatureTerm, Type | None]]:
+    def match_operands_to_terms(
+        self, args: Sequence[Type | None]
+    ) -> list[tuple[SignatureTerm, Type | None]]:
         """Pair each operand with its term in the signature. A repeated term is paired with all
         remaining operands. Raise ShapeError if the number of operands does not match.
         """
@@ -247,7 +249,7 @@ class Signature:
     def bind_axes(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
         """Bind axis names to the axes of operands. Raise ShapeError if operands do not match."""
         axes = AxisBindings()
-        for n, (term, arg) in enumerate(self.pair_operands(args)):
+        for n, (term, arg) in enumerate(self.match_operands_to_terms(args)):
             if arg is None:
                 if not term.is_optional:
                     raise ShapeError(f"operand {n + 1} is missing", (n,))
@@ -258,7 +260,7 @@ class Signature:
                 if mark.is_broadcastable:
                     axes.broadcastable.setdefault(mark.name, []).append((lengths, n))
                 else:
-                    axes.bind_name(mark.name, lengths, n)
+                    axes.bind_axis(mark.name, lengths, n)
         axes.broadcast_axes()
         return axes
 

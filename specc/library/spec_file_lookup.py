@@ -104,7 +104,7 @@ def disambiguate_spec_path(name: str) -> str:
     return os.path.join(".", name) if is_builtin_spec(name) else name
 
 
-def find_path_shadowed_by_builtin(spec: str) -> str:
+def find_shadowed_spec_path(spec: str) -> str:
     """Return the path, such as `./llama`, of a file with the name of a built-in spec, or ""."""
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return disambiguate_spec_path(spec)
@@ -113,7 +113,7 @@ def find_path_shadowed_by_builtin(spec: str) -> str:
 
 def format_shadowing_note(spec: str) -> str:
     """Return a note about a file or directory that has the same name as a built-in spec, or ""."""
-    path = find_path_shadowed_by_builtin(spec)
+    path = find_shadowed_spec_path(spec)
     return path and (
         f"`{spec}` is the built-in spec; write `{path}` for the file or directory with that name"
     )
@@ -335,7 +335,7 @@ class SpecLibrary:
         return self.load_module(resolved_path, path, span)
 
 
-def find_error_pages() -> dict[str, Path]:
+def find_error_doc_pages() -> dict[str, Path]:
     """Return the paths of the documentation pages by diagnostic code."""
     package_directory = Path(__file__).parents[1] / "_errors"
     directory = (

@@ -16,7 +16,7 @@ from typing import Any
 from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import build_module
-from specc.io.file_type_detection import identify_other_file_format
+from specc.io.file_type_detection import identify_file_format
 from specc.io.safe_read import UnreadableFileError, open_regular_file, suggest_similar_path
 from specc.syntax import ast
 from specc.syntax.ast import FIELD_NAMES, NODE_CLASSES
@@ -45,7 +45,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
             f"the spec file `{display_name}` cannot be read: {error.strerror or error}",
             span,
         )
-    if foreign := identify_other_file_format(data[:256]):
+    if foreign := identify_file_format(data[:256]):
         title = f"`{display_name}` is {foreign[0]}, not a spec"
         raise_error("E0222", title, span, helps=[foreign[1]])
     return decode_spec(data, display_name)
@@ -125,7 +125,9 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
             source = self._sources[name]
             entry = self._trees.get(name)
             file = (
-                tree_from_json(json.loads(entry["tree"]), source) if entry else parse_spec(source)
+                deserialize_syntax_tree(json.loads(entry["tree"]), source)
+                if entry
+                else parse_spec(source)
             )
             self.modules[name] = build_module(file, f"std/{name}", is_standard=True)
         return self.modules[name]
@@ -135,7 +137,7 @@ TREE_FORMAT_VERSION = 1
 CLASSES_BY_NAME = {c.__name__: c for c in NODE_CLASSES}
 
 
-def tree_to_json(file: ast.File) -> dict[str, Any]:
+def serialize_syntax_tree(file: ast.File) -> dict[str, Any]:
     """Convert a syntax tree to JSON data. `nodes[n]` is `[class, value, …]`, where each value is a
     string, a number, a bool, None, a child node `{"n": node}`, a span `{"s": [start, end]}` or a
     tuple `{"t": [value, …]}`.
@@ -153,7 +155,9 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if is_visited:
             node_numbers[id(node)] = len(nodes)
-            nodes.append([type(node).__name__, *(encode_field(v, node_numbers) for v in values)])
+            nodes.append(
+                [type(node).__name__, *(encode_node_field(v, node_numbers) for v in values)]
+            )
             continue
         # write child nodes before the parent node
         stack.append((node, True))
@@ -172,20 +176,22 @@ def _list_child_nodes(values: Iterable[object]) -> list[object]:
     return [part for part in parts if isinstance(part, NODE_CLASSES)]
 
 
-def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
+def encode_node_field(value: Any, node_numbers: dict[int, int]) -> Any:
     """Encode the value of a node field as JSON data."""
     if isinstance(value, NODE_CLASSES):
         return {"n": node_numbers[id(value)]}
     if isinstance(value, Span):
         return {"s": [value.start, value.end]}
     if isinstance(value, tuple):
-        return {"t": [encode_field(v, node_numbers) for v in value]}
+        return {"t": [encode_node_field(v, node_numbers) for v in value]}
     assert value is None or isinstance(value, str | int | bool)
     return value
 
 
-def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
-    """Rebuild a syntax tree from the JSON data of `tree_to_json`. `source` is the source text."""
+def deserialize_syntax_tree(data: dict[str, Any], source: Source) -> ast.File:
+    """Rebuild a syntax tree from the JSON data of `serialize_syntax_tree`. `source` is the source
+    text.
+    """
     assert data["version"] == TREE_FORMAT_VERSION, "the table has a different version"
     for name, field_names in data["fields"].items():
         assert tuple(field_names) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
@@ -194,14 +200,14 @@ def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
     nodes: list[Any] = []
     for name, *values in data["nodes"]:
         node_class = CLASSES_BY_NAME[name]
-        field_values = (decode_field(v, nodes, source) for v in values)
+        field_values = (decode_node_field(v, nodes, source) for v in values)
         nodes.append(node_class(**dict(zip(FIELD_NAMES[node_class], field_values, strict=True))))
     file = nodes[-1]
     assert isinstance(file, ast.File)
     return file
 
 
-def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
+def decode_node_field(value: Any, nodes: list[Any], source: Source) -> Any:
     """Decode the value of a node field from JSON data."""
     if not isinstance(value, dict):
         return value
@@ -211,7 +217,7 @@ def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
         start, end = value["s"]
         assert 0 <= start <= end <= len(source.text)
         return Span(source, start, end)
-    return tuple(decode_field(v, nodes, source) for v in value["t"])
+    return tuple(decode_node_field(v, nodes, source) for v in value["t"])
 
 
 def serialize_std_library(directory: Path) -> str:
@@ -223,7 +229,9 @@ def serialize_std_library(directory: Path) -> str:
             "digest": compute_source_digest(source),
             "names": list(build_module(file, name).items),
             # the tree is a JSON string, so that only the syntax trees of accessed files are decoded
-            "tree": json.dumps(tree_to_json(file), ensure_ascii=False, separators=(",", ":")),
+            "tree": json.dumps(
+                serialize_syntax_tree(file), ensure_ascii=False, separators=(",", ":")
+            ),
         }
         rows.append(
             f"{json.dumps(name)}:{json.dumps(row, ensure_ascii=False, separators=(',', ':'))}"

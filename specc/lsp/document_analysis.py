@@ -65,16 +65,18 @@ class DocumentAnalysis:
         """The config fields of the spec by dotted path."""
         return self.spec.program.map_fields_by_path() if self.spec else {}
 
-    def find_item(self, name: str) -> tuple[ast.Block | ast.AttentionDef, SpecNamespace] | None:
+    def resolve_definition(
+        self, name: str
+    ) -> tuple[ast.Block | ast.AttentionDef, SpecNamespace] | None:
         """Return the block or definition `name` of the spec or std and its module, or None."""
         return (
             self.module.find_definition(name) if self.module else None
         ) or self.library.find_std_item(name)
 
-    def find_used_module(self, alias: str) -> SpecNamespace | None:
+    def find_imported_module(self, alias: str) -> SpecNamespace | None:
         """Return the module that `use … as alias` names, or None if it cannot be read."""
         user = self.module.find_use_statement(alias) if self.module else None
-        return resolve_used_file(self, user[1], user[0]) if user else None
+        return try_load_imported_module(self, user[1], user[0]) if user else None
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -199,7 +201,7 @@ def _iterate_graph_diagnostics(checked_spec: SpecCheckResult) -> Iterator[Diagno
     yield from report.errors
 
 
-def resolve_used_file(
+def try_load_imported_module(
     analysis: DocumentAnalysis, module: SpecNamespace, use: ast.UseStatement
 ) -> SpecNamespace | None:
     """Return the module that a `use` names, or None if it cannot be read."""

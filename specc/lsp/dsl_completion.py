@@ -57,7 +57,7 @@ def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[Com
         return list(_complete_string(text, start))
     tokens = expected.preceding
     is_inside = any(tokens[n].kind == "LBRACE" for n in find_open_brackets(tokens, len(tokens)))
-    return complete_terminals(analysis, expected, start, is_incomplete=is_inside)
+    return complete_expected_tokens(analysis, expected, start, is_incomplete=is_inside)
 
 
 def _find_word_start(text: str, offset: int) -> int:
@@ -68,7 +68,7 @@ def _find_word_start(text: str, offset: int) -> int:
     return start
 
 
-def complete_terminals(
+def complete_expected_tokens(
     analysis: DocumentAnalysis, expected: ExpectedTokens, offset: int, *, is_incomplete: bool
 ) -> list[CompletionItem]:
     """Return completions for the expected terminals of the grammar. `is_incomplete` means that the
@@ -84,7 +84,7 @@ def complete_terminals(
     elif last_kind in ("COLON", "ARROW") and "NAME" in expected.terminals:
         items += _list_type_words()
     elif last_kind == "EXTENDS":
-        items += list_builtin_spec_items()
+        items += list_builtin_spec_completions()
     elif "NAME" in expected.terminals:
         items += _complete_entries(analysis, expected.preceding)
         items += _complete_graph_inputs(analysis, expected.preceding)
@@ -93,7 +93,7 @@ def complete_terminals(
     return _deduplicate_items(items)
 
 
-def list_builtin_spec_items() -> list[CompletionItem]:
+def list_builtin_spec_completions() -> list[CompletionItem]:
     """Return completions for the names of the built-in specs."""
     return [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
 
@@ -124,7 +124,7 @@ def _get_dotted_name(text: str, end: int) -> str:
 
 def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
     """Yield the items of a used file, or the config fields, that can follow `head` and a dot."""
-    used_module = analysis.find_used_module(head)
+    used_module = analysis.find_imported_module(head)
     for name, item in used_module.items.items() if used_module else ():
         yield CompletionItem(name, "function", doc=item.doc)
     for path, field in analysis.config_fields_by_path.items():
@@ -137,7 +137,7 @@ def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
     """Yield the built-in specs if the cursor is in a string after `use` or `extends`."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
-        yield from list_builtin_spec_items()
+        yield from list_builtin_spec_completions()
 
 
 def _complete_options(
@@ -253,7 +253,7 @@ def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
 
 def complete_call_options(analysis: DocumentAnalysis, callee: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a function, block or definition that can be passed by name."""
-    item_and_module = analysis.find_item(callee)
+    item_and_module = analysis.resolve_definition(callee)
     # a built-in function shadows a std block, but not a user block, with the same name
     if item_and_module is not None and not (item_and_module[1].is_standard and callee in BUILTINS):
         for param in item_and_module[0].params or ():

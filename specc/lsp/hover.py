@@ -16,11 +16,15 @@ from specc.lsp.document_analysis import (
     find_nodes_at_offset,
     iterate_config_fields,
     iterate_visible_bindings,
-    resolve_used_file,
+    try_load_imported_module,
 )
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import format_header, format_node_without_body, format_statement
-from specc.syntax.dsl.expression_printer import concat_parts, format_inline_type, join_pieces
+from specc.syntax.dsl.dsl_printer import (
+    format_node_without_body,
+    format_statement,
+    format_statement_header,
+)
+from specc.syntax.dsl.expression_printer import concat_pieces, format_inline_type, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEYWORD_NODES: dict[str, type[ast.Node]] = {
@@ -41,7 +45,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "generate": ast.GenerateSection,
     "quantize": ast.QuantizeSection,
     "stream": ast.StreamSection,
-    "expect": ast.ExpectedValues,
+    "expect": ast.ExpectedConfigValues,
     "ignore": ast.IgnoreRule,
     "tie": ast.WeightTyingRule,
     "load": ast.LoadRule,
@@ -91,7 +95,7 @@ def _find_node_hover(
             return _set_location(_make_spec_hover(analysis.base_namespace), span.start, span.end)
         case ast.UseStatement(span=span) if span and analysis.module:
             return _set_location(
-                _make_spec_hover(resolve_used_file(analysis, analysis.module, node)),
+                _make_spec_hover(try_load_imported_module(analysis, analysis.module, node)),
                 span.start,
                 span.end,
             )
@@ -128,7 +132,7 @@ def _find_declaration_hover(
         case ast.DimDecl():
             return _find_length_hover(analysis, node.name)
         case ast.BlockParameter(is_from_inputs=True):
-            code = join_pieces(concat_parts(replace(node, is_from_inputs=False)))
+            code = join_pieces(concat_pieces(replace(node, is_from_inputs=False)))
             hover = _make_binding_hover(analysis, code, span)
             # `node.type` is in the declaration in `inputs`, which defines the name
             return replace(hover, definition=node.type.span)
@@ -240,9 +244,9 @@ def _find_member_hover(
     analysis: DocumentAnalysis, first_name: str, member_path: str
 ) -> HoverInfo | None:
     """Return the hover of `first_name.member_path`, an item of a used file or a config field."""
-    used_module = analysis.find_used_module(first_name)
+    used_module = analysis.find_imported_module(first_name)
     if used_module is not None and member_path in used_module.items:
-        return make_item_hover(used_module.items[member_path])
+        return make_definition_hover(used_module.items[member_path])
     return _find_config_path_hover(analysis, f"{first_name}.{member_path}".removeprefix("config."))
 
 
@@ -280,19 +284,23 @@ def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> H
 
 def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
     """Return the hover of a block, a definition or a built-in function."""
-    item_and_module = analysis.find_item(name)
+    item_and_module = analysis.resolve_definition(name)
     # a built-in function takes precedence over a std definition with the same name
     if item_and_module is not None and not (item_and_module[1].is_standard and name in BUILTINS):
-        return make_item_hover(item_and_module[0])
+        return make_definition_hover(item_and_module[0])
     if name not in BUILTINS:
         return None
     builtin = BUILTINS[name]
     return HoverInfo(code=builtin.format_signature(), doc=builtin.doc)
 
 
-def make_item_hover(item: ast.Block | ast.AttentionDef) -> HoverInfo:
+def make_definition_hover(item: ast.Block | ast.AttentionDef) -> HoverInfo:
     """Return the hover of a block or a definition."""
-    pieces = format_header(item) if isinstance(item, ast.Block) else format_node_without_body(item)
+    pieces = (
+        format_statement_header(item)
+        if isinstance(item, ast.Block)
+        else format_node_without_body(item)
+    )
     name_span = item.name_span or item.span
     return HoverInfo(code=join_pieces(pieces), doc=item.doc, definition=name_span)
 
@@ -352,7 +360,7 @@ def format_hover(hover: HoverInfo) -> str:
     """Format a hover as Markdown, with the code, the documentation and the types."""
     parts: list[str] = []
     if hover.code:
-        parts.append(fence_code(hover.code))
+        parts.append(format_fenced_code(hover.code))
     if hover.doc:
         parts.append(escape_markdown(hover.doc))
     if hover.symbolic_types:
@@ -365,10 +373,10 @@ def format_hover(hover: HoverInfo) -> str:
 
 def _join_alternatives(codes: Sequence[str]) -> str:
     """Join code fragments to a string such as "`f32[n]` or `f32[m]`"."""
-    return " or ".join(f"`{escape_code(code)}`" for code in codes)
+    return " or ".join(f"`{escape_inline_code(code)}`" for code in codes)
 
 
-def fence_code(code: str) -> str:
+def format_fenced_code(code: str) -> str:
     """Enclose code in a Markdown fence that is longer than any fence in the code."""
     max_length = max((len(t) for t in BACKTICKS.findall(code)), default=0)
     fence = "`" * max(3, max_length + 1)
@@ -382,6 +390,6 @@ def escape_markdown(text: str) -> str:
     return "\n".join(MARKDOWN_CHARACTERS.sub(r"\\\1", line) for line in lines)
 
 
-def escape_code(text: str) -> str:
+def escape_inline_code(text: str) -> str:
     """Format a string as inline Markdown code."""
     return escape_control_characters(text).replace("`", "'")

@@ -92,13 +92,13 @@ def _convert_related_spans(
     if diagnostic.primary is not None and not analysis.is_in_document(diagnostic.primary.span):
         labels.insert(0, diagnostic.primary)
     for label in labels:
-        location = to_location(analysis, lines, label.span)
+        location = to_lsp_location(analysis, lines, label.span)
         if location is not None:
             text = escape_control_characters(label.text) or "here"
             yield lsp.DiagnosticRelatedInformation(location=location, message=text)
 
 
-def to_location(
+def to_lsp_location(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> lsp.Location | None:
     """Convert a span to a location, or return None if its source is not a file."""
@@ -113,7 +113,7 @@ def to_location(
     return lsp.Location(path.absolute().as_uri(), to_range(target_lines, span.start, span.end))
 
 
-def to_completion_items(
+def to_lsp_completion_items(
     completions: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
 ) -> list[lsp.CompletionItem]:
     """Convert completions of the word at `start` to `end`. Sort keys preserve the order of
@@ -168,7 +168,7 @@ def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
             return None
 
 
-def to_code_action(
+def to_lsp_code_action(
     uri: str, lines: DocumentLines, diagnostic: lsp.Diagnostic, edit: QuickFixEdit
 ) -> lsp.CodeAction:
     """Convert a quick fix of `diagnostic` in the document `uri` to a code action."""

@@ -88,7 +88,7 @@ class RequestHandlers:
         hover = await self._find_hover(params)
         if hover is None or hover[0].definition is None:
             return None
-        return protocol_and_inlay_hints.to_location(*hover[1:], hover[0].definition)
+        return protocol_and_inlay_hints.to_lsp_location(*hover[1:], hover[0].definition)
 
     async def handle_completion(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
@@ -113,7 +113,7 @@ class RequestHandlers:
             else dsl_completion.complete_dsl
         )
         completions = find_completions(analysis, document.text, offset)
-        items = protocol_and_inlay_hints.to_completion_items(completions, lines, start, offset)
+        items = protocol_and_inlay_hints.to_lsp_completion_items(completions, lines, start, offset)
         return lsp.CompletionList(False, items)
 
     async def handle_formatting(
@@ -166,7 +166,9 @@ class RequestHandlers:
             if diagnostic_span[0] <= end and diagnostic_span[1] >= start:
                 lsp_diagnostic = protocol_and_inlay_hints.to_diagnostic(analysis, lines, diagnostic)
                 actions += [
-                    protocol_and_inlay_hints.to_code_action(document.uri, lines, lsp_diagnostic, e)
+                    protocol_and_inlay_hints.to_lsp_code_action(
+                        document.uri, lines, lsp_diagnostic, e
+                    )
                     for e in edits
                 ]
         return actions

@@ -10,8 +10,8 @@ from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.dsl_completion import (
     CompletionItem,
     complete_call_options,
-    complete_terminals,
-    list_builtin_spec_items,
+    complete_expected_tokens,
+    list_builtin_spec_completions,
 )
 from specc.syntax.dsl.dsl_parser import EXPR, find_expected_tokens
 
@@ -81,7 +81,7 @@ def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
 def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
     """Yield the words that are allowed as the value at a path of keys."""
     if tuple(path) == ("extends",):
-        yield from list_builtin_spec_items()
+        yield from list_builtin_spec_completions()
     for schema in _find_schemas(text, path):
         words = schema.get("enum", ())
         for word in words if isinstance(words, list) else ():
@@ -176,4 +176,4 @@ def _complete_expression(
     prefix = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))
     expected = find_expected_tokens(prefix, len(prefix), EXPR.symbol)
     if expected is not None:
-        yield from complete_terminals(analysis, expected, offset, is_incomplete=True)
+        yield from complete_expected_tokens(analysis, expected, offset, is_incomplete=True)

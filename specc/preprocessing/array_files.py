@@ -48,7 +48,7 @@ def parse_npy(data: bytes, name: str) -> Array:
     """Parse a .npy file, format version 1 or 2. Raise E0905 if the file is invalid."""
     readers = {b"\1\0": npy.read_array_header_1_0, b"\2\0": npy.read_array_header_2_0}
     if not data.startswith(NPY_SIGNATURE) or data[6:8] not in readers:
-        raise_invalid_array(
+        raise_invalid_array_error(
             name, "it is not a .npy file of version 1 or 2", "save it with numpy.save"
         )
     file = io.BytesIO(data)
@@ -60,14 +60,14 @@ def parse_npy(data: bytes, name: str) -> Array:
                 file, max_header_size=MAX_HEADER_BYTES
             )
     except Exception:  # NumPy may raise any exception for a corrupted header
-        raise_invalid_array(name, "its header is invalid", SAVE_AGAIN_HELP)
+        raise_invalid_array_error(name, "its header is invalid", SAVE_AGAIN_HELP)
     _check_dtype(dtype, name)
     if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
-        raise_invalid_array(name, "its shape is invalid", SAVE_AGAIN_HELP)
+        raise_invalid_array_error(name, "its shape is invalid", SAVE_AGAIN_HELP)
     count, start = math.prod(shape), file.tell()
     expected, available = count * dtype.itemsize, len(data) - start
     if available != expected:
-        raise_invalid_array(
+        raise_invalid_array_error(
             name, f"its shape needs {expected} bytes of data, got {available}", SAVE_AGAIN_HELP
         )
     flat = np.frombuffer(data, dtype, count, start)
@@ -76,13 +76,13 @@ def parse_npy(data: bytes, name: str) -> Array:
 
 def _check_dtype(dtype: "np.dtype[np.generic]", name: str) -> None:
     if dtype.hasobject:
-        raise_invalid_array(
+        raise_invalid_array_error(
             name,
             "it contains Python objects, which would run code when loaded",
             "convert it first: array.astype(numpy.float32), or lists of equal length",
         )
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise_invalid_array(
+        raise_invalid_array_error(
             name, "its elements are neither numbers nor booleans", "convert it to numbers first"
         )
 
@@ -94,7 +94,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
             return _read_members(archive, path)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
         reason = escape_text(error)[:160]
-        raise_invalid_array(path, f"it is an invalid .npz file ({reason})", SAVE_AGAIN_HELP)
+        raise_invalid_array_error(path, f"it is an invalid .npz file ({reason})", SAVE_AGAIN_HELP)
 
 
 def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
@@ -108,13 +108,13 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
         name = member.filename.removesuffix(".npy")
         if name in arrays:
             duplicate = f"duplicate array `{escape_text(name)}`"
-            raise_invalid_array(path, duplicate, "save it again with numpy.savez")
+            raise_invalid_array_error(path, duplicate, "save it again with numpy.savez")
         with archive.open(member) as file:
             # read one byte more than the declared size, to detect an incorrect size
             content = file.read(member.file_size + 1)
         if not content.startswith(NPY_SIGNATURE):
             problem = f"`{escape_text(member.filename)}` in it is not an array"
-            raise_invalid_array(path, problem, "save it with numpy.savez")
+            raise_invalid_array_error(path, problem, "save it with numpy.savez")
         arrays[name] = parse_npy(content, f"{path}: {name}")
     return arrays
 
@@ -124,7 +124,7 @@ def to_native_byte_order(array: Array) -> Array:
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
-def raise_invalid_array(path: str, reason: str, fix: str) -> NoReturn:
+def raise_invalid_array_error(path: str, reason: str, fix: str) -> NoReturn:
     """Raise E0905 because an array is invalid."""
     raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {reason}", helps=[fix])
 
@@ -134,15 +134,15 @@ def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
     value = load_strict_json(data, name)
     if isinstance(value, dict):
         return {
-            key: convert_nested_lists(
+            key: convert_lists_to_array(
                 item, f"the JSON text in {escape_text(name)}, `{escape_text(key)}`"
             )
             for key, item in value.items()
         }
-    return {"": convert_nested_lists(value, f"the JSON text in {escape_text(name)}")}
+    return {"": convert_lists_to_array(value, f"the JSON text in {escape_text(name)}")}
 
 
-def convert_nested_lists(value: object, location: str, *, pad_left: bool = False) -> Array:
+def convert_lists_to_array(value: object, location: str, *, pad_left: bool = False) -> Array:
     """Convert nested lists to an array (bool, int64 or float64). Raise E0906 if the lists are
     invalid. `location` describes the lists in messages. If `pad_left` is True, the help text shows
     the lists padded on the left.
@@ -304,7 +304,7 @@ def read_arrays(path: str) -> dict[str, Array]:
     if data.startswith(NPY_SIGNATURE):
         return {"": parse_npy(data, path)}
     if data.lstrip()[:1] not in (b"[", b"{"):
-        raise_invalid_array(
+        raise_invalid_array_error(
             path, "expected a .npy, .npz or JSON file", "save the array with numpy.save"
         )
     return parse_json_arrays(data, path)

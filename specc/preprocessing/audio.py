@@ -239,7 +239,7 @@ def compute_log_mel_spectrogram(samples: Floats, record: LogMelConfig) -> Floats
     )
     window = np.hanning(record.window_length + 1)[:-1]
     power = np.abs(np.fft.rfft(frames[: record.num_frames] * window)) ** 2
-    filters = make_slaney_filters(record.num_mel_bins, record.window_length, record.sample_rate)
+    filters = make_slaney_mel_filters(record.num_mel_bins, record.window_length, record.sample_rate)
     log_mel = np.log10(np.maximum(power @ filters, MEL_FLOOR))
     scaled = (np.maximum(log_mel, log_mel.max() - DYNAMIC_RANGE) + 4.0) / 4.0
     return np.ascontiguousarray(scaled.T, np.float32)
@@ -256,7 +256,7 @@ def compute_kaldi_filter_banks(samples: Floats, record: FilterBankConfig) -> Flo
         power = np.abs(np.fft.rfft(frames, KALDI_FFT)) ** 2
         log_energies = np.log(
             np.maximum(
-                power @ make_kaldi_filters(record.num_mel_bins, record.sample_rate), KALDI_FLOOR
+                power @ make_kaldi_mel_filters(record.num_mel_bins, record.sample_rate), KALDI_FLOOR
             )
         )
         features[: len(log_energies)] = log_energies[: record.num_frames]
@@ -267,7 +267,7 @@ def compute_kaldi_filter_banks(samples: Floats, record: FilterBankConfig) -> Flo
 
 
 @lru_cache(maxsize=8)
-def make_slaney_filters(bins: int, window: int, rate: int) -> Doubles:
+def make_slaney_mel_filters(bins: int, window: int, rate: int) -> Doubles:
     """Return area-normalized Slaney mel filters, float64 [frequencies, bins]."""
     # The mel scale is linear up to 1000 Hz and logarithmic above (27 steps per factor of 6.4).
     max_mel = 15.0 + np.log(MAX_MEL_FREQUENCY / 1000.0) * 27.0 / np.log(6.4)
@@ -280,7 +280,7 @@ def make_slaney_filters(bins: int, window: int, rate: int) -> Doubles:
 
 
 @lru_cache(maxsize=8)
-def make_kaldi_filters(bins: int, rate: int) -> Doubles:
+def make_kaldi_mel_filters(bins: int, rate: int) -> Doubles:
     """Return triangular filters, linear on Kaldi's mel scale: float64 [frequencies, bins]."""
     corners = np.linspace(
         _convert_to_kaldi_mel(KALDI_MIN_FREQUENCY), _convert_to_kaldi_mel(rate // 2), bins + 2

@@ -101,7 +101,7 @@ def _list_image_parts(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
     return [part for part in parts if part.get("type") == "image"]
 
 
-def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[str, Json]]:
+def add_image_content_parts(messages: list[dict[str, Json]], count: int) -> list[dict[str, Json]]:
     """Insert `count` image parts into the last message, unless a message contains images."""
     if not count or _list_image_parts(messages):
         return messages

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 
-def render_from_stdin() -> None:
+def render_template_from_stdin() -> None:
     """Read a JSON request from stdin, render the chat template, and print the result."""
     request: dict[str, Any] = json.loads(sys.stdin.buffer.read())
     # use the parent's package paths, because this process runs without site packages
@@ -118,4 +118,4 @@ def _set_limits(seconds: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    render_from_stdin()
+    render_template_from_stdin()

@@ -13,7 +13,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph, select_entries
 from specc.preprocessing.image_tiles_and_patches import (
     PreprocessedImage,
-    is_tiled,
+    has_image_tiling,
     preprocess_image,
 )
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -51,14 +51,14 @@ def prepare_images(
         prepared |= {
             key: array for key, array in arrays.items() if key == name or key not in inputs
         }
-        if has_several_images(graph, name, record):
+        if can_take_several_images(graph, name, record):
             prepared |= _replace_placeholders(graph, preprocessing, name, inputs, preprocessed)
     return prepared
 
 
-def has_several_images(graph: Graph, name: str, record: ImageConfig) -> bool:
+def can_take_several_images(graph: Graph, name: str, record: ImageConfig) -> bool:
     """Return True if an image input accepts several images per text."""
-    values_rank = 2 if record.patch_lengths else 4 if is_tiled(record) else 3
+    values_rank = 2 if record.patch_lengths else 4 if has_image_tiling(record) else 3
     extra_axes = graph.inputs[name].rank - values_rank
     return extra_axes == 2 or (extra_axes == 1 and record.sizing in CONCATENATED_SIZINGS)
 
@@ -69,7 +69,7 @@ def _group_images(
     """Return the images of each text or batch element, or [] if the input contains no images."""
     value = inputs[name]
     items: list[object] = [*value] if isinstance(value, list | tuple) else [value]
-    if not has_several_images(graph, name, record):
+    if not can_take_several_images(graph, name, record):
         return [[item] for item in items] if all(map(is_image, items)) else []
     groups = [[*item] for item in items if isinstance(item, list | tuple)]
     if groups:
@@ -90,7 +90,7 @@ def batch_images(
     values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]
     is_joined = record.sizing in CONCATENATED_SIZINGS
-    if not has_several_images(graph, name, record):
+    if not can_take_several_images(graph, name, record):
         batches = [stack_padded([array for (array,) in arrays]) for arrays in (values, shapes)]
     else:
         if not record.shape_input and not is_joined:
@@ -213,7 +213,7 @@ def _replace_placeholders(
         if len(texts) != len(groups):
             _raise_wrong_image_count(name, sum(map(len, groups)), len(texts))
         replaced_texts = [
-            replace_placeholders(text, record, [image.grid for image in group])
+            replace_image_placeholders(text, record, [image.grid for image in group])
             for text, group in zip(texts, groups, strict=True)
         ]
         return {text_input: replaced_texts}
@@ -250,7 +250,9 @@ def get_image_placeholder(record: JsonTokenizer) -> str:
     return get_token_strings(record.image_token_repetition[:1], record)[0]
 
 
-def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple[int, int]]) -> str:
+def replace_image_placeholders(
+    text: str, record: JsonTokenizer, grids: Sequence[tuple[int, int]]
+) -> str:
     """Replace each image's placeholder in a text if the tokenizer defines replacements by token
     grid. Raise E0991 if the numbers of placeholders and images differ.
     """

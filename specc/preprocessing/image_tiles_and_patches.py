@@ -56,7 +56,7 @@ def preprocess_pixels(pixels: Array, record: ImageConfig) -> PreprocessedImage:
     values = np.stack([resize_and_normalize_pixels(image, record) for image in images])
     if record.patch_lengths:
         values = flatten_patches(values[0], *record.patch_lengths)
-    elif not is_tiled(record):
+    elif not has_image_tiling(record):
         values = values[0]
     return PreprocessedImage(np.ascontiguousarray(values, np.float32), shape, grid)
 
@@ -91,7 +91,7 @@ def _prepare_square_overview(pixels: Array, record: ImageConfig) -> Preprocessed
     return PreprocessedImage(np.ascontiguousarray(values, np.float32), shape, (1, tokens))
 
 
-def is_tiled(record: ImageConfig) -> bool:
+def has_image_tiling(record: ImageConfig) -> bool:
     """Return True if the preprocessing splits images into tiles."""
     return record.sizing in ("tiles", "anyres")
 

@@ -258,7 +258,7 @@ def compute_cosine_similarities(vectors: Array) -> Floats:
     return np.asarray(unit @ unit.T)
 
 
-def decode_ctc(ids: Sequence[int], record: CtcOutput) -> str:
+def decode_ctc_path(ids: Sequence[int], record: CtcOutput) -> str:
     """Decode the best CTC path of a sequence to text, without repeated tokens and blanks."""
     vocabulary_size = len(record.vocab)
     tokens = [record.vocab[i] if i < vocabulary_size else record.unknown_token for i in ids]

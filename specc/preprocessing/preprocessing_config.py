@@ -55,17 +55,17 @@ class PreprocessingConfig:
         ]
         return tuple(dict.fromkeys(r.file for r in records if isinstance(r, JsonTokenizer)))
 
-    def assign_file_names(self, stem: str) -> "PreprocessingConfig":
+    def assign_tokenizer_file_names(self, stem: str) -> "PreprocessingConfig":
         """Return a copy in which large tokenizer files have names that begin with `stem`, to be
         stored next to the model. Small files are embedded.
         """
-        return self._map_files(lambda file: file.assign_name(stem))
+        return self._map_files(lambda file: file.assign_file_name(stem))
 
-    def rename_files(self, names: Mapping[str, str]) -> "PreprocessingConfig":
+    def rename_tokenizer_files(self, names: Mapping[str, str]) -> "PreprocessingConfig":
         """Return a copy with new file names. `names` maps SHA-256 hashes to names."""
         return self._map_files(lambda f: f.with_file_name(names.get(f.sha256, f.name)))
 
-    def load_files(self, directory: Path) -> "PreprocessingConfig":
+    def load_tokenizer_files(self, directory: Path) -> "PreprocessingConfig":
         """Return a copy with files read from `directory`. Raise E0942 if a file does not match."""
         return self._map_files(lambda file: file.load_text(directory))
 
@@ -123,7 +123,7 @@ def _parse_records(
     return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.names())
 
 
-def adapt_labels_to_rank(record: OutputFormat, rank: int) -> OutputFormat:
+def adapt_output_format_to_rank(record: OutputFormat, rank: int) -> OutputFormat:
     """Return the postprocessing for image scores [batch, classes] or pixel scores [batch, classes,
     height, width]. Task heads of the same spec may have either rank.
     """

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.io.json_io import JsonReader, JsonRecord, make_int_range_reader, parse_tagged_record
-from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer, RenamedFieldRecord, TokenId
+from specc.preprocessing.tokenizer_files import MAX_ID, AliasedFieldRecord, JsonTokenizer, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
 Sizing = Literal["", "area", "within", "patches", "tiles", "anyres", "square"]
@@ -56,7 +56,7 @@ def _read_tuples(
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class ImageConfig(RenamedFieldRecord):
+class ImageConfig(AliasedFieldRecord):
     """An image resized to `size` and normalized: `(pixel * scale - mean) / std`, pixels 0 to 255.
 
     `size` is (height, width). `channels` is 1 (luminance) or 3 (RGB). The filter `box` averages the
@@ -127,7 +127,7 @@ class ImageConfig(RenamedFieldRecord):
 
 
 @immutable_dataclass
-class VocabTokenizer(RenamedFieldRecord):
+class VocabTokenizer(AliasedFieldRecord):
     """A tokenizer that maps text to ids of `vocab`, and unknown words to `unknown_token_id`."""
 
     vocab: Vocabulary
@@ -166,7 +166,7 @@ class WordTokenizer(VocabTokenizer):
 
 
 @immutable_dataclass
-class ByteTokenizer(RenamedFieldRecord):
+class ByteTokenizer(AliasedFieldRecord):
     """A byte-level tokenizer. The id of a UTF-8 byte is `byte + offset`, and ids below `offset` are
     special tokens. ByT5 (arXiv:2105.13626) has offset 3: pad 0, eos 1, unk 2.
     """
@@ -193,7 +193,7 @@ def _check_ids(fields: JsonReader, size: int, **ids: int | None) -> None:
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class Waveform(RenamedFieldRecord):
+class Waveform(AliasedFieldRecord):
     """A waveform, float32 [samples], with values from -1 to 1. `do_normalize` scales a waveform to
     mean 0 and variance 1, as in wav2vec 2.0 (arXiv:2006.11477, sec. 2).
     """
@@ -204,7 +204,7 @@ class Waveform(RenamedFieldRecord):
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class LogMelConfig(RenamedFieldRecord):
+class LogMelConfig(AliasedFieldRecord):
     """A log-mel spectrogram, float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
 
@@ -232,7 +232,7 @@ class LogMelConfig(RenamedFieldRecord):
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class FilterBankConfig(RenamedFieldRecord):
+class FilterBankConfig(AliasedFieldRecord):
     """Kaldi log filter banks, float32 [frames, bins], with a window of 400 and a hop of 160
     samples, the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
 
@@ -282,7 +282,7 @@ def _read_image(fields: JsonReader, name: str) -> ImageConfig:
 
 
 @immutable_dataclass
-class ClassificationOutput(RenamedFieldRecord):
+class ClassificationOutput(AliasedFieldRecord):
     """Class scores along the last axis, printed as the `top_k` labels with their probabilities."""
 
     tag = "choice"
@@ -336,7 +336,7 @@ ShortText: TypeAlias = Annotated[str, _read_name]
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class CtcOutput(RenamedFieldRecord):
+class CtcOutput(AliasedFieldRecord):
     """CTC best-path decoding of scores [batch, positions, tokens]: select the best token at each
     position, merge repeated tokens, and remove blanks.
 
@@ -361,7 +361,7 @@ class CtcOutput(RenamedFieldRecord):
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class DetectionOutput(RenamedFieldRecord):
+class DetectionOutput(AliasedFieldRecord):
     """Class logits [batch, queries, classes] of an object detector, printed as a table of at most
     `max_detections` boxes with scores above `threshold`.
 

@@ -9,7 +9,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.array_files import convert_nested_lists
+from specc.preprocessing.array_files import convert_lists_to_array
 
 ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 DLPACK_HOST_DEVICES = (1, 3)
@@ -37,7 +37,7 @@ def convert_image_arrays(value: object, name: str) -> list[Array]:
     return [_convert_array(images, name) for images in images_of_texts]
 
 
-def convert_input(value: object, name: str) -> object:
+def convert_input_value(value: object, name: str) -> object:
     """Convert the value of an input to an array, a string, strings, or nested lists of numbers."""
     if isinstance(value, str):
         return str(value)  # convert NumPy strings, which would be treated as arrays
@@ -79,7 +79,7 @@ def convert_to_array(value: object, name: str, *, pad_left: bool = False) -> Arr
             f"the input `{escape_text(name)}` takes numbers, not text",
             helps=["pass an array or a list of numbers", TOKENIZER_HELP],
         )
-    return convert_nested_lists(value, f"the value of `{name}`", pad_left=pad_left)
+    return convert_lists_to_array(value, f"the value of `{name}`", pad_left=pad_left)
 
 
 def is_image(value: object) -> bool:

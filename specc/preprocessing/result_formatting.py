@@ -13,7 +13,7 @@ from specc.drawing.png import encode_png
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.images import ImageSize, denormalize_image
-from specc.preprocessing.predictions import compute_probabilities, decode_ctc
+from specc.preprocessing.predictions import compute_probabilities, decode_ctc_path
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     ArrayConfig,
@@ -253,7 +253,7 @@ def _format_transcripts(
         mask = np.ones(value.shape[:2], np.bool_)
     best_ids = value.argmax(axis=-1)
     lines = [
-        escape_text(decode_ctc([int(i) for i in ids[is_valid]], record))
+        escape_text(decode_ctc_path([int(i) for i in ids[is_valid]], record))
         for ids, is_valid in zip(best_ids[:MAX_ROWS], mask.astype(np.bool_), strict=False)
     ]
     return lines + _format_omitted_rows(len(best_ids))

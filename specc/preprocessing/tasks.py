@@ -28,7 +28,7 @@ class TaskInput:
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class TaskKind:
+class TaskDefinition:
     """A type of task: its inputs, its options with defaults, and the transformers classes and
     output names that identify a graph. If `needs_tokenizer` is True, the task needs the offsets
     that a tokenizer.json provides.
@@ -42,47 +42,47 @@ class TaskKind:
 
 
 TEXT_INPUT = TaskInput("text", is_variadic=True)
-TASKS: Mapping[str, TaskKind] = {
-    "text-classification": TaskKind(
+TASKS: Mapping[str, TaskDefinition] = {
+    "text-classification": TaskDefinition(
         inputs=(TEXT_INPUT, TaskInput("text_pair", is_variadic=True, is_optional=True)),
         class_suffixes=("ForSequenceClassification",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
-    "next-sentence-prediction": TaskKind(
+    "next-sentence-prediction": TaskDefinition(
         inputs=(TEXT_INPUT, TaskInput("text_pair", is_variadic=True)),
         class_suffixes=("ForNextSentencePrediction",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
-    "token-classification": TaskKind(
+    "token-classification": TaskDefinition(
         inputs=(TEXT_INPUT,),
         class_suffixes=("ForTokenClassification",),
         options={"aggregation_strategy": "simple"},
         needs_tokenizer=True,
     ),
-    "question-answering": TaskKind(
+    "question-answering": TaskDefinition(
         inputs=(TaskInput("question"), TaskInput("context")),
         class_suffixes=("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
         results=("start_logits", "end_logits"),
         options={"top_k": 1, "max_answer_len": 15, "max_seq_len": 384},
         needs_tokenizer=True,
     ),
-    "fill-mask": TaskKind(
+    "fill-mask": TaskDefinition(
         inputs=(TEXT_INPUT,),
         class_suffixes=("ForMaskedLM",),
         options={"top_k": 5},
         needs_tokenizer=True,
     ),
-    "multiple-choice": TaskKind(
+    "multiple-choice": TaskDefinition(
         inputs=(TaskInput("text"), TaskInput("choices", is_variadic=True)),
         class_suffixes=("ForMultipleChoice",),
         options={},
     ),
-    "zero-shot-image-classification": TaskKind(
+    "zero-shot-image-classification": TaskDefinition(
         inputs=(TaskInput("image"), TaskInput("candidate_labels", is_variadic=True)),
         results=("logits_per_image",),
         options={"hypothesis_template": "This is a photo of {}."},
     ),
-    "sentence-similarity": TaskKind(
+    "sentence-similarity": TaskDefinition(
         inputs=(TEXT_INPUT,),
         results=("sentence_embedding",),
         options={"prompt_name": "", "prompt": ""},
@@ -90,7 +90,7 @@ TASKS: Mapping[str, TaskKind] = {
 }
 
 
-def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
+def find_matching_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
     """Return the task of a graph with the given class names and outputs, or "" if none matches."""
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(results):

@@ -10,7 +10,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextConfig
-from specc.preprocessing.text_codec import encode_text_ids, pad_token_sequences
+from specc.preprocessing.text_codec import encode_text_to_ids, pad_token_sequences
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import encode_with_offsets
 
@@ -31,13 +31,13 @@ def encode_text_inputs(
             encoded[name] = value
             continue
         texts = [value] if isinstance(value, str) else _iterate_items(value)
-        sequences = encode_text_list(texts, record, name)
+        sequences = encode_input_texts(texts, record, name)
         arrays = batch_sequences(graph, name, sequences, generated_input=generated_input)
         encoded |= {key: a for key, a in arrays.items() if key == name or key not in inputs}
     return encoded
 
 
-def encode_text_list(texts: Sequence[object], record: TextConfig, name: str) -> list[Array]:
+def encode_input_texts(texts: Sequence[object], record: TextConfig, name: str) -> list[Array]:
     """Encode the texts of the input `name`. Raise the first error, with the number of its text."""
     results: list[Array] = []
     for number, text in enumerate(texts):
@@ -47,7 +47,7 @@ def encode_text_list(texts: Sequence[object], record: TextConfig, name: str) -> 
             fix = "remove it, or use an empty string"
             raise_error("E0906", f"{actual} is not a string", notes=notes, helps=[fix])
         try:
-            results.append(encode_text_ids(text, record))
+            results.append(encode_text_to_ids(text, record))
         except SpeccError as failed:
             error = failed.diagnostics[0]
             raise SpeccError(replace(error, notes=(*error.notes, *notes))) from None
@@ -145,9 +145,9 @@ class TextEncoding:
 
 def encode_text(text: str, pair: str | None, record: TextConfig) -> TextEncoding:
     """Tokenize a text or text pair. Raise E0906 for a pair without a tokenizer.json, and the errors
-    of `encode_text_ids`.
+    of `encode_text_to_ids`.
     """
-    ids = encode_text_ids(text, record).tolist()
+    ids = encode_text_to_ids(text, record).tolist()
     if not isinstance(record, JsonTokenizer):
         if pair is not None:
             raise_error(
@@ -158,7 +158,7 @@ def encode_text(text: str, pair: str | None, record: TextConfig) -> TextEncoding
             )
         return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
-        encode_text_ids(pair, record)  # check the second text on its own
+        encode_text_to_ids(pair, record)  # check the second text on its own
     library_encoding = encode_with_offsets(text, pair, record)
     encoding = TextEncoding(
         ids=tuple(library_encoding.ids),

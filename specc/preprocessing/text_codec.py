@@ -28,7 +28,7 @@ from specc.preprocessing.vocabulary import decode_words, encode_words
 REPLACEMENT_CHARACTER = "\ufffd"  # replaces invalid UTF-8 and unknown characters
 
 
-def encode_text_ids(text: str, record: TextConfig) -> NDArray[np.int64]:
+def encode_text_to_ids(text: str, record: TextConfig) -> NDArray[np.int64]:
     """Encode a text to ids, int64 [length], between start and end tokens. Raise E0908 if a
     character is unknown, E0959 if a word is unknown, and E0940 or E0941 if a tokenizer fails.
     """
@@ -36,12 +36,12 @@ def encode_text_ids(text: str, record: TextConfig) -> NDArray[np.int64]:
 
 
 def encode_texts(texts: Sequence[str], record: TextConfig) -> list[Array]:
-    """Encode texts with a single array conversion. Raise the errors of `encode_text_ids`."""
+    """Encode texts with a single array conversion. Raise the errors of `encode_text_to_ids`."""
     rows = [_encode_ids(text, record) for text in texts]
-    return split_by_lengths(np.array([*chain.from_iterable(rows)], np.int64), rows)
+    return split_by_sequence_lengths(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
-def split_by_lengths(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
+def split_by_sequence_lengths(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
     """Convert lists of ids to arrays, with one conversion of the concatenated lists."""
     ends = [0, *accumulate(map(len, sequences))]
     return [ids[start:end] for start, end in pairwise(ends)]

@@ -60,7 +60,7 @@ class TokenizerFile:
         """Return the manifest entry of the file, without its content."""
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.json_text}
 
-    def assign_name(self, stem: str) -> "TokenizerFile":
+    def assign_file_name(self, stem: str) -> "TokenizerFile":
         """Return a copy that is embedded in the model `stem` or, if large, stored next to it."""
         return self.with_file_name(
             f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_EMBEDDED_BYTES else ""
@@ -164,7 +164,7 @@ def _read_chat_template(fields: JsonReader, name: str) -> ChatTemplate:
 TokenId: TypeAlias = Annotated[int | None, make_int_range_reader(0, MAX_ID)]
 
 
-class RenamedFieldRecord(JsonRecord):
+class AliasedFieldRecord(JsonRecord):
     """A record with field names that differ from the option names in a spec."""
 
     __slots__ = ()
@@ -187,7 +187,7 @@ class RenamedFieldRecord(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonTokenizer(RenamedFieldRecord):
+class JsonTokenizer(AliasedFieldRecord):
     """A tokenizer defined by a `tokenizer.json`.
 
     If `adds_special_tokens` is True, the tokenizer adds its special tokens, such as [CLS] and

@@ -211,7 +211,7 @@ Tokenizer = Any
 TOKENIZER_HELPS = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
 
 
-def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> TokenizerFile:
+def parse_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> TokenizerFile:
     """Check a tokenizer.json and return its record. Raise E0941 if the file is not valid JSON, or
     if the `tokenizers` package is installed and rejects the file.
     """

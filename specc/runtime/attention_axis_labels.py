@@ -60,7 +60,7 @@ class AttentionAxisLabeler:
             query_axis = self._label_generated_tokens() or query_axis
         return query_axis, self.label_axis(key_dim, shape[-1])
 
-    def get_image(self) -> Bytes | None:
+    def get_input_image(self) -> Bytes | None:
         """Return the denormalized pixels [height, width, 3] of the first input image, or None."""
         image_input = self._find_image()
         if image_input is None:

@@ -15,7 +15,7 @@ from specc.drawing.attention_maps import (
     AttentionSelection,
     render_attention_html,
     select_maps,
-    select_scopes,
+    select_matching_scopes,
 )
 from specc.drawing.png import find_missing_glyphs, render_png
 from specc.drawing.svg_and_html_pages import render_svg
@@ -24,7 +24,7 @@ from specc.ir.array import Array, Arrays
 from specc.runtime.attention_axis_labels import AttentionAxisLabeler
 from specc.runtime.attention_weights import (
     ITERATION_SEPARATOR,
-    find_masked_positions,
+    compute_masked_positions,
     locate_attention_nodes,
 )
 from specc.runtime.generation_stream_and_results import GenerationResult, GenerationStream
@@ -120,7 +120,7 @@ def capture_attention(
         model_name=model.manifest.name,
         input_text=input_text,
         maps=tuple(maps),
-        image=labeler.get_image(),
+        image=labeler.get_input_image(),
     )
     return AttentionCapture(attention_maps, results, batch_size)
 
@@ -158,13 +158,13 @@ def _make_attention_maps(
     or if the weights are not [batch, heads, query, key].
     """
     graph, model = labeler.model.manifest.graph, labeler.model
-    selected = select_scopes(list(weights), scope)
+    selected = select_matching_scopes(list(weights), scope)
     # only attention weights with four non-empty axes can be plotted
     shapes = {n: np.shape(w) for n, w in weights.items() if np.ndim(w) == 4 and np.size(w)}
     if not shapes.keys() & {*selected}:
         title = f"attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])
-    masked_positions = find_masked_positions(graph, labeler.arrays, shapes, model.weights)
+    masked_positions = compute_masked_positions(graph, labeler.arrays, shapes, model.weights)
     locations = locate_attention_nodes(graph)
     maps = []
     for name, shape in shapes.items():

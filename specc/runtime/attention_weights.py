@@ -105,7 +105,7 @@ def compute_attention_weights(
     return {n: w for name, weights in shaped.items() for n, w in _split_iterations(name, weights)}
 
 
-def find_masked_positions(
+def compute_masked_positions(
     graph: Graph,
     inputs: Arrays,
     shapes: Mapping[str, tuple[int, ...]],
@@ -207,7 +207,7 @@ def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str
         added_outputs.update(zip(names, copied_results[len(results) :], strict=True))
     added_outputs.update({n: copies[value] for n, (loops, value) in requested.items() if not loops})
     outputs = {n: copies[v] for n, v in graph.outputs.items()}
-    return builder.finish_copy(graph, copies, {**outputs, **added_outputs}), added_outputs
+    return builder.build_graph_copy(graph, copies, {**outputs, **added_outputs}), added_outputs
 
 
 def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str, ...]]:

@@ -14,10 +14,10 @@ from specc.decode.token_selection import (
     Floats,
     Ints,
     LogitsProcessorInputs,
-    find_repetition_penalty_tokens,
     list_prompt_tokens,
     make_invalid_logits_error,
     make_prompt_mask,
+    make_repetition_penalty_mask,
     make_uniforms_for_steps,
 )
 from specc.diagnostics.diagnostic import SpeccError
@@ -83,7 +83,7 @@ class BatchSlot(Generic[T]):
         max_tokens = min(
             settings.max_tokens, compute_max_new_tokens(stream.model, settings, columns)
         )
-        seen_tokens = find_repetition_penalty_tokens(
+        seen_tokens = make_repetition_penalty_mask(
             prompt, vocab, settings.repetition_penalty, is_token
         )
         sequences = list_prompt_tokens(prompt, is_token) if settings.needs_previous_tokens else [[]]
@@ -169,7 +169,7 @@ class ContinuousBatch(Generic[T]):
         while next_input is not None or self.active_slots:
             new_inputs: list[tuple[int, T]] = []
             for _ in range(self.free_slot_count):
-                if next_input is None or not self.fits_active_sequences(next_input[1], new_inputs):
+                if next_input is None or not self.has_matching_shape(next_input[1], new_inputs):
                     break
                 new_inputs.append(next_input)
                 next_input = next(iterator, None)
@@ -188,7 +188,7 @@ class ContinuousBatch(Generic[T]):
         has_enough = free_count >= max(1, self.batch_size // SLOTS_PER_REFILL)
         return free_count if has_enough or not self.active_slots else 0
 
-    def fits_active_sequences(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
+    def has_matching_shape(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
         """Return True if a prompt has the same shape as the active and new sequences."""
         prompts = [p for _, p in new_inputs] + [self.slots[n].input for n in self.active_slots]
         return not prompts or self.get_shape(prompts[0]) == self.get_shape(input)

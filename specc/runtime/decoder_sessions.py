@@ -139,7 +139,7 @@ class KVCacheSession:
         # the encoder runs before any token is processed
         encoder_outputs, self.loop_invariant_inputs, self.states = graphs.run_encoder(
             {**prepared, sequence_input: prepared[sequence_input][:, :0]},
-            infer_lengths(input_signature.graph, prepared),
+            infer_dim_sizes(input_signature.graph, prepared),
         )
         first = metadata.first_token_logits
         self.initial_logits = _select_last(encoder_outputs[first].numpy()) if first else None
@@ -353,7 +353,7 @@ def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bool
     return prompt_logits
 
 
-def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
+def infer_dim_sizes(graph: Graph, prepared: Arrays) -> dict[str, int]:
     """Infer the sizes of symbolic dimensions from the shapes of the inputs. A dimension that occurs
     only in expressions such as `n + 1` is omitted.
     """

@@ -13,14 +13,14 @@ from specc.artifact.manifest import RandomInitMetadata
 from specc.backend import Session
 from specc.decode.decode_loop import DelayedPrompt, apply_delay_pattern
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.setting_validation import VocabularySizes, find_codebook_error
+from specc.decode.setting_validation import VocabularySizes, find_codebook_setting_error
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.ir.array import Array, Arrays
-from specc.ir.input_shapes_and_defaults import find_default_sources, resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_sources
 from specc.ir.model_definition import GenerateSection, count_codebooks
 from specc.preprocessing.chat_template import (
-    add_image_parts,
+    add_image_content_parts,
     list_message_images,
     parse_messages,
     render_chat_template,
@@ -152,7 +152,7 @@ def find_chat_tokenizer(input_signature: ModelInputs) -> JsonTokenizer | None:
     return record if isinstance(record, JsonTokenizer) and record.chat_template else None
 
 
-def prepare_chat(
+def prepare_chat_inputs(
     input_signature: ModelInputs,
     messages: object,
     inputs: Mapping[str, object] = NO_INPUTS,
@@ -168,7 +168,9 @@ def prepare_chat(
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     parsed_messages = parse_messages(messages)
     images = [*images] or list_message_images(parsed_messages)
-    text = render_chat_template(record.chat_template, add_image_parts(parsed_messages, len(images)))
+    text = render_chat_template(
+        record.chat_template, add_image_content_parts(parsed_messages, len(images))
+    )
     inputs_with_prompt = {**inputs, sequence_input: text}
     if images:
         inputs_with_prompt[find_image_input(input_signature.graph, preprocessing)] = images
@@ -182,7 +184,7 @@ def prepare_chat(
     }
 
 
-def prepare_prompts(
+def prepare_prompt_inputs(
     input_signature: ModelInputs,
     inputs: Mapping[str, object],
     start: Sequence[int],
@@ -238,7 +240,7 @@ def _recompute_padding_mask(
             "other inputs"
         )
         raise_error("E0912", title, helps=[f"pass `{mask_input}` with the prompts"])
-    mask_defaults = resolve_missing_inputs(defaults, (mask_input,))
+    mask_defaults = build_input_defaults_graph(defaults, (mask_input,))
     mask, reference = prepared[mask_input].copy(), backend.load_reference()
     for row, tokens in enumerate(prepared[sequence_input]):
         start = len(tokens) - int(mask[row].sum())
@@ -310,7 +312,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
 
 def check_generation_settings(model: GenerativeModel, settings: GenerationSettings) -> None:
     """Raise E0732 or E0733 if the model does not support a setting."""
-    if error := find_codebook_error(asdict(settings), model.codebooks):
+    if error := find_codebook_setting_error(asdict(settings), model.codebooks):
         raise SpeccError(error)
     sequence_input, batch = model.input_signature.sequence_input, model.input_signature.batch_size
     token_settings = ("pad", "start", "begin", "forced_eos_token_id")

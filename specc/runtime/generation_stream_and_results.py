@@ -22,9 +22,9 @@ from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.ir.array import Array, Arrays
 from specc.runtime.generation_request import GenerationRequest
-from specc.runtime.guidance import create_guided_session
+from specc.runtime.guidance import create_guided_decoder_session
 from specc.runtime.standalone_generator import (
-    iterate_standalone_generator_steps,
+    iterate_decode_step_outputs,
     list_standalone_beam_hypotheses,
     run_standalone_generator,
 )
@@ -236,7 +236,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
     if request.model.standalone_session is not None:
         # run the generator lazily, because it may take minutes and Ctrl-C must be able to interrupt
         # it
-        yield from iterate_standalone_generator_steps(
+        yield from iterate_decode_step_outputs(
             run_standalone_generator(request.model.standalone_session, request), request, observer
         )
         return
@@ -245,14 +245,16 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
         sequence_input = request.model.input_signature.sequence_input
         inputs = {**request.prepared_inputs, sequence_input: prompt.tokens}
         yield from iterate_codebook_steps(
-            create_guided_session(request.model, request.settings, inputs),
+            create_guided_decoder_session(request.model, request.settings, inputs),
             prompt,
             request.capped_settings,
             padding_mask=request.padding_mask,
             sample_indices=request.sample_indices,
         )
         return
-    session = create_guided_session(request.model, request.settings, request.prepared_inputs)
+    session = create_guided_decoder_session(
+        request.model, request.settings, request.prepared_inputs
+    )
     yield from iterate_decode_steps(
         session,
         request.prompt,
@@ -298,7 +300,9 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
             run_standalone_generator(request.model.standalone_session, request),
             request.settings.stop,
         )
-    session = create_guided_session(request.model, request.settings, request.prepared_inputs)
+    session = create_guided_decoder_session(
+        request.model, request.settings, request.prepared_inputs
+    )
     return search_beams(
         session,
         request.prompt,

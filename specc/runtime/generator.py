@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specc.analysis.padding_loops import find_right_padded_masks
-from specc.analysis.padding_offsets import find_padding_strides
+from specc.analysis.padding_offsets import find_padding_mask_strides
 from specc.analysis.time_axis_prefix_and_chunks import find_time_axis
 from specc.artifact.generation_metadata import (
     GenerationMetadata,
@@ -15,7 +15,7 @@ from specc.artifact.generation_metadata import (
     parse_length_bounds,
 )
 from specc.decode.decode_loop import check_delays
-from specc.decode.generation_settings import GenerationSettings, merge_settings
+from specc.decode.generation_settings import GenerationSettings, merge_caller_settings
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.decode.setting_validation import SUPPRESSING_SETTINGS
 from specc.diagnostics.diagnostic import raise_error
@@ -29,20 +29,20 @@ from specc.runtime.decoder_sessions import (
     FullForwardSession,
     KVCacheSession,
     StepSessions,
-    infer_lengths,
+    infer_dim_sizes,
 )
 from specc.runtime.generation_request import (
     GenerativeModel,
     check_context_length,
     check_generation_settings,
     compute_max_new_tokens,
-    prepare_prompts,
+    prepare_prompt_inputs,
 )
 from specc.runtime.generation_stream_and_results import GenerationStream
 from specc.runtime.model_inputs import ModelInputs, find_unused_inputs
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.single_model_file import LoadedModel
-from specc.runtime.standalone_generator import check_compiled_settings, read_compiled_settings
+from specc.runtime.standalone_generator import check_compiled_settings, select_compiled_settings
 
 
 @dataclass(kw_only=True)
@@ -82,10 +82,10 @@ class Generator(GenerativeModel):
         """Merge and check settings. The settings of the caller take precedence over compiled
         settings, and compiled settings over the settings of the spec.
         """
-        compiled_settings = read_compiled_settings(
+        compiled_settings = select_compiled_settings(
             self.compiled_settings, caller_settings.get("strategy")
         )
-        settings = merge_settings(
+        settings = merge_caller_settings(
             self.generation.settings, **{**compiled_settings, **caller_settings}
         )
         # The compiler has checked the stop tokens of the spec. Suppressed tokens of the spec are
@@ -112,7 +112,7 @@ class Generator(GenerativeModel):
         starts_without_prompt = sequence_input not in inputs and (
             bool(settings.start) or self.allows_empty_prompt
         )
-        prepared = prepare_prompts(
+        prepared = prepare_prompt_inputs(
             self.input_signature, inputs, settings.start, self.allows_empty_prompt
         )
         prompt = prepared[sequence_input]
@@ -141,7 +141,7 @@ class Generator(GenerativeModel):
         image embeddings, use in the position embedding.
         """
         time_symbol = str(self.input_signature.sequence_length)
-        lengths = infer_lengths(self.input_signature.graph, prepared)
+        lengths = infer_dim_sizes(self.input_signature.graph, prepared)
         other_lengths = {name: length for name, length in lengths.items() if name != time_symbol}
         max_context = compute_dim_upper_bound(
             self.input_signature.length_bounds, time_symbol, other_lengths
@@ -302,11 +302,11 @@ def _build_step_inputs(
     known_names = read_names & signature.inputs.keys()
     # The signature graph has no nodes, so the encoder and step graphs determine how inputs are
     # used.
-    strides = find_padding_strides(encode) if encode else {}
+    strides = find_padding_mask_strides(encode) if encode else {}
     masks = find_right_padded_masks(encode) if encode else frozenset[str]()
     return ModelInputs(
         graph=signature,
-        preprocessing=metadata.preprocessing.load_files(Path(package.path)),
+        preprocessing=metadata.preprocessing.load_tokenizer_files(Path(package.path)),
         defaults=metadata.defaults,
         sequence_input=sequence_input,
         length_bounds={
@@ -314,6 +314,6 @@ def _build_step_inputs(
             **metadata.length_bounds,
         },
         unused_inputs=find_unused_inputs(signature, metadata.defaults, known_names),
-        padding_strides={**find_padding_strides(step), **strides},
+        padding_strides={**find_padding_mask_strides(step), **strides},
         right_padded_masks=find_right_padded_masks(step) | masks,
     )

@@ -16,7 +16,7 @@ from specc.runtime.model_inputs import ModelInputs, find_axis_of_length
 
 
 @dataclass(frozen=True)
-class GuidedSession:
+class GuidedDecoderSession:
     """A decoder session for a batch of n sequences. `session` has 2 n batch elements: each sequence
     with the condition, followed by the same sequence without it. If `uses_log_probs` is True, the
     session extrapolates log-probabilities, which a repetition penalty changes differently from
@@ -43,7 +43,7 @@ class GuidedSession:
         self.session.reorder(np.stack([2 * indices, 2 * indices + 1], axis=1).reshape(-1))
 
 
-def create_guided_session(
+def create_guided_decoder_session(
     model: GenerativeModel, settings: GenerationSettings, prepared: Arrays
 ) -> DecoderSession:
     """Create the decoder session for prepared inputs, with guidance unless the guidance scale is 1.
@@ -60,7 +60,7 @@ def create_guided_session(
     # transformers extrapolates logits for MusicGen, which has a start token, and otherwise
     # log-probabilities
     session = model.create_decoder_session(both)
-    return GuidedSession(session, settings.guidance_scale, uses_log_probs=not settings.start)
+    return GuidedDecoderSession(session, settings.guidance_scale, uses_log_probs=not settings.start)
 
 
 def _remove_condition(

@@ -81,7 +81,7 @@ def _intersect_ranges(first: range | None, second: range) -> range:
     return intersection or min(first, second, key=len)
 
 
-def find_compared_constants(graph: Graph) -> dict[Value, list[int]]:
+def find_constants_compared_to_inputs(graph: Graph) -> dict[Value, list[int]]:
     """Map integer inputs to the constants that they are compared with, e.g. an image token id."""
     compared_ids: dict[Value, list[int]] = {}
     for node, _ in graph.nodes:

@@ -223,7 +223,7 @@ def is_single_forward_pass(
     return model.generator is None or is_forward_requested
 
 
-def require_attention_model(model: InferenceModel) -> LoadedModel:
+def get_attention_model(model: InferenceModel) -> LoadedModel:
     """Return the full-forward graph for attention maps. Raise E0931 if the graph is missing."""
     scoring_model = model.scoring_model
     if scoring_model is None:

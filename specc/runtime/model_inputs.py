@@ -8,7 +8,7 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.padding_loops import find_right_padded_masks
-from specc.analysis.padding_offsets import find_padding_strides
+from specc.analysis.padding_offsets import find_padding_mask_strides
 from specc.artifact.generation_metadata import find_length_bounds
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import raise_error
@@ -17,9 +17,9 @@ from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph, select_entries
 from specc.ir.input_shapes_and_defaults import (
+    build_input_defaults_graph,
     extract_tokenwise_default,
     find_default_sources,
-    resolve_missing_inputs,
 )
 from specc.ir.ir_printer_and_lexer import parse_dim
 from specc.ir.types import Type
@@ -40,7 +40,11 @@ from specc.preprocessing.input_checks import (
 )
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
-from specc.preprocessing.python_inputs import convert_image_arrays, convert_input, convert_to_array
+from specc.preprocessing.python_inputs import (
+    convert_image_arrays,
+    convert_input_value,
+    convert_to_array,
+)
 from specc.preprocessing.text_batches_and_windows import (
     encode_text_inputs,
     find_mask_input,
@@ -144,7 +148,7 @@ class ModelInputs:
         is_multiple = is_multi_image_input(self.graph, self.preprocessing, name)
         if images_by_text := convert_image_arrays(value, name) if is_multiple else []:
             return stack_image_groups(self.graph, name, images_by_text)
-        return convert_input(value, name)
+        return convert_input_value(value, name)
 
     def _fill_defaults(self, values: Arrays) -> dict[str, Array]:
         known_names = {*values, *self.unused_inputs}
@@ -152,7 +156,7 @@ class ModelInputs:
         if self.defaults is None or not absent:
             return {}
         # Compute only the required defaults, because other defaults may depend on omitted inputs.
-        defaults = resolve_missing_inputs(self.defaults, absent)
+        defaults = build_input_defaults_graph(self.defaults, absent)
         default_inputs = select_entries(values, defaults.inputs)
         computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
         inputs = self.graph.inputs
@@ -173,7 +177,7 @@ def build_model_inputs(
         defaults=defaults,
         sequence_input=sequence_input,
         length_bounds=find_length_bounds(graph),
-        padding_strides=find_padding_strides(graph),
+        padding_strides=find_padding_mask_strides(graph),
         right_padded_masks=find_right_padded_masks(graph),
     )
 
@@ -346,7 +350,7 @@ class PerTokenInputs:
         defaults, tokens = self.input_signature.defaults, self.input_signature.sequence_input
         assert defaults is not None, "a computed input has a default"
         values = {**self.constant_inputs, **self.arrays, tokens: self.tokens}
-        graph = resolve_missing_inputs(defaults, (name,))
+        graph = build_input_defaults_graph(defaults, (name,))
         # an input that no node reads may lack the new positions
         sources = {*self.constant_inputs, tokens} | find_default_sources(graph, name)
         inputs = {n: values[n] for n in graph.inputs if n in sources and n in values}

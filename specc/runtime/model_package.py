@@ -14,8 +14,8 @@ from specc.runtime.package_integrity import PackageFiles, open_package_files
 from specc.runtime.single_model_file import (
     KVBufferSession,
     LoadedModel,
-    load_parsed_model,
-    read_file_manifest,
+    load_parsed_model_file,
+    parse_model_file_manifest,
 )
 
 DEFAULT_GRAPHS = ("score", "generate")
@@ -67,13 +67,15 @@ class ModelPackage(PackageFiles):
     def read_manifest(self, role: str) -> Manifest:
         """Return the manifest of a graph. Raise E0918 if the graph has no manifest."""
         file = self.models[role]
-        manifest = read_file_manifest(file, str(file.path))
+        manifest = parse_model_file_manifest(file, str(file.path))
         # The package index stores the source of the spec only once for all graphs.
         return manifest if manifest.sources else replace(manifest, sources=self.index.sources)
 
     def load_graph(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
         """Load a graph to run it. Raise E0921 or E0922 if the provider is not available."""
-        model = load_parsed_model(self.models[role], self.read_manifest(role), provider, threads)
+        model = load_parsed_model_file(
+            self.models[role], self.read_manifest(role), provider, threads
+        )
         if role != "step" or not self.index.metadata:
             return model
         graph = model.manifest.graph

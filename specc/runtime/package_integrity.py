@@ -27,7 +27,7 @@ from specc.io.safe_read import (
     compute_file_sha256,
     escape_text,
     get_regular_file_size,
-    is_path_inside_directory,
+    is_safe_relative_path,
     read_regular_file,
 )
 
@@ -58,7 +58,7 @@ def describe_file_mismatch(
     if the file matches. If `verifies_contents` is True, also compare the hash of the whole file.
     """
     path = directory / location
-    if not is_path_inside_directory(location):
+    if not is_safe_relative_path(location):
         return "it is outside the directory of the model"
     if (size := get_regular_file_size(path)) is None:
         return "it is missing, or it is not a regular file"

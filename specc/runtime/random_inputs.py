@@ -13,10 +13,10 @@ from specc.artifact.generation_metadata import GenerationMetadata
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, collect_shape_symbols
-from specc.ir.input_shapes_and_defaults import find_default_sources, resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_sources
 from specc.ir.model_definition import PAST_LENGTH_INPUT
 from specc.runtime.decoder_sessions import NUMPY_DTYPES
-from specc.runtime.index_ranges import find_compared_constants, find_valid_id_ranges
+from specc.runtime.index_ranges import find_constants_compared_to_inputs, find_valid_id_ranges
 
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
@@ -111,7 +111,7 @@ def make_random_inputs(
     padding.
     """
     env = _add_derived_lengths(graph, sizes)
-    ranges, compared = find_valid_id_ranges(graph, env), find_compared_constants(graph)
+    ranges, compared = find_valid_id_ranges(graph, env), find_constants_compared_to_inputs(graph)
     inputs: dict[str, Array] = {}
     for name, value in graph.inputs.items():
         shape = tuple(d.evaluate(env) for d in value.shape)
@@ -186,7 +186,7 @@ def _sample_mask(
     return np.where(is_left[..., None], left, right)
 
 
-def move_padding_to_side(
+def move_padding_to_declared_side(
     inputs: Mapping[str, Array], graph: Graph, defaults: Graph | None
 ) -> dict[str, Array]:
     """Permute the positions of inputs so that each padding mask that `defaults` computes has its
@@ -205,7 +205,7 @@ def move_padding_to_side(
         sources = find_default_sources(defaults, name)
         if not sources <= moved_inputs.keys():
             continue
-        mask_graph = resolve_missing_inputs(defaults, (name,))
+        mask_graph = build_input_defaults_graph(defaults, (name,))
         mask = backend.load_reference().evaluate_graph(
             mask_graph, {n: moved_inputs[n] for n in sources}, {}
         )[name]
@@ -336,7 +336,7 @@ def find_past_key_value_states(step: Graph) -> dict[str, str]:
     }
 
 
-def make_exported_step_sampler(weights: Arrays) -> SampleInputs:
+def make_exported_step_input_sampler(weights: Arrays) -> SampleInputs:
     """Return a function that samples inputs for steps that another exporter produced. The function
     runs the step once with empty states and uses the resulting states.
     """

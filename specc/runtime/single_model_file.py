@@ -10,7 +10,12 @@ import numpy as np
 
 from specc import backend
 from specc.artifact.generation_metadata import GenerationMetadata
-from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest, raise_invalid_manifest
+from specc.artifact.manifest import (
+    METADATA_KEY,
+    Manifest,
+    parse_manifest,
+    raise_invalid_manifest_error,
+)
 from specc.artifact.package_index_and_format_versions import parse_weight_files
 from specc.backend import Executable, ModelFile, QuantizedMatMul, Session, TensorSpec
 from specc.diagnostics.diagnostic import raise_error
@@ -201,7 +206,7 @@ class LoadedModel:
             parts = [part[name] for part in (weights, scales, zero_points) if name in part]
             if [(part.shape, part.dtype.name) for part in parts] != _list_types(format, shape):
                 reason = f"`{escape_text(name)}` is not stored as described"
-                raise_invalid_manifest(escape_text(self.file.path), reason)
+                raise_invalid_manifest_error(escape_text(self.file.path), reason)
             input_width = shape[-2 if format.is_transposed else -1]
             # a stacked weight [experts, …, …] has one matrix per expert
             is_stacked = len(shape) == 3
@@ -223,11 +228,11 @@ def load_model(
     compiled, and E0921 or E0922 if the execution provider is not available.
     """
     file = backend.load_runner().read_model(Path(path))
-    manifest = read_file_manifest(file, path)
+    manifest = parse_model_file_manifest(file, path)
     _check_weights(
         file, manifest, verify_contents or manifest.weights.get("checks_hashes_on_open") is True
     )
-    return load_parsed_model(file, manifest, provider, threads)
+    return load_parsed_model_file(file, manifest, provider, threads)
 
 
 MAX_BYTES_HASHED_ON_LOAD = 1 << 20
@@ -244,7 +249,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     directory, name = file.path.parent, file.path.name
     recorded = parse_weight_files(manifest.weights.get("beside", {}))
     if recorded is None:
-        raise_invalid_manifest(escape_text(file.path), "`beside` is invalid")
+        raise_invalid_manifest_error(escape_text(file.path), "`beside` is invalid")
     if reason := describe_out_of_bounds_tensor(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
@@ -269,7 +274,7 @@ def _raise_changed(path: Path, name: str, reason: str) -> NoReturn:
     )
 
 
-def load_parsed_model(
+def load_parsed_model_file(
     file: ModelFile, manifest: Manifest, provider: str, threads: int = 0
 ) -> LoadedModel:
     """Open a parsed model file with its manifest and external data.
@@ -277,7 +282,9 @@ def load_parsed_model(
     Raise E0804 if there is too little memory for the weights (checked before allocation), E0921 or
     E0922 if the provider is not available, and E0942 if the tokenizer does not match the model.
     """
-    manifest = replace(manifest, preprocessing=manifest.preprocessing.load_files(file.path.parent))
+    manifest = replace(
+        manifest, preprocessing=manifest.preprocessing.load_tokenizer_files(file.path.parent)
+    )
     if provider == "cpu":  # only the device driver knows how much device memory is free
         size = file.compute_weight_footprint()
         check_free_memory(str(file.path), size.memory_bytes, size.stored_bytes, size.element_count)
@@ -294,10 +301,10 @@ def load_parsed_model(
 
 def read_manifest(path: str) -> Manifest:
     """Read the manifest of a compiled model without running it."""
-    return read_file_manifest(backend.load_runner().read_model(Path(path)), path)
+    return parse_model_file_manifest(backend.load_runner().read_model(Path(path)), path)
 
 
-def read_file_manifest(file: ModelFile, path: str) -> Manifest:
+def parse_model_file_manifest(file: ModelFile, path: str) -> Manifest:
     """Parse the manifest of a model file. Raise E0918 if the file has no manifest."""
     if METADATA_KEY not in file.metadata:
         raise_error(

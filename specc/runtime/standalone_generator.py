@@ -92,7 +92,7 @@ def _make_scalars(
     return scalars
 
 
-def iterate_standalone_generator_steps(
+def iterate_decode_step_outputs(
     output: StandaloneGeneratorOutput,
     request: GenerationRequest,
     observer: StoppingCriterion | None,
@@ -166,7 +166,7 @@ def _check_computed(
     )
 
 
-def read_compiled_settings(
+def select_compiled_settings(
     compiled_settings: Mapping[str, object], requested_strategy: object
 ) -> dict[str, object]:
     """Return the compiled settings, which do not apply if the caller overrides the strategy."""

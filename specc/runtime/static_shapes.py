@@ -11,7 +11,7 @@ from specc.ir.graph import Graph
 from specc.runtime.single_model_file import LoadedModel
 
 
-def specialize_static_shapes(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
+def specialize_to_static_shapes(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
     """Specialize a model to static sizes of its symbolic dimensions, such as `{"batch": 1}`.
 
     Raise E0981 unless each symbolic dimension has an integer size, and E0832 if the model is a

@@ -17,7 +17,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
 from specc.ir.graph import collect_shape_symbols
 from specc.preprocessing.python_inputs import convert_to_array
-from specc.runtime.decoder_sessions import NUMPY_DTYPES, StepSessions, infer_lengths
+from specc.runtime.decoder_sessions import NUMPY_DTYPES, StepSessions, infer_dim_sizes
 from specc.runtime.generator import open_step_sessions
 from specc.runtime.model_package import ModelPackage
 
@@ -81,7 +81,7 @@ class StreamingModel(StepSessions):
         parts = [chunk_outputs[name] for chunk_outputs in results]
         return parts[-1] if axis is None else np.concatenate(parts, axis=axis)
 
-    def make_empty_results(self, lengths: Lengths) -> dict[str, Array]:
+    def make_empty_outputs(self, lengths: Lengths) -> dict[str, Array]:
         """Return empty outputs for a final piece that is shorter than a chunk."""
         states = {s.next_output for s in self.metadata.states}
         results: dict[str, Array] = {}
@@ -220,7 +220,7 @@ class InputStream:
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
         """Infer all symbolic sizes except the time axis. Raise E0912 if a size has changed."""
         input_signature = self.model.input_signature
-        lengths = infer_lengths(input_signature.graph, prepared)
+        lengths = infer_dim_sizes(input_signature.graph, prepared)
         lengths.pop(str(input_signature.sequence_length), None)
         for name, length in lengths.items():
             if self.lengths.get(name, length) != length:
@@ -246,7 +246,7 @@ class InputStream:
                 constant_inputs, self.lengths
             )
         if not count:
-            return self.model.make_empty_results(self.lengths)
+            return self.model.make_empty_outputs(self.lengths)
         step_inputs: dict[str, Array | DeviceTensor] = {}
         for name, axis in time_axes.items():
             if name in session.inputs:

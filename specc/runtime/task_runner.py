@@ -18,7 +18,7 @@ from specc.preprocessing.predictions import (
     make_predictions,
 )
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextConfig
-from specc.preprocessing.python_inputs import convert_input
+from specc.preprocessing.python_inputs import convert_input_value
 from specc.preprocessing.tasks import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.text_batches_and_windows import (
     TextEncoding,
@@ -204,7 +204,7 @@ def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
 
 def _list_texts(name: str, value: object) -> list[str]:
     """Convert a string, list or dataset column to a list of strings, or raise E0906."""
-    items = convert_input(value, name)
+    items = convert_input_value(value, name)
     values = [items] if isinstance(items, str) else items
     items_to_check = values if isinstance(values, list | tuple) and values else [value]
     texts = [item for item in items_to_check if isinstance(item, str)]

@@ -7,7 +7,7 @@ from typing import NamedTuple, NoReturn, cast
 
 import numpy as np
 
-from specc.decode.generation_settings import merge_settings
+from specc.decode.generation_settings import merge_caller_settings
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
@@ -23,9 +23,9 @@ from specc.preprocessing.preprocessing_records import (
     OutputFormat,
     TextOutput,
 )
-from specc.preprocessing.python_inputs import convert_input, convert_to_array, is_image
+from specc.preprocessing.python_inputs import convert_input_value, convert_to_array, is_image
 from specc.preprocessing.text_batches_and_windows import batch_sequences, find_mask_input
-from specc.preprocessing.text_codec import encode_text_ids, pad_token_sequences
+from specc.preprocessing.text_codec import encode_text_to_ids, pad_token_sequences
 from specc.runtime.generation_request import find_text_tokenizer
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 
@@ -78,7 +78,7 @@ def _read_image(record: ImageConfig, name: str, value: object) -> Array:
 
 
 def _read_array(name: str, value: object) -> Array:
-    return convert_to_array(convert_input(value, name), name)
+    return convert_to_array(convert_input_value(value, name), name)
 
 
 def make_training_targets(
@@ -96,14 +96,14 @@ def make_training_targets(
     raise_error("E0947", f"the targets of `{name}` have different shapes in one batch")
 
 
-def make_causal_targets(
+def make_causal_lm_targets(
     graph: Graph,
     preprocessing: PreprocessingConfig,
     generation: GenerateSection,
     values: list[object],
 ) -> tuple[dict[str, Array], Array]:
     """Make inputs and shifted targets from the values of `generation`'s sequence input."""
-    name, settings = generation.sequence_input, merge_settings(generation.settings)
+    name, settings = generation.sequence_input, merge_caller_settings(generation.settings)
     if codebooks := count_codebooks(graph.inputs[name].type):
         raise_error(
             "E0947",
@@ -151,14 +151,14 @@ def _encode_target(
     record = find_text_tokenizer(preprocessing, generation)
     if record is None:
         _raise_no_tokenizer(name)
-    return encode_text_ids(value, record)
+    return encode_text_to_ids(value, record)
 
 
 def _make_targets(name: str, value: object, record: OutputFormat | None) -> Array:
     """Convert a target: a label to its index, text to token ids, any other value to an array."""
     if isinstance(value, str):
         if isinstance(record, TextOutput):
-            return encode_text_ids(value, record.vocabulary)
+            return encode_text_to_ids(value, record.vocabulary)
         if not isinstance(record, ClassificationOutput):
             _raise_no_tokenizer(name)
         if value not in record.labels:
@@ -227,7 +227,7 @@ class TrainingCollator:
         for name in (name for name in names if name in self.graph.inputs):
             inputs_of_name: Mapping[str, object]
             if section := self._find_learned_section(name, names):
-                inputs_of_name, targets[section.logits_output] = make_causal_targets(
+                inputs_of_name, targets[section.logits_output] = make_causal_lm_targets(
                     self.graph, self.preprocessing, section, columns[name]
                 )
             else:

@@ -323,7 +323,7 @@ class Field(CommentedNode, kw_only=True):
     doc: str = ""
 
 
-class ExpectedValues(CommentedNode):
+class ExpectedConfigValues(CommentedNode):
     """The values of a config.json key that a spec supports:
     `expect "model_type" in (vit, deit)`.
     """
@@ -332,7 +332,7 @@ class ExpectedValues(CommentedNode):
     values: tuple[str, ...]
 
 
-class IgnoredKeys(CommentedNode):
+class IgnoredConfigKeys(CommentedNode):
     """The keys of config.json that do not affect the model:
     `ignore "initializer_range", "use_cache"`.
     """
@@ -347,7 +347,7 @@ class ConfigOverride(CommentedNode):
     value: Expr
 
 
-ConfigEntry: TypeAlias = Field | ExpectedValues | IgnoredKeys | ConfigOverride
+ConfigEntry: TypeAlias = Field | ExpectedConfigValues | IgnoredConfigKeys | ConfigOverride
 
 
 class ConfigSection(CommentedBlock):
@@ -564,7 +564,7 @@ class StreamSection(CommentedNode):
     input_name: str
 
 
-class QuantizeEntry(CommentedNode):
+class QuantizeSetting(CommentedNode):
     """An entry of a `quantize` section, such as `int4 = ["*.mlp.*"]`. The value is a word or a list
     of weight name patterns. A single value is equivalent to a list with one item.
     """
@@ -576,7 +576,7 @@ class QuantizeEntry(CommentedNode):
 class QuantizeSection(CommentedBlock):
     """A `quantize` section, which sets weight formats: `quantize { default = int8 }`."""
 
-    entries: tuple[QuantizeEntry, ...]
+    entries: tuple[QuantizeSetting, ...]
 
 
 Item: TypeAlias = (
@@ -601,7 +601,7 @@ Commentable: TypeAlias = (
     | ReadingEntry
     | WeightRule
     | Setting
-    | QuantizeEntry
+    | QuantizeSetting
 )
 """The nodes that occupy whole lines and can have comments."""
 

@@ -43,7 +43,7 @@ class CommentAttacher:
         before outer bodies, so the comments in inner bodies are already attached.
         """
         remaining = deque(self._take_unattached(start, stop))
-        builder = BodyBuilder[T](self.text, start)
+        builder = CommentedBodyBuilder[T](self.text, start)
         for child in children:
             end = get_node_span(child).end
             comments = []
@@ -61,7 +61,7 @@ class CommentAttacher:
         return [self.comments[n] for n in unattached]
 
 
-class BodyBuilder(Generic[T]):
+class CommentedBodyBuilder(Generic[T]):
     """A builder of a body. `previous_end` is the end offset of the last child or opening brace."""
 
     def __init__(self, text: str, start: int) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim, floor_divide_dims
 from specc.ir.graph import Graph, GraphBuilder, Input, NodeResults, Value
-from specc.ir.recurrent_as_loop import CellBuilder
+from specc.ir.recurrent_as_loop import RecurrentCellBuilder
 from specc.ir.types import Type
 from specc.transforms.split_scan import (
     find_vectorizable_nodes,
@@ -63,7 +63,7 @@ def build_chunkwise_recurrence(
     operands, inner = op.split_operands(args), op.split_body_inputs()
     length, rank = operands.scanned[0].shape[1], operands.initial_carries[0].rank
     values = dict(zip(inner.scanned, operands.scanned, strict=True))
-    captures = op.map_captures(args)
+    captures = op.map_captured_inputs(args)
     vectorizable = find_vectorizable_nodes(op.body, {*inner.scanned}, {*captures}, op.axis)
     nodes = [n for n, _ in op.body.nodes if n in vectorizable]
     vectorize_nodes(b, op, nodes, values, captures)
@@ -177,7 +177,7 @@ def _compare_blocks(b: GraphBuilder, fn: str, row: Value, column: Value, size: i
 
 
 @dataclass(frozen=True)
-class _ChunkBodyBuilder(CellBuilder):
+class _ChunkBodyBuilder(RecurrentCellBuilder):
     """A builder of the loop body for a chunk (operands [*lead, 64, x], state [*lead, k, v])."""
 
     rank: int

@@ -28,7 +28,12 @@ from specc.ir.graph import (
 )
 from specc.ir.op import Op
 from specc.ir.ops.recurrent import RNN_ACTIVATIONS
-from specc.ir.recurrent_as_loop import CellBuilder, CellCaptures, build_cell, build_gru_gates
+from specc.ir.recurrent_as_loop import (
+    CellCaptures,
+    RecurrentCellBuilder,
+    build_gru_gates,
+    build_recurrent_cell,
+)
 from specc.ir.types import ShapeError, Type
 from specc.transforms.split_scan import split_scan
 
@@ -78,7 +83,7 @@ class _CellPattern:
 
 
 @dataclass(frozen=True)
-class _PatternBuilder(CellBuilder):
+class _PatternBuilder(RecurrentCellBuilder):
     """A builder of the pattern of a recurrent cell, for an input type and state types."""
 
     element_type: Type
@@ -110,7 +115,7 @@ class _PatternBuilder(CellBuilder):
             mixed = self._mix_gru_states(layer, projection, states[0], weights)
             next_states: Sequence[Value] = [mixed]
         else:
-            next_states = build_cell(self, layer, projection, states, weights)
+            next_states = build_recurrent_cell(self, layer, projection, states, weights)
         return _CellPattern(layer, self.b.inputs, tuple(next_states))
 
     def _mix_gru_states(self, op: ops.Gru, x: Value, h: Value, weights: CellCaptures) -> Value:

@@ -35,7 +35,7 @@ from specc.ir.ops.quantized import (
     QuantizationPlan,
     TensorRole,
 )
-from specc.ir.recurrent_as_loop import expand_to_scan
+from specc.ir.recurrent_as_loop import expand_recurrent_to_scan
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.quantizable_weights import find_underlying_weight, match_matrix_product
@@ -53,7 +53,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
         weights = select_entries(b.parameters, weight_names or ()).values()
         # the quantizable operands are weights or views of weights
         if weight_names is None or any(find_underlying_weight(a) in weights for a in args[1:3]):
-            return expand_to_scan(b, op, args)
+            return expand_recurrent_to_scan(b, op, args)
         return None
 
     return rewrite_graph(graph, [expand_layer])
@@ -138,7 +138,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
         else:
             new_values[value] = builder.add_parameter(facts)
     _WeightQuantizer(builder, new_values, quantized_weights).convert_nodes(graph)
-    return builder.finish_copy(graph, new_values)
+    return builder.build_graph_copy(graph, new_values)
 
 
 def _make_quantized_weight(
@@ -285,7 +285,7 @@ class _WeightQuantizer:
             )
             args += weight.components
         quantizer.convert_nodes(op.body)
-        body = body_builder.finish_copy(op.body, quantizer.new_values)
+        body = body_builder.build_graph_copy(op.body, quantizer.new_values)
         if isinstance(op, ops.MixtureOfExperts):
             return self.builder.add_node(
                 replace(op, body=body, stacked_count=stacked_count + added_count), *args
@@ -343,7 +343,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
         int8_caches[cache] = builder.add_op(node.op, past, new_codes)
         new_values[cache] = builder.add_op(ops.Dequantize(), int8_caches[cache], scale)
     outputs = {n: int8_caches.get(v, new_values[v]) for n, v in step.outputs.items()}
-    return builder.finish_copy(step, new_values, outputs)
+    return builder.build_graph_copy(step, new_values, outputs)
 
 
 def _make_state_scale(step: Graph, name: str) -> Parameter:

@@ -19,10 +19,12 @@ RewriteRule: TypeAlias = Callable[[GraphBuilder, Op, NodeOperands], NodeResults 
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
     """Rewrite each node of `graph`, in topological order, by the first rule that applies."""
     builder = GraphBuilder()
-    return rewrite_into_builder(graph, builder, builder.copy_inputs_and_parameters(graph), rules)
+    return rewrite_graph_into_builder(
+        graph, builder, builder.copy_inputs_and_parameters(graph), rules
+    )
 
 
-def rewrite_into_builder(
+def rewrite_graph_into_builder(
     graph: Graph,
     builder: GraphBuilder,
     new_values: dict[Value, Value],
@@ -42,7 +44,7 @@ def rewrite_into_builder(
             )
             new_values[value] = new_value
         _copy_node_origin(builder, graph.node_origins.get(node, NodeOrigin()), new_results, count)
-    return builder.finish_copy(graph, new_values)
+    return builder.build_graph_copy(graph, new_values)
 
 
 def _copy_node_origin(

@@ -66,7 +66,7 @@ def can_compute_in_operand_dtype(op: Op) -> bool:
     return isinstance(op, (*DATA_MOVEMENT_OPS, *NORM_OPS, ops.Rotate))
 
 
-def is_product_preserving(op: Op) -> bool:
+def is_precision_preserving(op: Op) -> bool:
     """Return True if an op moves, scales or shifts the result of a MatMul, so that its result has
     the precision of the MatMul. Norms are excluded.
     """
@@ -187,7 +187,7 @@ def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set
         is_exposed = not exposed_values.isdisjoint(results) and inner_values.isdisjoint(results)
         if isinstance(node.op, ops.Linear | ops.MatMul) and is_exposed:
             products.add(node)
-        is_preserving = is_product_preserving(node.op) or isinstance(node.op, ops.Softmax)
+        is_preserving = is_precision_preserving(node.op) or isinstance(node.op, ops.Softmax)
         is_passed = isinstance(node.op, INDEX_OPS) or (is_exposed and is_preserving)
         (exposed_values if is_passed else inner_values).update(node.operands)
     return products

@@ -4,9 +4,9 @@
                        (optional)                       │  (optional, for each graph)
                                                         └─ prove ─ step ─ encode
 
-A pass maps a `PassState` to a new `PassState`. With `VERIFY_AFTER_PASSES`, graphs are verified
-(`specc.ir.ir_verifier`) after each pass, to find the pass that produces an invalid graph.
-`specc show --ir --print-after PASS` prints the result of a pass.
+A pass maps a `CompilerPassState` to a new `CompilerPassState`. With `VERIFY_AFTER_PASSES`, graphs
+are verified (`specc.ir.ir_verifier`) after each pass, to find the pass that produces an invalid
+graph. `specc show --ir --print-after PASS` prints the result of a pass.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from specc.analysis.causality import (
     check_streaming_causality,
     find_time_symbol,
 )
-from specc.analysis.time_axis_prefix_and_chunks import compute_chunk_size, substitute_chunked_length
+from specc.analysis.time_axis_prefix_and_chunks import compute_chunk_size, express_length_in_chunks
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.incremental.step_graph import DecodeGraph, build_derived_graphs, derive_step_graph
@@ -51,7 +51,7 @@ VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassState:
+class CompilerPassState:
     """The graph and the compile options that each pass reads, and the results of earlier passes.
 
     `defaults` computes omitted inputs of `graph`, and the pass `inline` adds it to the graph.
@@ -105,38 +105,38 @@ class CompilerPass:
 
     name: str
     description: str
-    run: Callable[[PassState], PassState]
+    run: Callable[[CompilerPassState], CompilerPassState]
     is_optional: bool = False
 
 
-def _run_inline(state: PassState) -> PassState:
+def _run_inline(state: CompilerPassState) -> CompilerPassState:
     if state.defaults is None:
         return state
     graph = inline_defaults(state.graph, state.defaults)
     return replace(state, graph=graph, defaults=None)
 
 
-def _rewrite_loops(state: PassState, rule: RewriteRule) -> PassState:
+def _rewrite_loops(state: CompilerPassState, rule: RewriteRule) -> CompilerPassState:
     """Apply a rewrite rule for loops to the graph. A graph without loops is returned unchanged."""
     has_loops = any(isinstance(node.op, ops.Scan) for node, _ in state.graph.nodes)
     return replace(state, graph=rewrite_graph(state.graph, [rule])) if has_loops else state
 
 
-def _run_quantize(state: PassState) -> PassState:
+def _run_quantize(state: CompilerPassState) -> CompilerPassState:
     plan = state.quantization_plan
     if plan is None:
         plan = choose_weight_formats(state.graph, QuantizationOptions(kind="int8"), "rows", {}).plan
     return replace(state, graph=quantize_graph(state.graph, plan))
 
 
-def _run_chunk(state: PassState) -> PassState:
+def _run_chunk(state: CompilerPassState) -> CompilerPassState:
     time_input, outputs = state.get_sequence_input_and_outputs()
     if state.streaming is None:
         return state
     symbol = _find_generated_symbol(state.graph, time_input)
     length = compute_chunk_size(state.graph, symbol, outputs)
     return replace(
-        state, graph=substitute_chunked_length(state.graph, symbol, length), chunk_length=length
+        state, graph=express_length_in_chunks(state.graph, symbol, length), chunk_length=length
     )
 
 
@@ -151,7 +151,7 @@ def _find_generated_symbol(graph: Graph, time_axis_input: str, chunk_length: int
     return symbol
 
 
-def _run_causality_check(state: PassState) -> PassState:
+def _run_causality_check(state: CompilerPassState) -> CompilerPassState:
     """Check causality, and find the outputs that a step can return. Raise E0701 or E0702 if there
     is no time axis, and one of E0711 to E0718 if causality is violated.
     """
@@ -188,7 +188,7 @@ def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
     raise_error("E0701", f"`{graph.name}` has no generation settings", helps=[help_text])
 
 
-def _run_step(state: PassState) -> PassState:
+def _run_step(state: CompilerPassState) -> CompilerPassState:
     time_input, (logits, *_) = state.get_sequence_input_and_outputs()
     decode_graph = derive_step_graph(
         state.graph,
@@ -201,7 +201,7 @@ def _run_step(state: PassState) -> PassState:
     return replace(state, decode_graph=decode_graph)
 
 
-def _run_encode(state: PassState) -> PassState:
+def _run_encode(state: CompilerPassState) -> CompilerPassState:
     assert state.decode_graph is not None, "`step` runs first"
     return replace(state, derived=build_derived_graphs(state.decode_graph))
 
@@ -244,7 +244,7 @@ DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 """The passes that derive the step and the encoder graph."""
 
 
-def run_passes(state: PassState, names: Sequence[str]) -> PassState:
+def run_passes(state: CompilerPassState, names: Sequence[str]) -> CompilerPassState:
     """Run the passes listed in `names` on `state`, in the order of `ALL_PASSES`."""
     verified_graphs: tuple[Graph, ...] = ()
     for each_pass in ALL_PASSES:
@@ -273,17 +273,19 @@ def _verify_graphs(graphs: Iterable[Graph | None], pass_name: str) -> None:
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
     """Return `graph` with the default values of its inputs computed inside the graph."""
-    return run_passes(PassState(graph=graph, defaults=defaults), ("inline",)).graph
+    return run_passes(CompilerPassState(graph=graph, defaults=defaults), ("inline",)).graph
 
 
 def simplify_graph(graph: Graph, *, fuses_loops: bool = True) -> Graph:
     """Fuse loops into recurrent layers if `fuses_loops`, and move invariant nodes out of loops."""
-    return run_passes(PassState(graph=graph), SIMPLIFY_PASSES if fuses_loops else LOOP_PASSES).graph
+    return run_passes(
+        CompilerPassState(graph=graph), SIMPLIFY_PASSES if fuses_loops else LOOP_PASSES
+    ).graph
 
 
 def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
     """Return `graph` with its weights quantized in the formats of `plan`."""
-    return run_passes(PassState(graph=graph, quantization_plan=plan), ("quantize",)).graph
+    return run_passes(CompilerPassState(graph=graph, quantization_plan=plan), ("quantize",)).graph
 
 
 def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
@@ -305,7 +307,7 @@ def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Grap
 
 def convert_to_half_precision(graph: Graph, half_dtype: HalfDtype) -> Graph:
     """Return `graph` with mixed precision in `half_dtype`."""
-    return run_passes(PassState(graph=graph, half_dtype=half_dtype), ("narrow",)).graph
+    return run_passes(CompilerPassState(graph=graph, half_dtype=half_dtype), ("narrow",)).graph
 
 
 def convert_derived_to_half_precision(
@@ -317,7 +319,7 @@ def convert_derived_to_half_precision(
     return converted
 
 
-def run_decode_step_passes(state: PassState) -> DerivedGraphs:
+def run_decode_step_passes(state: CompilerPassState) -> DerivedGraphs:
     """Derive the encoder and the decode step. Raise E0711 to E0718 if the model is not causal."""
     derived = run_passes(state, DERIVE_PASSES).derived
     assert derived is not None

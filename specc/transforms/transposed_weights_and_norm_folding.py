@@ -15,7 +15,7 @@ from specc.ir.graph import Graph, GraphBuilder, Node, NodeOperands, NodeResults,
 from specc.ir.op import Op
 from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.types import Type
-from specc.transforms.graph_rewrite import rewrite_into_builder
+from specc.transforms.graph_rewrite import rewrite_graph_into_builder
 from specc.transforms.quantizable_weights import find_underlying_weight
 
 MATRIX_TRANSPOSE = ops.Transpose((1, 0))
@@ -48,7 +48,7 @@ def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
     for name, value in graph.parameters.items():
         if name in names:
             new_values[value] = builder.add_op(MATRIX_TRANSPOSE, new_values[value])
-    return rewrite_into_builder(graph, builder, new_values)
+    return rewrite_graph_into_builder(graph, builder, new_values)
 
 
 def restore_weight_layout(graph: Graph) -> Graph:
@@ -71,7 +71,7 @@ def restore_weight_layout(graph: Graph) -> Graph:
         first = args[0] if args else None
         return (first,) if op == MATRIX_TRANSPOSE and first in stored_weights else None
 
-    return rewrite_into_builder(graph, new_builder, new_values, [restore_layout])
+    return rewrite_graph_into_builder(graph, new_builder, new_values, [restore_layout])
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
@@ -96,7 +96,7 @@ def _iterate_other_operands(
             yield operand
 
 
-def find_norm_folds(
+def find_foldable_norms(
     graph: Graph, ties: Mapping[str, str], quantized_names: Container[str]
 ) -> tuple[FoldedNorm, ...]:
     """Return the norms that can be folded into linear layers. Every user of the norm must be a

@@ -24,7 +24,7 @@ from specc.runtime.random_inputs import (
     BOOLEAN_DENSITIES,
     choose_axis_sizes,
     make_random_inputs,
-    move_padding_to_side,
+    move_padding_to_declared_side,
 )
 from specc.runtime.single_model_file import LoadedModel
 from specc.runtime.standalone_generator import run_standalone_generator
@@ -36,7 +36,7 @@ from specc.verification.result_comparison import (
     ResultDifference,
     VerificationRound,
     compare_results,
-    format_lengths,
+    format_axis_sizes,
     is_within_rounding_error,
     make_skipped_round,
 )
@@ -55,7 +55,7 @@ MAX_TOKENS = 8
 """Maximum number of tokens generated in a verification round."""
 
 
-def iterate_generation_rounds(
+def iterate_generation_verification(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Compare generation by the model with generation by the reference. Yield the result of each
@@ -82,7 +82,7 @@ def iterate_generation_rounds(
             # decoding uses only methods that the counting session implements
             run_standalone_generator(cast("Session", coverage.session), request)
         yield _compare_tokens(_ReferenceDecode(request, graph, weights), sizes)
-    yield from coverage.iterate_uncovered(graph, compared_sizes, max_lengths)
+    yield from coverage.iterate_uncovered_cases(graph, compared_sizes, max_lengths)
 
 
 def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
@@ -132,7 +132,7 @@ def _make_random_request(
         settings.start or generator.allows_empty_prompt
     ) and sequence_input in session.optional_inputs:
         inputs.pop(sequence_input, None)
-    inputs = move_padding_to_side(inputs, graph, generator.input_signature.defaults)
+    inputs = move_padding_to_declared_side(inputs, graph, generator.input_signature.defaults)
     return generator.start_generation(inputs, replace(settings, log_probs=not is_beam_search))
 
 
@@ -288,7 +288,7 @@ def _explain_difference(
         if not unexplained:
             return f", where {half_dtype or 'float32'} rounding changes results"
     first = unexplained[0]
-    raise_error("E0930", first.description, notes=[*first.notes, format_lengths(sizes)])
+    raise_error("E0930", first.description, notes=[*first.notes, format_axis_sizes(sizes)])
 
 
 def _ignore_later_tokens(bounds: Mapping[str, Array]) -> dict[str, Array]:

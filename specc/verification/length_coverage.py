@@ -40,7 +40,7 @@ class LengthThreshold:
     length: int
     stride: int = 1
 
-    def compute_length_above(self, positions: int) -> int:
+    def compute_exceeding_length(self, positions: int) -> int:
         """Return the axis size whose number of positions exceeds the constant by `positions`."""
         return self.length + positions * self.stride
 
@@ -184,14 +184,14 @@ Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
 
 def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
     """Return True if the reference runs `repeats` times at `sizes` in about a second."""
-    all_sizes = add_derived_sizes(graph, sizes)
+    all_sizes = add_derived_axis_sizes(graph, sizes)
     try:
         return repeats * _sum_multiply_adds(graph).evaluate(all_sizes) <= MAX_WORK
     except DimError:
         return False
 
 
-def add_derived_sizes(graph: Graph, sizes: Sizes) -> dict[str, int]:
+def add_derived_axis_sizes(graph: Graph, sizes: Sizes) -> dict[str, int]:
     """Return `sizes` with the sizes of dimensions that length equations derive from them."""
     equations = graph.length_equations
     return {**sizes, **{name: dim.evaluate(sizes) for name, dim in equations.items()}}
@@ -273,7 +273,7 @@ def _choose_axis_lengths(
     """Return an axis size above each threshold, largest first, but within all `upper_bounds`."""
     bounds = [bound.length for bound in upper_bounds]
     return [
-        min([threshold.compute_length_above(POSITIONS_BEYOND_THRESHOLD), *bounds])
+        min([threshold.compute_exceeding_length(POSITIONS_BEYOND_THRESHOLD), *bounds])
         for threshold in reversed(thresholds)
     ]
 
@@ -300,7 +300,7 @@ def find_skipped_lengths(
     merged = _merge_thresholds(find_length_thresholds(graph), _find_block_thresholds(graph))
     for symbol, thresholds in merged.items():
         for threshold in thresholds if symbol in max_compared else ():
-            min_length = threshold.compute_length_above(1)
+            min_length = threshold.compute_exceeding_length(1)
             if max_compared[symbol] >= min_length:
                 continue
             nearby_sizes = find_nearby_lengths(

@@ -26,23 +26,23 @@ from specc.runtime.random_inputs import (
     SampleInputs,
     StepInputSampler,
     find_past_key_value_states,
-    make_exported_step_sampler,
+    make_exported_step_input_sampler,
 )
 from specc.runtime.single_model_file import LoadedModel
-from specc.verification.generation_verification import iterate_generation_rounds
+from specc.verification.generation_verification import iterate_generation_verification
 from specc.verification.quantized_matmul_check import QuantizedMatMulChecker
 from specc.verification.result_comparison import (
     MAX_INFORMATIVE_BOUND,
     ResultDifference,
     VerificationRound,
     compare_results,
-    format_lengths,
+    format_axis_sizes,
     get_max_magnitude,
-    is_bound_tight,
+    is_error_bound_tight,
     make_kv_cache_rounding_hook,
     make_skipped_round,
 )
-from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
+from specc.verification.round_coverage import SubgraphCoverage, iterate_verification_inputs
 from specc.verification.rounding_errors_and_overflow import (
     MAX_FLOAT32,
     HalfPrecisionErrorEstimator,
@@ -76,7 +76,7 @@ def iterate_verification_rounds(
     does not limit.
     """
     if model.manifest.decoding is not None:
-        yield from iterate_generation_rounds(model, seed=seed, rounds=rounds)
+        yield from iterate_generation_verification(model, seed=seed, rounds=rounds)
         return
     weight_sizes = model.file.compute_weight_footprint()
     # The reference needs memory for a second copy of the stored weights.
@@ -89,12 +89,12 @@ def iterate_verification_rounds(
     comparison = _ReferenceComparison.from_model(model)
     coverage = SubgraphCoverage.from_model(model)
     compared_sizes = []
-    for sizes, inputs in iterate_round_inputs(
+    for sizes, inputs in iterate_verification_inputs(
         model, coverage, seed, rounds, sample_inputs, max_lengths
     ):
         yield comparison.compare_round(sizes, inputs)
         compared_sizes.append(sizes)
-    yield from coverage.iterate_uncovered(comparison.graph, compared_sizes, max_lengths)
+    yield from coverage.iterate_uncovered_cases(comparison.graph, compared_sizes, max_lengths)
     if inconclusive := comparison.find_inconclusive_results():
         _raise_inconclusive(inconclusive)
 
@@ -148,7 +148,7 @@ class _ReferenceComparison:
         self.compared_rounds += any(value.size for value in expected.values())
         differences, max_error = compare_results(results, expected)
         mismatches = {n: d for n, d in differences.items() if d.description}
-        sizes_text, inconclusive = format_lengths(sizes), set[str]()
+        sizes_text, inconclusive = format_axis_sizes(sizes), set[str]()
         if self.half_dtype:
             errors = HalfPrecisionErrorEstimator(
                 graph=self.graph, inputs=inputs, weights=self.weights, expected=expected
@@ -192,7 +192,7 @@ def _explain_by_rounding(
             explanation = f"float32 rounding explains up to {relative_bounds[name]:.1e} here"
             notes = [*difference.notes, explanation, sizes_text]
             raise_error("E0930", difference.description, notes=notes)
-    inconclusive = {n for n in mismatches if not is_bound_tight(expected[n], bounds[n])}
+    inconclusive = {n for n in mismatches if not is_error_bound_tight(expected[n], bounds[n])}
     name = max(inconclusive or mismatches, key=lambda n: relative_bounds[n])
     size, relative_bound = mismatches[name].relative_size, relative_bounds[name]
     if not inconclusive:
@@ -264,7 +264,7 @@ def _raise_inconclusive(names: list[str]) -> NoReturn:
     )
 
 
-def iterate_all_rounds(
+def iterate_all_verifications(
     model: InferenceModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Yield the verification rounds of a model file or of all graphs of a package. Raise E0930 if a
@@ -275,7 +275,7 @@ def iterate_all_rounds(
         graph = "step"
     if package is None:
         return _iterate_single_file_rounds(model.default_model, seed, rounds)
-    return iterate_package_rounds(
+    return iterate_package_verification(
         package, graph=graph, provider=model.provider, seed=seed, rounds=rounds
     )
 
@@ -303,7 +303,7 @@ def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
     return open_package(directory, verify_contents=model.verify_contents)
 
 
-def iterate_package_rounds(
+def iterate_package_verification(
     package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
 ) -> Iterator[VerificationRound]:
     """Yield the verification rounds of each graph of a package, or only of the graph with the role
@@ -325,7 +325,7 @@ def iterate_package_rounds(
                 max_lengths=max_lengths,
             )
         elif find_past_key_value_states(model.manifest.graph):
-            sample_inputs = make_exported_step_sampler(model.weights())
+            sample_inputs = make_exported_step_input_sampler(model.weights())
             rounds_of_graph = iterate_verification_rounds(
                 model, seed=seed, rounds=rounds, sample_inputs=sample_inputs
             )

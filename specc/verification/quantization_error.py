@@ -26,7 +26,7 @@ DYNAMIC_AXIS_LENGTH = 24
 
 
 @dataclass(kw_only=True)
-class OutputError:
+class OutputErrorStats:
     """The accumulated quantization error of one output over all compared batches."""
 
     max_difference: float = 0.0
@@ -87,7 +87,7 @@ class QuantizationComparison:
 
     quantized_model: LoadedModel
     baseline_model: LoadedModel
-    output_errors: dict[str, OutputError] = field(default_factory=dict)
+    output_errors: dict[str, OutputErrorStats] = field(default_factory=dict)
 
     def compare_outputs_on_random_inputs(self, seed: int, rounds: int) -> None:
         """Compare the quantized model and the baseline on random inputs. Raise E0857 if the specs
@@ -99,14 +99,14 @@ class QuantizationComparison:
         section = self.quantized_model.manifest.generate_section
         logits_output = section.logits_output if section else None
         for _ in range(max(rounds, 1)):
-            inputs = make_random_inputs(graph, choose_verification_sizes(graph), rng)
+            inputs = make_random_inputs(graph, choose_verification_axis_sizes(graph), rng)
             quantized, baseline = (
                 m.session.run(inputs) for m in (self.quantized_model, self.baseline_model)
             )
             for name, value in quantized.items():
                 if value.dtype.kind == "f":
                     is_logits = name == logits_output
-                    error = self.output_errors.setdefault(name, OutputError())
+                    error = self.output_errors.setdefault(name, OutputErrorStats())
                     error.add_result(value, baseline[name], is_logits)
 
     def to_json(self) -> list[dict[str, object]]:
@@ -132,7 +132,7 @@ class QuantizationComparison:
         )
         graph, scopes = replace(graph, names=scope_results), tuple(scope_results)
         inputs = make_random_inputs(
-            graph, choose_verification_sizes(graph), np.random.default_rng(seed)
+            graph, choose_verification_axis_sizes(graph), np.random.default_rng(seed)
         )
         reference = backend.load_reference()
         quantized, baseline = (
@@ -144,7 +144,7 @@ class QuantizationComparison:
             error_norm, norm = np.linalg.norm(difference), np.linalg.norm(exact)
             yield scope, float(error_norm / norm if norm else error_norm)
 
-    def check_limits(self, limits: Mapping[str, float]) -> None:
+    def check_error_limits(self, limits: Mapping[str, float]) -> None:
         """Raise E0856 if an error measure of an output exceeds its limit."""
         for name, error in self.output_errors.items():
             for measure, value in error.measures.items():
@@ -181,7 +181,7 @@ def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
     return results_by_scope
 
 
-def choose_verification_sizes(graph: Graph) -> dict[str, int]:
+def choose_verification_axis_sizes(graph: Graph) -> dict[str, int]:
     """Return axis sizes of about `DYNAMIC_AXIS_LENGTH`, within the limits of the graph."""
     max_lengths, min_lengths = find_max_lengths(graph), find_min_lengths(graph)
     typical_sizes = choose_axis_sizes(graph, 1)

@@ -156,7 +156,7 @@ def count_mismatched_positions(result: Array, expected: Array, error_bound: Arra
     return int(is_unexplained.any(-1).sum() if is_unexplained.ndim > 1 else is_unexplained.sum())
 
 
-def is_bound_tight(expected: Array, error_bound: Array) -> bool:
+def is_error_bound_tight(expected: Array, error_bound: Array) -> bool:
     """Return True if at least half of the error bounds are small relative to the largest value."""
     allowed = MAX_INFORMATIVE_BOUND * get_max_magnitude(expected)
     return not error_bound.size or float((error_bound <= allowed).mean()) >= 0.5
@@ -200,7 +200,7 @@ class VerificationRound:
         graph = f"{self.graph}: " if self.graph else ""
         if self.uncovered_cases:
             return f"{graph}not covered: {', '.join(self.uncovered_cases)}"
-        lengths = f"{format_lengths(self.sizes)}: " if self.is_compared else ""
+        lengths = f"{format_axis_sizes(self.sizes)}: " if self.is_compared else ""
         return f"{graph}{lengths}{self._format_agreement()}{self.note}"
 
     def _format_agreement(self) -> str:
@@ -246,7 +246,7 @@ def make_skipped_round(
     )
 
 
-def format_lengths(sizes: Mapping[str, int]) -> str:
+def format_axis_sizes(sizes: Mapping[str, int]) -> str:
     """Format axis sizes by symbolic dimension, e.g. `batch=2, seq=3`."""
     return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
 

@@ -30,7 +30,7 @@ from specc.verification.length_coverage import (
     POSITIONS_BEYOND_THRESHOLD,
     SHORT_AXIS_LENGTH,
     Sizes,
-    add_derived_sizes,
+    add_derived_axis_sizes,
     find_nearby_lengths,
     find_skipped_lengths,
     is_within_cost_limit,
@@ -78,7 +78,7 @@ class SubgraphCoverage:
         self.session.run(inputs)
         return len(self.unexecuted_subgraphs) < missing_count
 
-    def iterate_uncovered(
+    def iterate_uncovered_cases(
         self, graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None
     ) -> Iterator[VerificationRound]:
         """Yield an entry with the subgraphs and axis sizes that no round covered, if there are any.
@@ -171,7 +171,7 @@ class _RoundPlan:
     float_scale: float = 1.0
 
 
-def iterate_round_inputs(
+def iterate_verification_inputs(
     model: LoadedModel,
     coverage: SubgraphCoverage,
     seed: int = 0,
@@ -328,7 +328,7 @@ def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 def _find_index_inputs(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
     """Return the integer inputs from which table indices are computed."""
-    return find_valid_id_ranges(graph, add_derived_sizes(graph, sizes)).keys()
+    return find_valid_id_ranges(graph, add_derived_axis_sizes(graph, sizes)).keys()
 
 
 def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:

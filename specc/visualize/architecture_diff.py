@@ -162,7 +162,7 @@ def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
     if isinstance(node.op, ops.Attend):
         query_shape, key_shape = node.op.query(node).type.shape, node.op.key(node).type.shape
         yield "heads", _format_head_count(query_shape[1], key_shape[1])
-        yield "attends to", describe_visible_keys(node)
+        yield "attends to", describe_attended_keys(node)
 
 
 def _format_head_count(query_heads: Dim, key_heads: Dim) -> str:
@@ -175,7 +175,7 @@ def _format_value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def describe_visible_keys(node: Node) -> str:
+def describe_attended_keys(node: Node) -> str:
     """Describe the keys that a query attends to in an attention node, relative to the query's
     position, as in `itself and 127 positions before`.
     """
@@ -319,7 +319,7 @@ def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange
     yield ArchitectureChange(kind="wiring", path="length", change="one graph has more operations")
 
 
-def format_difference(
+def format_architecture_diff(
     a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
 ) -> list[str]:
     """Format the differences of two architectures as lines of aligned columns."""

@@ -16,8 +16,8 @@ from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_elements import make_printable_label
 from specc.drawing.svg_and_html_pages import (
     read_page_resource,
+    render_html_page,
     render_inline_svg,
-    render_page,
     render_svg,
 )
 from specc.io.json_io import Json
@@ -25,8 +25,13 @@ from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.visualize.block_layout import draw_block
-from specc.visualize.block_tree import Block, SpecLine, build_block_tree, choose_blocks_to_expand
-from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost
+from specc.visualize.block_tree import (
+    Block,
+    SpecLine,
+    build_diagram_block_tree,
+    choose_blocks_to_expand,
+)
+from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost_curves
 
 MAX_ITEMS = 60
 """Maximum number of boxes in one diagram. Blocks beyond the limit are collapsed."""
@@ -62,7 +67,7 @@ class ArchitectureView:
 def render_architecture_svg(architecture: ArchitectureView) -> str:
     """Render a graph as an SVG diagram, with nested blocks expanded up to MAX_ITEMS boxes."""
     graph = next(iter(architecture.graphs.values()))
-    block = build_block_tree(graph, architecture.sizes)
+    block = build_diagram_block_tree(graph, architecture.sizes)
     return render_svg(
         draw_block(block, choose_blocks_to_expand(block, MAX_ITEMS), architecture.name)
     )
@@ -71,7 +76,8 @@ def render_architecture_svg(architecture: ArchitectureView) -> str:
 def render_architecture_page(architecture: ArchitectureView) -> str:
     """Render an architecture as a self-contained HTML page without external resources."""
     trees = {
-        name: build_block_tree(g, architecture.sizes) for name, g in architecture.graphs.items()
+        name: build_diagram_block_tree(g, architecture.sizes)
+        for name, g in architecture.graphs.items()
     }
     anchors = _Anchors(trees)
     cost = compute_cost_curves(next(iter(architecture.graphs.values())))
@@ -88,7 +94,7 @@ def render_architecture_page(architecture: ArchitectureView) -> str:
             *_render_listings(sources),
         ]
     )
-    return render_page(
+    return render_html_page(
         f"Architecture: {make_printable_label(architecture.name, 80)}",
         body,
         styles=[read_page_resource("page.css"), read_page_resource("architecture.css")],
@@ -309,7 +315,7 @@ def _render_costs(cost: CostCurves | None) -> str:
         for k, n in enumerate(cost.lengths)
     )
     limit_text = f'<p class="doc">{escape(cost.limit_reason)}</p>' if cost.limit_reason else ""
-    drawing = render_inline_svg(plot_cost(cost))
+    drawing = render_inline_svg(plot_cost_curves(cost))
     return (
         f'<section class="costs"><h3>Cost</h3>{drawing}{limit_text}'
         f"<table><thead><tr><th>{escape(' = '.join(cost.symbols))}</th>{header_cells}</tr></thead>"

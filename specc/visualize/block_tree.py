@@ -206,7 +206,7 @@ def classify_block(nodes: list[Node]) -> str:
     return next((k for k in (*KIND_ORDER, *BLOCK_KINDS) if k in kinds), "other")
 
 
-def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Block:
+def build_diagram_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Block:
     """Build the block tree of a graph. The root block has the name of the graph. `sizes` are the
     sizes of symbolic dimensions in output types and costs.
     """

@@ -186,7 +186,7 @@ GRID_COLOR = "#e4e4ea"
 LABEL_SPACING = 15.0  # minimum vertical distance in points between two curve names
 
 
-def plot_cost(cost: CostCurves) -> Drawing:
+def plot_cost_curves(cost: CostCurves) -> Drawing:
     """Plot the cost curves with logarithmic axes, so that powers of n are straight lines."""
     title = "Multiply-adds by sequence length"
     # a logarithmic axis has no position for 0

@@ -180,7 +180,9 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def iterate_summary_nodes(node: ScopeSummary, depth: int = 0) -> Iterator[tuple[int, ScopeSummary]]:
+def iterate_scope_summaries(
+    node: ScopeSummary, depth: int = 0
+) -> Iterator[tuple[int, ScopeSummary]]:
     """Yield each scope with its depth, parents before children. A scope whose only content is a
     single child is merged with it: `h.0 … 11`.
     """
@@ -197,7 +199,7 @@ def iterate_summary_nodes(node: ScopeSummary, depth: int = 0) -> Iterator[tuple[
         )
     yield depth, merged
     for child in merged.parts.values():
-        yield from iterate_summary_nodes(child, depth + 1)
+        yield from iterate_scope_summaries(child, depth + 1)
 
 
 def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:

@@ -47,7 +47,7 @@ class TensorMismatch:
     reason: str = ""
 
 
-def make_binding_errors(
+def make_weight_binding_errors(
     checkpoint: Checkpoint,
     naming: ParameterNaming,
     parameter_count: int,

@@ -16,7 +16,7 @@ from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
 from specc.weights.parameter_name_patterns import (
     NamePattern,
     ParameterNaming,
-    infer_naming,
+    infer_parameter_naming,
     split_name_at_numbers,
 )
 from specc.weights.parameter_sources import RandomInitWeights
@@ -36,8 +36,8 @@ from specc.weights.weight_rules_and_initializers import (
     ModelParameter,
     ParameterMap,
     WeightRules,
-    check_load_rules_used,
-    resolve_ties,
+    reject_unused_load_rules,
+    resolve_weight_ties,
 )
 
 _ExpressionAndRule: TypeAlias = tuple[Expr, Span | None]
@@ -47,7 +47,7 @@ _ExpressionAndRule: TypeAlias = tuple[Expr, Span | None]
 
 
 @dataclass(frozen=True, slots=True)
-class HeadInitialization:
+class TaskHeadInitialization:
     """Options of the random initialization of a new task head.
 
     If `seed` is None, no parameter is initialized. `initializers` maps parameters to the text of
@@ -64,7 +64,7 @@ def bind_parameters(
     parameters: Sequence[ModelParameter],
     rules: WeightRules,
     checkpoint: Checkpoint,
-    initialization: HeadInitialization | None = None,
+    initialization: TaskHeadInitialization | None = None,
 ) -> CheckpointBinding:
     """Bind every parameter to an expression over checkpoint tensors, according to the spec's weight
     rules. `load` rules are skipped if the file metadata says that tensor names and shapes are the
@@ -77,10 +77,10 @@ def bind_parameters(
     by_name = {w.name: w for w in parameters}
     assert len(by_name) == len(parameters), "parameter names are unique"
     # Map each parameter to an expression, first with the spec's tensor names, then with the file's.
-    ties = resolve_ties(by_name, rules)
+    ties = resolve_weight_ties(by_name, rules)
     loads = () if checkpoint.has_spec_layout else rules.loads
     sources = {w.name: _find_rule(w.name, loads) for w in parameters}
-    check_load_rules_used(by_name, rules)
+    reject_unused_load_rules(by_name, rules)
     naming = _find_naming(sources, ties, rules.used_spec_paths, checkpoint)
     exprs = {name: _resolve_names(expr, naming, checkpoint) for name, (expr, _) in sources.items()}
     # Find the parameters in the file, and the missing parameters that belong to a new task head.
@@ -94,7 +94,7 @@ def bind_parameters(
     mismatches = _list_mismatches(by_name, sources, bound_exprs, checkpoint)
     ignored = _collect_ignored_tensors(rules.ignores, naming, checkpoint)
     unused = _list_unused(exprs, ignored, checkpoint)
-    errors = binding_errors.make_binding_errors(
+    errors = binding_errors.make_weight_binding_errors(
         checkpoint, naming, len(by_name), uninitialized, mismatches, unused, reasons=reasons
     )
     if errors:
@@ -113,7 +113,7 @@ def bind_parameters(
 
 
 def _initialize_head(
-    initialization: HeadInitialization | None,
+    initialization: TaskHeadInitialization | None,
     bound_parameters: Mapping[str, BoundParameter],
     missing: Sequence[MissingParameter],
     exprs: Mapping[str, Expr],
@@ -141,7 +141,7 @@ def _initialize_head(
 
 
 def _explain_uninitialized_parameters(
-    initialization: HeadInitialization,
+    initialization: TaskHeadInitialization,
     missing: Sequence[MissingParameter],
     bound_parameters: Sequence[ModelParameter],
     exprs: Mapping[str, Expr],
@@ -197,7 +197,7 @@ def _find_naming(
     # alternatives are more reliable
     unambiguous = [expr for expr in exprs if not contains_first_present(expr)]
     names = [name for expr in unambiguous or exprs for name in iterate_tensor_names(expr)]
-    return infer_naming(names, checkpoint.tensors.keys(), checkpoint.path, parts)
+    return infer_parameter_naming(names, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 
 def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:

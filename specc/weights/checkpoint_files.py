@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io import safe_read
 from specc.io.file_type_detection import (
     format_conversion_command,
-    identify_other_file_format,
+    identify_file_format,
     is_gguf_path,
 )
 from specc.io.json_io import NO_LIMITS, parse_strict_json
@@ -131,7 +131,7 @@ def _open_checkpoint(path: str | Path) -> Checkpoint:
     if path.name.endswith(INDEX_SUFFIX):
         return _open_shards(path)
     if path.suffix in _PICKLE_SUFFIXES:
-        reject_pickle(path)
+        raise_pickle_error(path)
     return Checkpoint(path, _open_files([path]))
 
 
@@ -166,7 +166,7 @@ def _reject_pickles(directory: Path, names: list[str]) -> None:
     # training scripts also write pickles without weights, e.g. optimizer.pt
     if pickles := _filter_by_suffix(names, _PICKLE_SUFFIXES):
         weight_files = [name for name in pickles if name.startswith("pytorch_model")]
-        reject_pickle(*(directory / name for name in weight_files or pickles[:1]))
+        raise_pickle_error(*(directory / name for name in weight_files or pickles[:1]))
 
 
 def _filter_by_suffix(names: Iterable[str], suffixes: str | tuple[str, ...]) -> list[str]:
@@ -232,7 +232,7 @@ def _describe_other_formats(names: list[str]) -> list[str]:
     ]
 
 
-def reject_pickle(*paths: Path) -> NoReturn:
+def raise_pickle_error(*paths: Path) -> NoReturn:
     """Raise E0514 because a checkpoint contains pickles (PyTorch `.bin` or `.pt`)."""
     names = [escape_text(path) for path in paths]
     suffix = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
@@ -309,7 +309,7 @@ def _read_weight_map(path: Path) -> dict[str, str]:
         data = read_regular_file(path, MAX_INDEX_BYTES)
     except UnreadableFileError as error:
         raise_unreadable_file(path, error.reason, "check the path")
-    if foreign_format := identify_other_file_format(data[:64], escape_text(path.name)):
+    if foreign_format := identify_file_format(data[:64], escape_text(path.name)):
         raise_error(
             "E0509",
             f"`{escape_text(path)}` is {foreign_format[0]}, expected an index",

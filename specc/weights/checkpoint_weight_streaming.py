@@ -21,7 +21,7 @@ from specc.weights.expression_evaluation import (
     evaluate_weight_expression,
     find_stored_byte_range,
     infer_expression_shape,
-    slice_expression,
+    slice_expression_rows,
     split_concatenation,
 )
 from specc.weights.formats.safetensors import CHUNK_BYTES, TensorFile
@@ -30,7 +30,7 @@ from specc.weights.parameter_name_patterns import ParameterNaming
 from specc.weights.parameter_sources import ByteRange, RandomInitWeights
 from specc.weights.weight_expressions import Expr, Shape, TransposeExpr, iterate_tensor_names
 from specc.weights.weight_rules_and_initializers import ModelParameter, ParameterMap
-from specc.weights.weight_value_checks import check_finite, convert_dtype, to_little_endian
+from specc.weights.weight_value_checks import check_finite, convert_dtype, to_little_endian_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class CheckpointBinding:
 
     def get_stored_dtype(self, name: str) -> str:
         """Return the dtype of a parameter's tensor in the file, or of its expression."""
-        return self.resolve_tie(name).dtype
+        return self.get_untied_parameter(name).dtype
 
     def find_byte_range(self, name: str) -> ByteRange | None:
         """Return a parameter's byte range in the checkpoint, or None if it needs a conversion."""
@@ -86,7 +86,7 @@ class CheckpointBinding:
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the checked values in `dtype`. Raise E0507, E0512 or E0517 on failure."""
-        bound = self.resolve_tie(name)
+        bound = self.get_untied_parameter(name)
         if self.head_weights is not None and bound.parameter.name in self.head_weights.parameters:
             yield from self.head_weights.iterate_chunks(bound.parameter.name, dtype)
             return
@@ -101,13 +101,13 @@ class CheckpointBinding:
                 blocks = self._read_stored(view, bound.dtype)
             for block in blocks:
                 check_finite(block, location)
-                yield to_little_endian(convert_dtype(block, dtype, location))
+                yield to_little_endian_bytes(convert_dtype(block, dtype, location))
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Return the SHA-256 of each file that contains the parameters. Raise E0507 or E0512."""
         ranges_by_file: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
         for name in names:
-            view, bound = self._find_parameter_bytes(name), self.resolve_tie(name)
+            view, bound = self._find_parameter_bytes(name), self.get_untied_parameter(name)
             assert view is not None, f"{name} is not stored unchanged in a file"
             file_ranges = ranges_by_file.setdefault(self.checkpoint.get_file(view.tensor), {})
             checked_range = view, bound.dtype, self._describe_location(bound)
@@ -134,13 +134,13 @@ class CheckpointBinding:
         """Close the files of the checkpoint."""
         self.checkpoint.close()
 
-    def resolve_tie(self, name: str) -> BoundParameter:
+    def get_untied_parameter(self, name: str) -> BoundParameter:
         """Return a parameter, or the parameter that it is tied to."""
         bound = self.bound_parameters[name]
         return self.bound_parameters[bound.tied_to] if bound.tied_to is not None else bound
 
     def _find_parameter_bytes(self, name: str) -> TensorByteRange | None:
-        expr = self.resolve_tie(name).expr
+        expr = self.get_untied_parameter(name).expr
         # the parameters of a new task head are not in a file
         return self.find_tensor_byte_range(expr) if expr is not None else None
 
@@ -185,7 +185,7 @@ def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
     rows, *rest = infer_expression_shape(expr, shapes) or (1,)
     step = max(1, MAX_DECODED_ELEMENTS // max(1, math.prod(rest)))
     parts = [
-        slice_expression(expr, start, min(start + step, rows), shapes)
+        slice_expression_rows(expr, start, min(start + step, rows), shapes)
         for start in range(0, rows, step)
     ]
     chunks = [part for part in parts if part is not None]

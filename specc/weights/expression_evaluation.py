@@ -42,7 +42,7 @@ def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
         case FirstPresentExpr():
             return infer_expression_shape(resolve_first_present(expr, shapes.__contains__), shapes)
         case RearrangeExpr(x=x):
-            return plan_rearrange(expr, infer_expression_shape(x, shapes)).merged_shape
+            return compute_rearrange_steps(expr, infer_expression_shape(x, shapes)).merged_shape
         case UnaryExpr(x=x):
             return expr.infer_shape(infer_expression_shape(x, shapes))
     assert isinstance(expr, ConcatExpr | StackExpr)
@@ -71,7 +71,9 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
     return infer_expression_dtype(operand, dtypes)
 
 
-def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
+def slice_expression_rows(
+    expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]
+) -> Expr | None:
     """Return an expression for the rows `start` to `stop` (axis 0) of `expr`, or None if `expr`
     cannot be sliced.
     """
@@ -80,7 +82,7 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
             return SliceExpr(expr, 0, start, stop)
         case IndexRangeExpr(x=x, axis=0):
             offset, _ = expr.get_bounds(infer_expression_shape(x, shapes)[0])
-            return slice_expression(x, offset + start, offset + stop, shapes)
+            return slice_expression_rows(x, offset + start, offset + stop, shapes)
         case TransposeExpr(x=x):
             is_rowwise = expr.get_permutation(infer_expression_shape(x, shapes))[0] == 0
         case _:
@@ -88,7 +90,7 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
     if not is_rowwise:
         return None
     assert isinstance(expr, UnaryExpr)
-    rows = slice_expression(expr.x, start, stop, shapes)
+    rows = slice_expression_rows(expr.x, start, stop, shapes)
     return None if rows is None else replace(expr, x=rows)
 
 
@@ -211,7 +213,7 @@ def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
             return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
         case RearrangeExpr():
-            return plan_rearrange(expr, x.shape).rearrange(x)
+            return compute_rearrange_steps(expr, x.shape).rearrange(x)
         case CastExpr(dtype=dtype):
             return x.astype(NUMPY_DTYPES[dtype])
         case AddNumberExpr(number=number):
@@ -229,7 +231,7 @@ def _cast_to_32_bits(x: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class RearrangePlan:
+class RearrangeSteps:
     """The steps of a rearrangement for known sizes: reshape to `split_shape`, permute, reshape."""
 
     split_shape: tuple[int, ...]
@@ -241,7 +243,7 @@ class RearrangePlan:
         return x.reshape(self.split_shape).transpose(self.permutation).reshape(self.merged_shape)
 
 
-def plan_rearrange(expr: RearrangeExpr, shape: Shape) -> RearrangePlan:
+def compute_rearrange_steps(expr: RearrangeExpr, shape: Shape) -> RearrangeSteps:
     """Plan the rearrangement of an array with the shape `shape`. Raise WeightExpressionError if the
     pattern does not match.
     """
@@ -259,7 +261,7 @@ def plan_rearrange(expr: RearrangeExpr, shape: Shape) -> RearrangePlan:
     lengths: dict[str, int] = {}
     for axis, length in zip(pattern.left, shape, strict=True):
         _infer_group_lengths(axis, length, dict(expr.sizes), lengths)
-    return RearrangePlan(
+    return RearrangeSteps(
         tuple(lengths[n] for n in pattern.left_names),
         pattern.find_permutation(),
         tuple(math.prod(lengths[n] for n in axis) for axis in pattern.right),

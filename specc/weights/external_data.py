@@ -31,7 +31,7 @@ class ExternalTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalLocation:
+class ExternalDataLocation:
     """The location of ONNX external data: a path relative to the model, and a byte range."""
 
     location: str
@@ -46,21 +46,21 @@ class ExternalDataPlan:
     bytes. `copy_reasons` maps each checkpoint file that must be copied to the reason.
     """
 
-    linked_tensors: Mapping[str, ExternalLocation]
+    linked_tensors: Mapping[str, ExternalDataLocation]
     copied_tensors: Mapping[str, tuple[int, int]]
     copied_bytes: int
     copy_reasons: Mapping[Path, str]
 
-    def get_locations(self, location: str) -> dict[str, ExternalLocation]:
+    def get_locations(self, location: str) -> dict[str, ExternalDataLocation]:
         """Return the location of every tensor. `location` is the name of the external data file."""
         copied = {
-            name: ExternalLocation(location, offset, length)
+            name: ExternalDataLocation(location, offset, length)
             for name, (offset, length) in self.copied_tensors.items()
         }
         return {**self.linked_tensors, **copied}
 
 
-def plan_external_data(
+def make_external_data_layout(
     pieces: Iterable[ExternalTensor], directory: Path, *, link: bool, alignment: int = 1
 ) -> ExternalDataPlan:
     """Plan the location of each tensor in `pieces`. `directory` is the directory of the model.
@@ -69,7 +69,7 @@ def plan_external_data(
     offset alignment in bytes that the execution provider requires, in addition to the element size.
     Tensors that are not aligned in their checkpoint file are copied.
     """
-    linked: dict[str, ExternalLocation] = {}
+    linked: dict[str, ExternalDataLocation] = {}
     copied: dict[str, tuple[int, int]] = {}
     link_results: dict[Path, str | tuple[str]] = {}
     end = 0
@@ -84,7 +84,9 @@ def plan_external_data(
             link_result = link_results[stored.path]
             # A tensor that cannot be linked is copied; the reason is reported once per file.
             if not isinstance(link_result, str) and stored.offset % alignment == 0:
-                linked[piece.name] = ExternalLocation(link_result[0], stored.offset, stored.nbytes)
+                linked[piece.name] = ExternalDataLocation(
+                    link_result[0], stored.offset, stored.nbytes
+                )
                 continue
         # The tensors are in parameter order, so the output is deterministic.
         start = align_offset(end, piece)
@@ -130,7 +132,7 @@ def align_offset(end: int, piece: ExternalTensor) -> int:
     return -(-end // alignment) * alignment
 
 
-def can_store_inline(pieces: Iterable[ExternalTensor]) -> bool:
+def can_store_tensors_inline(pieces: Iterable[ExternalTensor]) -> bool:
     """Return True if the tensors fit into the ONNX file, whose size is limited by protobuf."""
     return sum(p.nbytes for p in pieces) <= MAX_INLINE
 

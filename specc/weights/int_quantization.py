@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specc.ir.array import Array
-from specc.ir.ops.quantized import QuantizationFormat, count_groups
+from specc.ir.ops.quantized import QuantizationFormat, count_groups_per_row
 
 CODE_OFFSETS = {4: 8, 8: 128}
 """The offset that makes packed codes non-negative, keyed by the number of bits per code."""
@@ -23,13 +23,13 @@ MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(
 """The maximum scale for which 127 × scale is a finite float32."""
 
 
-def split_groups(weight: Array, group_size: int) -> Array:
+def split_weight_groups(weight: Array, group_size: int) -> Array:
     """Reshape `[row_count, in]` to `[row_count, blocks, block]` with zero padding. A `group_size`
     of 0 means one block per row.
     """
     row_count, width = weight.shape
     group_length = group_size or max(width, 1)
-    padding = count_groups(width, group_length) * group_length - width
+    padding = count_groups_per_row(width, group_length) * group_length - width
     if padding:
         weight = np.pad(weight, ((0, 0), (0, padding)))
     return weight.reshape(row_count, -1, group_length)
@@ -110,7 +110,7 @@ def dequantize_weight(
     """Dequantize to a float32 weight `[out, in]`, or `[in, out]` if the weight was transposed."""
     integers = unpack_weight_codes(codes, width, format)
     group_scales = scales.T if format.layout == "columns" and format.group_size else scales
-    groups = split_groups(integers.astype(np.float32), format.group_size)
+    groups = split_weight_groups(integers.astype(np.float32), format.group_size)
     if zero_points is not None:
         groups = groups - unpack_zero_points(zero_points, scales.shape[1], format.bits)[..., None]
     weight = (groups * group_scales.reshape(*groups.shape[:2], 1)).reshape(len(groups), -1)
@@ -193,7 +193,7 @@ def _factor_matrix(h: Array) -> None:
     h[half:, :half] = 0
 
 
-def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array, Array]:
+def quantize_weight_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array, Array]:
     """Quantize a weight `[out, in]` with GPTQ. Return 4-bit codes `[out, blocks, block]` and scales
     `[out, blocks]`. `factor` is the result of `compute_inverse_cholesky_factor`.
     """
@@ -202,7 +202,7 @@ def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array,
     codes, scales = [], []
     for start in range(0, width, group_size):
         end = min(start + group_size, width)
-        groups = split_groups(remaining[:, start:end].astype(np.float32), group_size)
+        groups = split_weight_groups(remaining[:, start:end].astype(np.float32), group_size)
         group_scales = compute_group_scales(groups, BITS)
         group_codes, errors = _quantize_block(
             remaining[:, start:end], factor[start:end, start:end], group_scales

@@ -26,7 +26,7 @@ from specc.weights.lora_scaling_and_targets import (
     LoraTargets,
     find_missing_language_adapter_weights,
 )
-from specc.weights.parameter_name_patterns import format_name_groups, infer_naming
+from specc.weights.parameter_name_patterns import format_name_groups, infer_parameter_naming
 from specc.weights.weight_value_checks import check_finite
 
 MODULE_PREFIX = "base_model.model."
@@ -177,7 +177,7 @@ class LoraAdapter:
             helps=["save it again with `save_pretrained` of peft"],
         )
 
-    def read_float64(self, name: str) -> Float64Array:
+    def read_float64_tensor(self, name: str) -> Float64Array:
         """Read a tensor in float64. Raise E0507 if an element is not finite."""
         array = self.file.read_tensor(name)
         check_finite(array, f"`{escape_text(name)}` in `{escape_text(self.file.path)}`")
@@ -227,7 +227,7 @@ class AdaptedCheckpoint(Checkpoint):
             tensor = self.base.read_tensor(name)
         dtype = NUMPY_DTYPES[self.tensors[name].dtype]
         if change.vector:
-            delta = change.scale * self.adapter.read_float64(change.vector)
+            delta = change.scale * self.adapter.read_float64_tensor(change.vector)
             return np.asarray((tensor.astype(np.float64) + delta).astype(dtype))
         if not change.lora_b:
             return tensor.astype(dtype)
@@ -239,8 +239,8 @@ class AdaptedCheckpoint(Checkpoint):
         """Compute the merged weight W + s·B·A in float64 and round it once. Rows are processed in
         chunks, so that the float64 copies stay small.
         """
-        left = self.adapter.read_float64(change.lora_b)
-        right = self.adapter.read_float64(change.lora_a)
+        left = self.adapter.read_float64_tensor(change.lora_b)
+        right = self.adapter.read_float64_tensor(change.lora_a)
         rank = right.shape[0]
         b, a = left.reshape(-1, rank), right.reshape(rank, -1)
         if change.is_transposed:
@@ -272,7 +272,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
     the checkpoint lacks a changed tensor, or if the adapter lacks a tensor that it must replace.
     """
     changed_names = [n for n, c in adapter.changes.items() if not c.replacement]
-    naming = infer_naming(changed_names, base.tensors.keys(), base.path)
+    naming = infer_parameter_naming(changed_names, base.tensors.keys(), base.path)
     changes_by_tensor = {
         naming.resolve_name(name, base.tensors.keys()): change
         for name, change in adapter.changes.items()

@@ -259,7 +259,7 @@ class ParameterNaming:
         return ", ".join(parts) or "as declared"
 
 
-def infer_naming(
+def infer_parameter_naming(
     names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
 ) -> ParameterNaming:
     """Infer the naming of a checkpoint. The naming below each path in `part_paths` is inferred

@@ -16,13 +16,13 @@ from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 from specc.weights.random_stream import (
     BLOCK_WORDS,
     Floats,
-    fill_array,
+    assemble_array,
     iterate_normals,
     iterate_uniforms,
 )
 from specc.weights.weight_expressions import Shape
 from specc.weights.weight_rules_and_initializers import Initializer, ParameterMap, parse_initializer
-from specc.weights.weight_value_checks import convert_dtype, to_little_endian
+from specc.weights.weight_value_checks import convert_dtype, to_little_endian_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def iterate_transposed_rows(
             yield np.ascontiguousarray(matrix[:, start : start + chunk_rows].T)
 
 
-def iterate_weight_rows(
+def iterate_weight_row_chunks(
     values: ParameterSource, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
     """Yield the rows `[chunk, in]` of a weight stored as `[out, in]`, `chunk_rows` at a time. Each
@@ -184,13 +184,13 @@ def iterate_initial_values(
             return _iterate_constant(value, count)
         case "normal":
             return iterate_normals(seed, name, count, initializer.value)
-    bound = initializer.compute_bound(shape)
+    bound = initializer.compute_uniform_bound(shape)
     return iterate_uniforms(seed, name, count, -bound, bound)
 
 
 def make_initial_values(initializer: Initializer, seed: int, name: str, shape: Shape) -> Floats:
     """Return a parameter's float32 initial values, which depend only on `seed` and `name`."""
-    return fill_array(shape, iterate_initial_values(initializer, seed, name, shape))
+    return assemble_array(shape, iterate_initial_values(initializer, seed, name, shape))
 
 
 def _iterate_constant(value: float, count: int) -> Iterator[Floats]:
@@ -241,4 +241,4 @@ class RandomInitWeights:
         location = f"`{escape_text(parameter.name)}`, started as {initializer}"
         root, shape = parameter.name, parameter.shape
         for block in iterate_initial_values(initializer, self.seed, root, shape):
-            yield to_little_endian(convert_dtype(block, dtype, location))
+            yield to_little_endian_bytes(convert_dtype(block, dtype, location))

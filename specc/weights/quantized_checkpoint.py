@@ -22,10 +22,10 @@ from specc.weights.formats.gptq_awq_and_bitsandbytes import (
 )
 from specc.weights.formats.quantized_layout import (
     Codes,
-    LayoutError,
     Lengths,
     QuantizationSettings,
     QuantizedLayout,
+    QuantizedLayoutError,
     QuantizedWeightFormat,
     StoredTensors,
     check_tensor_pattern,
@@ -170,7 +170,7 @@ def _match_weight(
         for suffix, array in stored.items():
             check_tensor_pattern(tensors[suffix], array, patterns[suffix], lengths)
         layout = format.open_weight(stored, lengths, settings)
-    except LayoutError as error:
+    except QuantizedLayoutError as error:
         _raise_undecodable(base, name, escape_text(error))
     return QuantizedWeight(name, format, tensors, layout)
 
@@ -234,14 +234,14 @@ def find_copyable_quantized_weights(values: ParameterSource) -> Mapping[str, Pac
         return {}
     formats: dict[str, PackedWeightFormat] = {}
     for name in values.bound_parameters:
-        source = values.resolve_tie(name)
+        source = values.get_untied_parameter(name)
         format = source.expr and _find_stored_codes(source.expr, values.checkpoint)
         if format:
             formats[name] = format
     return formats
 
 
-def make_scale_source(values: ParameterSource) -> ParameterSource:
+def make_weight_scale_source(values: ParameterSource) -> ParameterSource:
     """Return a source of the scales of dequantized parameters, one scale per element."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)

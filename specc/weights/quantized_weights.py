@@ -20,11 +20,11 @@ from specc.weights.parameter_sources import (
     ParameterOverrides,
     ParameterSource,
     iterate_transposed_rows,
-    iterate_weight_rows,
+    iterate_weight_row_chunks,
 )
 from specc.weights.weight_expressions import Shape
 from specc.weights.weight_rules_and_initializers import ModelParameter, ParameterMap
-from specc.weights.weight_value_checks import check_quantized_range
+from specc.weights.weight_value_checks import check_quantized_weight_range
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class QuantizationStream:
 
 
 @dataclass(frozen=True)
-class PrequantizedWeight:
+class QuantizedWeightFiles:
     """A quantized weight: the files with its codes and scales, and its quantization error."""
 
     codes: Path
@@ -114,13 +114,13 @@ class PrequantizedWeight:
     error: QuantizationErrorStats
 
 
-def quantize_to_files(
+def quantize_weight_to_files(
     values: ParameterSource,
     name: str,
     format: QuantizationFormat,
     get_cholesky_factor: GetFactor,
     stem: Path,
-) -> PrequantizedWeight:
+) -> QuantizedWeightFiles:
     """Quantize a weight with GPTQ, and write its codes and scales to the files `stem` plus a
     suffix. Raise E0810 to E0815 on failure.
     """
@@ -135,7 +135,7 @@ def quantize_to_files(
                 )
         except OSError as error:
             raise_os_error(error, path)
-    return PrequantizedWeight(*paths, quantized.streams[name].error)
+    return QuantizedWeightFiles(*paths, quantized.streams[name].error)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class QuantizedWeights(ParameterOverrides):
     """
 
     plan: QuantizationPlan
-    prequantized: Mapping[str, PrequantizedWeight] = field(default_factory=dict)
+    prequantized: Mapping[str, QuantizedWeightFiles] = field(default_factory=dict)
     get_cholesky_factor: GetFactor | None = None
     stored_scales: ParameterSource | None = None
     streams: dict[str, QuantizationStream] = field(default_factory=dict)
@@ -261,7 +261,9 @@ class QuantizedWeights(ParameterOverrides):
             np.swapaxes(joined, -1, -2) if is_column_major else joined
         )
         stream.finished_tensors["zero_points"] = np.concatenate(zero_points)
-        check_quantized_range(name, stream.error.relative_error, format, stream.in_channels, joined)
+        check_quantized_weight_range(
+            name, stream.error.relative_error, format, stream.in_channels, joined
+        )
         if columns is not None:
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
 
@@ -275,7 +277,9 @@ class QuantizedWeights(ParameterOverrides):
         if self.get_cholesky_factor is not None:
             # GPTQ takes about as long for a few rows as for many
             chunk_rows *= -(-gptq_chunk_rows // chunk_rows)
-        iterate = iterate_transposed_rows if stream.format.is_transposed else iterate_weight_rows
+        iterate = (
+            iterate_transposed_rows if stream.format.is_transposed else iterate_weight_row_chunks
+        )
         yield from iterate(values or self.base, name, stream.out_channels, chunk_rows)
 
 
@@ -313,15 +317,17 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizationStream) -
     for start in range(0, len(rows), max(1, chunk_rows)):
         part = slice(start, start + max(1, chunk_rows))
         chunk = rows[part]
-        blocks = int_quantization.split_groups(chunk, group_size)
+        blocks = int_quantization.split_weight_groups(chunk, group_size)
         if stream.recipe == "gptq":
             assert factor is not None, "GPTQ without the factor of the matrix"
-            codes, chunk_scales = int_quantization.quantize_gptq(chunk, factor, group_size)
+            codes, chunk_scales = int_quantization.quantize_weight_gptq(chunk, factor, group_size)
             codes = codes.astype(np.float32)
         else:
             if stream.recipe == "stored":
                 assert factor is not None, "stored codes without their scales"
-                chunk_scales = int_quantization.split_groups(factor[part], group_size)[..., 0]
+                chunk_scales = int_quantization.split_weight_groups(factor[part], group_size)[
+                    ..., 0
+                ]
             else:
                 chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
             # if there are zero points, codes may be in -15..15 before the zero point is added

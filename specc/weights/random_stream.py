@@ -40,17 +40,19 @@ def generate_uint64(key: int, n: int) -> int:
     return mix_bits(key + (n + 1) * SPLITMIX_GAMMA & UINT64_MASK)
 
 
-def derive_substream_key(key: int, n: int) -> int:
+def derive_random_substream_key(key: int, n: int) -> int:
     """Return the key of sub-stream `n` of the random stream `key`. Nested calls derive a key from
     several integers, such as the sequence and the step.
     """
     return mix_bits(generate_uint64(key, n))
 
 
-def derive_stream_key(seed: int, name: str) -> int:
+def derive_random_stream_key(seed: int, name: str) -> int:
     """Return the key of a parameter's random stream, derived from the seed and the name."""
     assert 0 <= seed <= UINT64_MASK, f"seed {seed} is not a 64-bit number"
-    return derive_substream_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
+    return derive_random_substream_key(
+        mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass"))
+    )
 
 
 def generate_uniforms(key: int, start: int, count: int) -> Floats:
@@ -103,7 +105,7 @@ def _iterate_blocks(
     generate: Callable[[int, int, int], Floats], seed: int, name: str, count: int
 ) -> Iterator[Floats]:
     """Yield the first `count` numbers of a parameter's random stream in blocks."""
-    key = derive_stream_key(seed, name)
+    key = derive_random_stream_key(seed, name)
     for start in range(0, count, BLOCK_WORDS):
         yield generate(key, start, min(BLOCK_WORDS, count - start))
 
@@ -118,7 +120,7 @@ def _mix_bits_in_place(z: Words, scratch: Words) -> None:
     np.multiply(z, np.uint64(SPLITMIX_MULTIPLIER_2), out=z)
 
 
-def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
+def assemble_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
     """Return a float32 array with the shape `shape`, filled from chunks in C order."""
     # chunks are copied into the result one by one, so the values are never in memory twice
     flat = np.empty(math.prod(shape), np.float32)

@@ -107,7 +107,7 @@ class WeightRules:
         )
 
 
-def select_graph_rules(
+def select_graph_weight_rules(
     rules: WeightRules,
     parameters: ParameterMap,
     list_other_parameters: Callable[[], Iterable[ModelParameter]],
@@ -179,7 +179,7 @@ def _expand_tie(
     ]
 
 
-def resolve_ties(parameters: ParameterMap, rules: WeightRules) -> dict[str, str]:
+def resolve_weight_ties(parameters: ParameterMap, rules: WeightRules) -> dict[str, str]:
     """Map each tied parameter to its untied source. Raise E0510 if a tie is invalid."""
     rule_by_name = _map_tie_rules(parameters, rules)
     roots = {name: _find_root(name, rule_by_name) for name in rule_by_name}
@@ -234,7 +234,7 @@ def find_unused_load_rules(parameter_names: Iterable[str], rules: WeightRules) -
     return [r for r in rules.loads if not any(map(NamePattern(r.name).matches, names))]
 
 
-def check_load_rules_used(parameters: ParameterMap, rules: WeightRules) -> None:
+def reject_unused_load_rules(parameters: ParameterMap, rules: WeightRules) -> None:
     """Raise an error if a `load` rule matches no parameter."""
     for rule in find_unused_load_rules(parameters, rules):
         _raise_unknown_weight(rule.name, parameters, rule.span, "load")
@@ -277,7 +277,7 @@ class Initializer:
     def __str__(self) -> str:
         return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
 
-    def compute_bound(self, shape: tuple[int, ...]) -> float:
+    def compute_uniform_bound(self, shape: tuple[int, ...]) -> float:
         """Return the bound b of the uniform distribution within ±b for a parameter's `shape`."""
         if self.kind == "uniform":
             return self.value

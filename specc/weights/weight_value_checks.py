@@ -107,7 +107,7 @@ def convert_dtype(
     return result
 
 
-def check_quantized_range(
+def check_quantized_weight_range(
     name: str, error: float, form: QuantizationFormat, in_channels: int, scales: Array
 ) -> None:
     """Raise E0517 if the relative quantization error `error` shows that quantization made a weight
@@ -134,7 +134,7 @@ MAX_QUANTIZATION_ERROR = 0.9
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def to_little_endian(block: Array) -> memoryview:
+def to_little_endian_bytes(block: Array) -> memoryview:
     """Return the values of a block as little-endian bytes."""
     little = (
         block.astype(block.dtype.newbyteorder("<"), copy=False)

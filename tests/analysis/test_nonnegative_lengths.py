@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from specc.analysis.length_limits import is_never_negative
+from specc.analysis.length_limits import is_provably_nonnegative
 from specc.ir.dim import Dim, DimError, floor_divide_dims, max_dims, min_dims, mod_dims
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
@@ -52,7 +52,7 @@ def test_non_negative_lengths(seed: int, count: int) -> None:
     for _ in range(count):
         length = sample_length(rng)
         for low in (0, 3):
-            if is_never_negative(length, {"n": low}):
+            if is_provably_nonnegative(length, {"n": low}):
                 trusted += 1
                 assert find_minimum(length, low) >= 0, f"{length}, n >= {low}"
     assert trusted > count // 4
@@ -65,8 +65,8 @@ def test_remaining_lengths_are_non_negative() -> None:
         N - floor_divide_dims(N, 2),
         N + M - mod_dims(N, 4),
     ):
-        assert is_never_negative(length)
-    assert is_never_negative(N - 3, {"n": 3})
+        assert is_provably_nonnegative(length)
+    assert is_provably_nonnegative(N - 3, {"n": 3})
     for length in (
         N - 3,
         N - M,
@@ -74,4 +74,4 @@ def test_remaining_lengths_are_non_negative() -> None:
         floor_divide_dims(N, Dim.from_value(-2)),
         max_dims(N, M) - N - M,
     ):
-        assert not is_never_negative(length)
+        assert not is_provably_nonnegative(length)

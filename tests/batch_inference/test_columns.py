@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from specc.batch_inference import columns_and_parquet
 from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.columns_and_parquet import ColumnType, TableColumn
-from specc.batch_inference.job_plan_and_part_files import encode_part
+from specc.batch_inference.job_plan_and_part_files import encode_part_file
 from specc.batch_inference.row_batches_and_cost_model import InputRow
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
-from specc.preprocessing.text_codec import encode_text_ids, encode_texts
+from specc.preprocessing.text_codec import encode_text_to_ids, encode_texts
 
 VALUES = st.one_of(
     st.text(max_size=4),
@@ -63,7 +63,7 @@ def test_text_batches_equal_single_texts(texts: list[str]) -> None:
             with pytest.raises(SpeccError, match="U\\+00E9"):
                 encode_texts(texts, record)
             continue
-        alone = [encode_text_ids(text, record) for text in texts]
+        alone = [encode_text_to_ids(text, record) for text in texts]
         for one, made in zip(alone, encode_texts(texts, record), strict=True):
             assert one.dtype == made.dtype
             np.testing.assert_array_equal(one, made)
@@ -119,14 +119,14 @@ def test_json_lines(value: object) -> None:
         gone = isinstance(item, float) and not np.isfinite(item)
         return None if gone else item
 
-    line, _ = encode_part("jsonl", [TableColumn("x", ColumnType("json"))], {"x": [value]})
+    line, _ = encode_part_file("jsonl", [TableColumn("x", ColumnType("json"))], {"x": [value]})
     assert json.loads(line.decode("utf-8", "surrogatepass")) == {"x": replace_nonfinite(value)}
 
 
 def test_json_of_bytes_and_arrays() -> None:
     values = [b"ab", np.array([1.5, np.nan], np.float32), np.float32(2.5), {"a": b"c"}]
     columns = [TableColumn(f"c{n}", ColumnType("json")) for n in range(len(values))]
-    line, _ = encode_part(
+    line, _ = encode_part_file(
         "jsonl", columns, {c.name: [v] for c, v in zip(columns, values, strict=True)}
     )
     assert line == b'{"c0": "YWI=", "c1": [1.5, null], "c2": 2.5, "c3": {"a": "Yw=="}}\n'

@@ -83,7 +83,9 @@ def test_finished_blocks_are_not_repeated(
     plan = read_plan(out)
     assert plan is not None
     blocks, told = BlockRunner.open(plan, out), list[int]()
-    monkeypatch.setattr("specc.batch_inference.block_runner_and_crash_journal.write_part", None)
+    monkeypatch.setattr(
+        "specc.batch_inference.block_runner_and_crash_journal.write_part_file", None
+    )
     assert blocks.run_block(1, told.append).row_count == 2
     assert told == [2]
 

@@ -23,7 +23,7 @@ from specc.batch_inference.job_plan_and_part_files import (
 from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
-from specc.preprocessing.array_files import convert_nested_lists
+from specc.preprocessing.array_files import convert_lists_to_array
 
 
 def test_all_parts_have_one_schema(small: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_number_types_do_not_depend_on_other_rows(small: Path, tmp_path: Path) -
     rows.write_text("".join(f'{{"text": [{x}]}}\n' for x in ("1", "1.5", "true", "2")))
     report = run_job(make_job(small, rows, tmp_path / "out", limits=BatchLimits()))
     with pytest.raises(SpeccError, match="is NaN"):
-        convert_nested_lists([1.0, float("nan")], "a row")
+        convert_lists_to_array([1.0, float("nan")], "a row")
     found = [str(row["error"])[:5] for row in read_rows(tmp_path / "out")]
     assert (report.errors, found) == (2, ["None", "E0907", "E0907", "None"])
 

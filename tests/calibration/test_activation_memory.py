@@ -25,9 +25,9 @@ from specc.weights.int_quantization import QuantizationErrorStats
 from specc.weights.parameter_sources import RandomInitWeights, read_parameter
 from specc.weights.quantized_weights import (
     GetFactor,
-    PrequantizedWeight,
+    QuantizedWeightFiles,
     QuantizedWeights,
-    quantize_to_files,
+    quantize_weight_to_files,
 )
 from specc.weights.weight_rules_and_initializers import ModelParameter
 
@@ -81,9 +81,9 @@ def list_samples() -> list[dict[str, Array]]:
     return [{"x": rows} for rows in SEEN]
 
 
-def quantize_chain(directory: Path) -> dict[str, PrequantizedWeight]:
-    def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
-        return quantize_to_files(BASE, name, FORM, factor, stem)
+def quantize_chain(directory: Path) -> dict[str, QuantizedWeightFiles]:
+    def round_one(name: str, factor: GetFactor, stem: Path) -> QuantizedWeightFiles:
+        return quantize_weight_to_files(BASE, name, FORM, factor, stem)
 
     return gram_matrices.quantize_with_gptq(open_part, READERS, list_samples, directory, round_one)
 
@@ -107,8 +107,8 @@ def measure_peak_memory(directory: Path) -> int:
     def open_part(graph: Graph) -> Iterator[ReferencePart]:
         yield EmptyPart(graph)
 
-    def skip_quantization(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
-        return PrequantizedWeight(stem, stem, QuantizationErrorStats())
+    def skip_quantization(name: str, factor: GetFactor, stem: Path) -> QuantizedWeightFiles:
+        return QuantizedWeightFiles(stem, stem, QuantizationErrorStats())
 
     tracemalloc.start()
     gram_matrices.quantize_with_gptq(open_part, READERS, list_samples, directory, skip_quantization)
@@ -140,9 +140,9 @@ def test_stages_equal_a_single_pass(
     assert max(held) <= max(least, 4 * WIDE**2)
     found: dict[str, Array] = {}
 
-    def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
+    def round_one(name: str, factor: GetFactor, stem: Path) -> QuantizedWeightFiles:
         found[name] = factor(0)
-        return PrequantizedWeight(stem, stem, QuantizationErrorStats())
+        return QuantizedWeightFiles(stem, stem, QuantizationErrorStats())
 
     gram_matrices.quantize_with_gptq(open_part, READERS, list_samples, tmp_path, round_one)
     x = np.concatenate(SEEN).astype(np.float64)

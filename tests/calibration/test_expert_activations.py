@@ -102,9 +102,9 @@ def test_stacked_experts_are_calibrated(kind: str, tmp_path: Path) -> None:
         assert one.recipe == ("gptq" if kind == "npz" else "nearest")
         for expert, x in enumerate(rows):
             matrix = full.weights()[name][expert]
-            blocks = int_quantization.split_groups(matrix, 16)
+            blocks = int_quantization.split_weight_groups(matrix, 16)
             if kind == "npz":
-                numbers, units = int_quantization.quantize_gptq(
+                numbers, units = int_quantization.quantize_weight_gptq(
                     matrix, compute_inverse_cholesky_factor(x.T @ x), 16
                 )
             else:

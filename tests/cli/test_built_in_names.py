@@ -14,7 +14,7 @@ import specc
 from specc.cli.main import main
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
-from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_model_parameters
 from specc.frontend.spec_inheritance_and_config_overrides import (
     iterate_config_literals as config_literals,
 )
@@ -35,7 +35,7 @@ def write_checkpoint(path: Path) -> None:
     rng = np.random.default_rng(0)
     tensors = {
         w.name: rng.standard_normal(w.shape).astype(np.float32)
-        for w in list_parameters_with_sizes(graph)
+        for w in list_model_parameters(graph)
     }
     write_safetensors(path / "model.safetensors", tensors)
 

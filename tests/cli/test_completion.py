@@ -8,7 +8,7 @@ from shutil import which
 
 import pytest
 
-from specc.cli.completion import collect_completions, format_plain_help, render_completion_script
+from specc.cli.completion import collect_completions, format_one_line_help, render_completion_script
 from specc.cli.main import COMMANDS, build_command_parsers, main
 
 SHELLS = ("bash", "zsh", "fish")
@@ -135,7 +135,7 @@ def test_complete_command_is_hidden(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_text_contains_no_shell_syntax() -> None:
     assert (
-        format_plain_help("it's `rm -rf $HOME`; [x]: 100 %% \n more\\")
+        format_one_line_help("it's `rm -rf $HOME`; [x]: 100 %% \n more\\")
         == "its rm -rf HOME; x 100 % more"
     )
 

@@ -10,7 +10,7 @@ from specc.cli import main as cli
 from specc.cli.fmt_convert_expand import expand_spec
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
-from specc.frontend.spec_modules import collect_field_paths
+from specc.frontend.spec_modules import collect_fields_by_path
 from specc.ir.ir_printer_and_lexer import format_ir as as_text
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
@@ -117,7 +117,7 @@ def test_instance_values_become_defaults() -> None:
     file, _ = expand_spec(spec)
     (config,) = (i for i in file.items if isinstance(i, ast.ConfigSection))
     fields = tuple(e for e in config.entries if isinstance(e, ast.Field))
-    found = {path: field.default for path, field in collect_field_paths(fields).items()}
+    found = {path: field.default for path, field in collect_fields_by_path(fields).items()}
     assert isinstance(found["width"], ast.NumberLiteral)
     assert found["width"].text == "128"
     assert isinstance(found["encoder.layers"], ast.NumberLiteral)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specc.cli import main as cli
-from specc.cli.new_and_lsp import make_spec_name
+from specc.cli.new_and_lsp import sanitize_spec_name
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
 from specc.driver.spec_draft import SCHEMA_FILE, DerivedSpec, draft_spec, format_derived_spec
@@ -99,9 +99,9 @@ def test_new_writes_the_schema_for_editors(
     [("my", "my"), ("7b", "my_7b"), ("a-b c", "a_b_c"), ("", "my_"), ("\x1b", "my__")],
 )
 def test_spec_name_from_file_name(stem: str, name: str) -> None:
-    assert make_spec_name(stem) == name
+    assert sanitize_spec_name(stem) == name
     assert open_spec_argument(
-        format_yaml(format_derived_spec(DerivedSpec(name=make_spec_name(stem), extends="xor")))
+        format_yaml(format_derived_spec(DerivedSpec(name=sanitize_spec_name(stem), extends="xor")))
     )
 
 

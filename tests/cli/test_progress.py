@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from specc.cli import terminal
-from specc.cli.terminal import ProgressLine, iterate_with_counter, show_write_progress
+from specc.cli.terminal import ProgressLine, iterate_with_progress, show_write_progress
 from specc.io.atomic_write import WRITE_PROGRESS
 
 
@@ -69,7 +69,7 @@ def test_no_progress_outside_a_terminal(
     try:
         with show_write_progress("writing"):
             assert WRITE_PROGRESS.get() is None
-        assert list(iterate_with_counter(iter(["a", "b"]), "comparing")) == ["a", "b"]
+        assert list(iterate_with_progress(iter(["a", "b"]), "comparing")) == ["a", "b"]
     finally:
         terminal.OUTPUT_SETTINGS.reset(said)
     assert not stream.getvalue()
@@ -78,7 +78,7 @@ def test_no_progress_outside_a_terminal(
 def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Terminal()
     monkeypatch.setattr(sys, "stderr", seen)
-    assert list(iterate_with_counter(iter(["a", "b"]), "comparing")) == ["a", "b"]
+    assert list(iterate_with_progress(iter(["a", "b"]), "comparing")) == ["a", "b"]
     assert [t for t in seen.getvalue().split("\r\x1b[K") if t] == [
         f"comparing, {n} done …" for n in range(3)
     ]

@@ -15,8 +15,8 @@ from specc.decode.decode_loop import (
     iterate_codebook_steps,
     revert_delay_pattern,
 )
-from specc.decode.generation_settings import GenerationSettings, merge_settings
-from specc.decode.setting_validation import find_codebook_error
+from specc.decode.generation_settings import GenerationSettings, merge_caller_settings
+from specc.decode.setting_validation import find_codebook_setting_error
 from specc.decode.token_selection import (
     DecodeStepOutput,
     filter_candidates,
@@ -160,14 +160,14 @@ def test_sampling_uses_one_random_stream_per_codebook() -> None:
     ],
 )
 def test_unsupported_settings(settings: Mapping[str, Any], codebooks: int, code: str) -> None:
-    error = find_codebook_error(settings, codebooks)
+    error = find_codebook_setting_error(settings, codebooks)
     assert (error.code if error else "") == code
 
 
 @pytest.mark.parametrize("delays", [[-1], [2000], ["a"], 3, [0.5]])
 def test_invalid_delays(delays: Any) -> None:
     with pytest.raises(SpeccError, match="E0732"):
-        merge_settings({}, delay_pattern=delays)
+        merge_caller_settings({}, delay_pattern=delays)
 
 
 def test_delays_need_enough_steps() -> None:

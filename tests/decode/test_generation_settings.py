@@ -5,7 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specc.decode.generation_settings import GenerationArguments, GenerationSettings, merge_settings
+from specc.decode.generation_settings import (
+    GenerationArguments,
+    GenerationSettings,
+    merge_caller_settings,
+)
 from specc.decode.setting_names_and_limits import GENERATION_OPTIONS
 from specc.diagnostics.diagnostic import SpeccError
 
@@ -14,29 +18,31 @@ BEAM = {"start": 1, "stop": 2, "strategy": {"kind": "beam", "num_beams": 12, "le
 
 def get_errors(said: dict[str, Any], **given: Any) -> list[tuple[str, str]]:
     with pytest.raises(SpeccError) as caught:
-        merge_settings(said, **given)
+        merge_caller_settings(said, **given)
     return [(d.code, d.title) for d in caught.value.diagnostics]
 
 
 def test_default_is_greedy() -> None:
-    assert merge_settings({}) == GenerationSettings()
-    assert merge_settings({"stop": None, "strategy": None}) == GenerationSettings()
+    assert merge_caller_settings({}) == GenerationSettings()
+    assert merge_caller_settings({"stop": None, "strategy": None}) == GenerationSettings()
 
 
 def test_settings_of_a_spec() -> None:
-    made = merge_settings(BEAM)
+    made = merge_caller_settings(BEAM)
     assert (made.strategy, made.num_beams, made.length_penalty) == ("beam", 12, 0.6)
     assert (made.start, made.stop, made.padding_token) == ((1,), (2,), 2)
-    drawn = merge_settings(
+    drawn = merge_caller_settings(
         {"strategy": {"kind": "sample", "temperature": 1, "top_k": 5}, "pad": 7, "stop": [3, 4]}
     )
     assert (drawn.temperature, drawn.top_k, drawn.stop, drawn.padding_token) == (1.0, 5, (3, 4), 7)
     assert type(drawn.temperature) is float
-    assert merge_settings({"strategy": "sample"}).strategy == "sample"
+    assert merge_caller_settings({"strategy": "sample"}).strategy == "sample"
 
 
 def test_caller_overrides_the_spec() -> None:
-    made = merge_settings(BEAM, num_beams=np.int64(3), stop=[], max_tokens=None, stop_strings="\n")
+    made = merge_caller_settings(
+        BEAM, num_beams=np.int64(3), stop=[], max_tokens=None, stop_strings="\n"
+    )
     assert (made.num_beams, made.length_penalty, made.stop, made.max_tokens) == (3, 0.6, (), 256)
     assert made.stop_strings == ("\n",)
     assert type(made.num_beams) is int
@@ -44,9 +50,9 @@ def test_caller_overrides_the_spec() -> None:
 
 def test_options_belong_to_their_strategy() -> None:
     said = {"strategy": {"kind": "sample", "temperature": 0.5, "repetition_penalty": 1.3}}
-    assert merge_settings(said, top_k=3).temperature == 0.5
-    assert merge_settings(said, strategy="greedy") == GenerationSettings()
-    assert merge_settings(said, strategy="beam") == GenerationSettings(strategy="beam")
+    assert merge_caller_settings(said, top_k=3).temperature == 0.5
+    assert merge_caller_settings(said, strategy="greedy") == GenerationSettings()
+    assert merge_caller_settings(said, strategy="beam") == GenerationSettings(strategy="beam")
 
 
 @pytest.mark.parametrize(
@@ -55,12 +61,12 @@ def test_options_belong_to_their_strategy() -> None:
      ({"repetition_penalty": 1.2}, "greedy")],
 )  # fmt: skip
 def test_option_implies_its_strategy(given: dict[str, Any], strategy: str) -> None:
-    assert merge_settings({}, **given).strategy == strategy
+    assert merge_caller_settings({}, **given).strategy == strategy
 
 
 def test_num_return_sequences_raises_num_beams() -> None:
-    assert merge_settings({}, num_return_sequences=9).num_beams == 9
-    assert merge_settings({}, num_return_sequences=2).num_beams == 4
+    assert merge_caller_settings({}, num_return_sequences=9).num_beams == 9
+    assert merge_caller_settings({}, num_return_sequences=2).num_beams == 4
 
 
 @pytest.mark.parametrize(
@@ -92,7 +98,7 @@ def test_messages_name_the_range() -> None:
 )  # fmt: skip
 def test_unknown_setting_suggests_a_name(name: str, meant: str) -> None:
     with pytest.raises(SpeccError) as caught:
-        merge_settings({}, **{name: 1})
+        merge_caller_settings({}, **{name: 1})
     (found,) = caught.value.diagnostics
     assert (found.code, found.helps) == ("E0731", (f"did you mean `{meant}`?",))
 

@@ -11,13 +11,17 @@ from specc.decode.token_selection import (
     apply_repetition_penalty,
     apply_temperature,
     compute_log_softmax_f32,
+    draw_uniform_numbers,
     filter_candidates,
-    find_prompt_tokens,
     find_top_k_indices,
-    make_sampling_uniforms,
+    make_prompt_vocab_mask,
     sample_token,
 )
-from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_uniforms
+from specc.weights.random_stream import (
+    derive_random_stream_key,
+    derive_random_substream_key,
+    generate_uniforms,
+)
 
 LOGITS = np.log(np.array([[0.05, 0.4, 0.1, 0.3, 0.15]], np.float32))
 
@@ -104,7 +108,7 @@ def test_removed_candidates_are_never_sampled(
 
 def test_sample_frequencies() -> None:
     among = filter_candidates(np.repeat(LOGITS, 20_000, axis=0), GenerationSettings())
-    drawn = sample_token(among, make_sampling_uniforms(5, 20_000, 0))
+    drawn = sample_token(among, draw_uniform_numbers(5, 20_000, 0))
     assert np.bincount(drawn, minlength=5) / 20_000 == pytest.approx(
         [0.05, 0.4, 0.1, 0.3, 0.15], abs=0.012
     )
@@ -113,14 +117,17 @@ def test_sample_frequencies() -> None:
 def test_uniforms_depend_on_seed_batch_index_and_step() -> None:
     row, step = 3, 7
     expected = generate_uniforms(
-        derive_substream_key(derive_substream_key(derive_stream_key(11, "sample"), row), step), 0, 1
+        derive_random_substream_key(
+            derive_random_substream_key(derive_random_stream_key(11, "sample"), row), step
+        ),
+        0,
+        1,
     )
-    assert make_sampling_uniforms(11, 4, step)[row] == expected[0]
+    assert draw_uniform_numbers(11, 4, step)[row] == expected[0]
     assert (
-        make_sampling_uniforms(11, 4, step).tolist()
-        == make_sampling_uniforms(11, 9, step)[:4].tolist()
+        draw_uniform_numbers(11, 4, step).tolist() == draw_uniform_numbers(11, 9, step)[:4].tolist()
     )
-    assert make_sampling_uniforms(11, 4, step + 1)[row] != expected[0]
+    assert draw_uniform_numbers(11, 4, step + 1)[row] != expected[0]
 
 
 @given(logits_strategy())
@@ -138,12 +145,12 @@ def test_repetition_penalty() -> None:
 def test_repetition_penalty_ignores_padding() -> None:
     prompt = np.array([[0, 0, 2], [1, 3, 9]])
     keep = np.array([[False, True, True], [True, True, True]])
-    assert np.argwhere(find_prompt_tokens(prompt, 4, keep)).tolist() == [
+    assert np.argwhere(make_prompt_vocab_mask(prompt, 4, keep)).tolist() == [
         [0, 0],
         [0, 2],
         [1, 1],
         [1, 3],
     ]
-    assert find_prompt_tokens(prompt[:1], 4, np.array([[False, False, True]])).tolist() == [
+    assert make_prompt_vocab_mask(prompt[:1], 4, np.array([[False, False, True]])).tolist() == [
         [False, False, True, False]
     ]

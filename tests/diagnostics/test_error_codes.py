@@ -13,7 +13,7 @@ from specc.driver.spec_check_and_elaboration import check_spec
 from specc.driver.spec_loader import LoadedSpec
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program
-from specc.library.spec_file_lookup import SpecLibrary, find_error_pages, read_page_title
+from specc.library.spec_file_lookup import SpecLibrary, find_error_doc_pages, read_page_title
 from specc.syntax.parse import decode_spec, parse_spec
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ GOLDEN = sorted((ROOT / "tests" / "golden").glob("errors*/[EW]0*.txt"))
 
 def test_codes_and_pages_agree() -> None:
     assert sorted(find_used_codes()) == sorted(PAGES)
-    assert list(find_error_pages()) == sorted(PAGES)
+    assert list(find_error_doc_pages()) == sorted(PAGES)
 
 
 def test_page_headings() -> None:

@@ -16,7 +16,7 @@ from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
-from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_model_parameters
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import make_initial_values
 from specc.weights.weight_rules_and_initializers import parse_initializer
@@ -37,7 +37,7 @@ def make_base_checkpoint(directory: Path) -> Arrays:
     graph = elaborate_spec(open_spec(str(directory))).graph
     return {
         w.name.removeprefix("distilbert."): rng.standard_normal(w.shape).astype("f4")
-        for w in list_parameters_with_sizes(graph)
+        for w in list_model_parameters(graph)
     }
 
 
@@ -85,7 +85,7 @@ def test_missing_head_of_a_package(tmp_path: Path) -> None:
     graph = elaborate_spec(found, _get_first_graph(found)).graph
     tensors = {
         w.name.removeprefix("model."): np.full(w.shape, 0.1, "f4")
-        for w in list_parameters_with_sizes(graph)
+        for w in list_model_parameters(graph)
         if w.name != "lm_head.weight"
     }
     save_checkpoint(tmp_path, tensors)
@@ -96,9 +96,9 @@ def test_missing_head_of_a_package(tmp_path: Path) -> None:
 
 def _get_first_graph(found: Any) -> str:
     """Return the name of the first graph, which generates."""
-    from specc.frontend.generate_stream_and_reading_sections import list_graphs
+    from specc.frontend.generate_stream_and_reading_sections import list_graph_blocks
 
-    return list_graphs(found.program)[0].name
+    return list_graph_blocks(found.program)[0].name
 
 
 @pytest.mark.parametrize(

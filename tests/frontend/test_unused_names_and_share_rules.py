@@ -11,7 +11,7 @@ from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
 from specc.driver.spec_loader import open_spec
 from specc.frontend.unused_names_and_share_rules import (
     EXPORT_FIELDS,
-    collect_names,
+    collect_used_names,
     find_unused_names_in_files,
 )
 from specc.library.spec_file_lookup import find_builtin_specs, read_spec_file
@@ -36,7 +36,7 @@ def names_read_by_users() -> dict[Path, set[str]]:
     found = {}
     for path, file in read_files().items():
         if used := [i.name for i in file.items if isinstance(i, ast.UseStatement)]:
-            heads = (name.partition(".") for name in collect_names(file))
+            heads = (name.partition(".") for name in collect_used_names(file))
             found[path] = {rest for alias, _, rest in heads if alias in used and rest}
     return found
 

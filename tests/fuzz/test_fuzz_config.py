@@ -13,7 +13,7 @@ from specc.driver.spec_check_and_elaboration import check_spec
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.json_parser_with_spans import decode_config_source, parse_config_json
-from specc.frontend.spec_modules import collect_field_paths
+from specc.frontend.spec_modules import collect_fields_by_path
 from specc.syntax import ast
 
 ODD: list[Any] = [
@@ -30,7 +30,7 @@ def opened(name: str) -> LoadedSpec:
 
 def list_config_keys(spec: LoadedSpec) -> list[str]:
     """Return every key of a config.json that a spec reads."""
-    fields = collect_field_paths(spec.program.iterate_fields()).values()
+    fields = collect_fields_by_path(spec.program.iterate_fields()).values()
     return sorted({s.value for f in fields for s in f.sources if isinstance(s, ast.StringLiteral)})
 
 

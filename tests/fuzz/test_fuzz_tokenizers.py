@@ -10,9 +10,9 @@ pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip inst
 from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.text_codec import decode_text, encode_text_to_ids
 from specc.preprocessing.tokenizer_files import JsonTokenizer
-from specc.preprocessing.tokenizer_library import check_tokenizer_file
+from specc.preprocessing.tokenizer_library import parse_tokenizer_file
 
 ODD: list[Any] = [
     None,
@@ -49,9 +49,9 @@ def mutate_document(rng: random.Random, data: Any) -> Any:
 
 def assert_read_or_refused(data: bytes) -> None:
     try:
-        record = JsonTokenizer(file=check_tokenizer_file(data, "tokenizer.json"))
+        record = JsonTokenizer(file=parse_tokenizer_file(data, "tokenizer.json"))
         for text in LINES:
-            decode_text([0, 1, *encode_text_ids(text, record), 7], record)
+            decode_text([0, 1, *encode_text_to_ids(text, record), 7], record)
     except SpeccError as failed:
         assert {d.code for d in failed.diagnostics} <= {"E0941", "E0908", "E0916"}
     except BaseException as error:

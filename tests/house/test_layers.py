@@ -222,8 +222,8 @@ def test_table_has_no_cycle() -> None:
 def test_commands_import_only_what_they_use(arguments: list[str], unused: tuple[str, ...]) -> None:
     """Importing numpy, or all of the compiler, takes as long as checking a small spec."""
     code = (
-        f"import sys\nfrom specc.cli.main import run_and_exit\nsys.argv[1:] = {arguments!r}\n"
-        "try:\n    run_and_exit()\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"import sys\nfrom specc.cli.main import run_main_and_exit\nsys.argv[1:] = {arguments!r}\n"
+        "try:\n    run_main_and_exit()\nexcept SystemExit as end:\n    assert not end.code\n"
         f"assert not (found := [n for n in sys.modules if n.startswith({unused!r})]), found"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

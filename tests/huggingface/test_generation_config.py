@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import settings as settings_of_test
 from hypothesis import strategies as st
 
-from specc.decode.generation_settings import merge_settings
+from specc.decode.generation_settings import merge_caller_settings
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
 from specc.huggingface import generation_config
 from specc.huggingface.generation_config import (
     KEY_TYPES,
-    GenerationConfigResult,
+    ConfiguredModelDefinition,
     apply_generation_config,
 )
 from specc.ir.graph import Graph
@@ -29,7 +29,7 @@ NOTHING = Graph(
 )  # fmt: skip
 
 
-def apply_config(directory: Path, said: dict[str, Any], **keys: Any) -> GenerationConfigResult:
+def apply_config(directory: Path, said: dict[str, Any], **keys: Any) -> ConfiguredModelDefinition:
     (directory / "generation_config.json").write_text(json.dumps(keys))
     generation = GenerateSection("text", "ids", "logits", said)
     model = ModelDefinition(name="m", doc="", graph=NOTHING, generation=generation)
@@ -39,7 +39,7 @@ def apply_config(directory: Path, said: dict[str, Any], **keys: Any) -> Generati
 def read_settings(directory: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
     generation = apply_config(directory, said, **keys).model_definition.generation
     assert generation
-    merge_settings(generation.settings)
+    merge_caller_settings(generation.settings)
     return dict(generation.settings)
 
 
@@ -177,7 +177,9 @@ BEYOND = st.one_of(st.integers(31, 200), st.just(10**9))
 KNOWN = st.integers(3, 30)
 
 
-def apply_config_with_vocabulary(directory: Path, keys: dict[str, Any]) -> GenerationConfigResult:
+def apply_config_with_vocabulary(
+    directory: Path, keys: dict[str, Any]
+) -> ConfiguredModelDefinition:
     (directory / "config.json").write_text(json.dumps(TINY))
     (directory / "generation_config.json").write_text(json.dumps(keys))
     model = elaborate_spec(open_spec("llama", config=str(directory)), "")
@@ -221,7 +223,7 @@ def test_config_json_is_read_without_the_file(tmp_path: Path) -> None:
     model = ModelDefinition(name="m", doc="", graph=NOTHING, generation=generation)
     config = {"eos_token_id": 2, "bos_token_id": 7, "hidden_size": 4, "num_beams": None}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert apply_generation_config(model, [tmp_path]) == GenerationConfigResult(model)
+    assert apply_generation_config(model, [tmp_path]) == ConfiguredModelDefinition(model)
     config |= {"num_beams": 3, "min_length": 5, "bad_words_ids": [[2], [4]], "task": {"a": 1}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = apply_generation_config(model, [tmp_path])

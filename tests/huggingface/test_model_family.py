@@ -10,7 +10,7 @@ import specc
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
 from specc.driver.spec_loader import open_spec
-from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_model_parameters
 from specc.huggingface.model_family import (
     UNSUPPORTED_CLASSES,
     UNSUPPORTED_TYPES,
@@ -32,7 +32,7 @@ def write_checkpoint(directory: Path, **more: object) -> Path:
     rng = np.random.default_rng(0)
     made = {
         w.name: rng.standard_normal(w.shape).astype(np.float32)
-        for w in list_parameters_with_sizes(graph)
+        for w in list_model_parameters(graph)
         if w.name != "vocab_projector.weight"  # tied, and so not stored
     }
     write_safetensors(directory / "model.safetensors", made)

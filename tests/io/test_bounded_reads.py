@@ -12,7 +12,7 @@ import specc
 from specc.artifact.package_index_and_format_versions import PackageIndex, parse_package_index
 from specc.diagnostics.diagnostic import SpeccError
 from specc.io.safe_read import UnreadableFileError, read_regular_file
-from specc.preprocessing.array_files import convert_nested_lists
+from specc.preprocessing.array_files import convert_lists_to_array
 
 SPEC = (
     "specc 1\nmodel m\ndims batch, n\ngraph g(x: float[batch, n, 8]) -> (y: "
@@ -38,9 +38,10 @@ def test_cyclic_lists(tmp_path: Path) -> None:
         "specc 1\nmodel m\nconfig { a: list[int] = [1] }\n"
         + SPEC.partition("model m\n")[2] % "return x"
     )
-    assert get_error_code(lambda: convert_nested_lists(make_cyclic_list(), "a list")) == "E0906"
+    assert get_error_code(lambda: convert_lists_to_array(make_cyclic_list(), "a list")) == "E0906"
     assert (
-        get_error_code(lambda: convert_nested_lists([1.0, make_cyclic_list()], "a list")) == "E0906"
+        get_error_code(lambda: convert_lists_to_array([1.0, make_cyclic_list()], "a list"))
+        == "E0906"
     )
     assert get_error_code(lambda: specc.check(spec, set={"a": make_cyclic_list()})) == "E0203"
     record: dict[str, Any] = {}

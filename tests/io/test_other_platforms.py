@@ -103,7 +103,7 @@ def test_unportable_names_are_rejected(
     "name", ["console.onnx", "com10.onnx", "a.con.onnx", ".hidden", "..", ".", "auxiliary"]
 )
 def test_portable_names(name: str) -> None:
-    assert not output_paths.explain_unportable_name(name)
+    assert not output_paths.explain_unportable_file_name(name)
 
 
 @pytest.mark.parametrize("names", ["specc", "hf", "genai"])
@@ -113,7 +113,7 @@ def test_package_file_names_differ_when_case_folded(names: str, tmp_path: Path) 
     assert main(["compile", "gpt2", *LM, "--init", "1", *parts, "-o", str(out), "-q"]) == 0
     found = [path.name for path in out.iterdir()]
     assert len({name.casefold() for name in found}) == len(found)
-    assert not [name for name in found if output_paths.explain_unportable_name(name)]
+    assert not [name for name in found if output_paths.explain_unportable_file_name(name)]
 
 
 def test_replacing_an_open_file_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

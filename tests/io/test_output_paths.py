@@ -24,7 +24,7 @@ from specc.io.output_paths import (
     SPEC_OUTPUT,
     VOCABULARY_OUTPUT,
     WEIGHTS_OUTPUT,
-    OutputKind,
+    OutputFileType,
     resolve_output_path,
 )
 from specc.weights.formats.safetensors import write_safetensors
@@ -170,7 +170,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {p.suffix: p.read_bytes() for p in directory.iterdir()}
 
 
-KINDS: dict[OutputKind, str] = {
+KINDS: dict[OutputFileType, str] = {
     MODEL_OUTPUT: ".onnx",
     IMAGE_OUTPUT: ".png",
     ARRAYS_OUTPUT: ".npz",
@@ -306,7 +306,7 @@ def test_commands_follow_the_table(
         if e not in k.suffixes
     ],
 )
-def test_suffix_of_another_format(kind: OutputKind, name: str, tmp_path: Path) -> None:
+def test_suffix_of_another_format(kind: OutputFileType, name: str, tmp_path: Path) -> None:
     for force in (False, True):
         with pytest.raises(SpeccError, match=r"E0816\]: .*"):
             resolve_output_path(tmp_path / name, kind, force=force)

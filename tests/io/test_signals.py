@@ -36,7 +36,7 @@ def stays(given):
 import specc.cli.list_doc_explain
 specc.cli.list_doc_explain.execute_list = stays
 sys.argv = ["specc", "list"]
-main.run_and_exit()
+main.run_main_and_exit()
 """
 
 

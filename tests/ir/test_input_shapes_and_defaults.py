@@ -9,7 +9,7 @@ import specc_numpy
 from specc.analysis.check_report import analyze_graph
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
-from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph
 from specc.ir.model_definition import ModelDefinition
 
 SPEC = """specc 1
@@ -56,7 +56,7 @@ def test_unstable_defaults_are_errors(inputs: str, more: str, holds: bool, tmp_p
     if (
         more
         and model.defaults
-        and "ids" in resolve_missing_inputs(model.defaults, ["a", "b"]).inputs
+        and "ids" in build_input_defaults_graph(model.defaults, ["a", "b"]).inputs
     ):
         assert is_default_stable(model) == holds
 
@@ -65,7 +65,7 @@ def is_default_stable(model: ModelDefinition) -> bool:
     """Return True if the default of `a` for 3 and 4 positions is a prefix of that for 5."""
     assert model.defaults
     ids = np.array([[3, 1, 4, 1, 5]])
-    alone = resolve_missing_inputs(model.defaults, tuple(model.defaults.outputs))
+    alone = build_input_defaults_graph(model.defaults, tuple(model.defaults.outputs))
     whole = specc_numpy.evaluate_graph(alone, {"ids": ids}, {})["a"]
     parts = [specc_numpy.evaluate_graph(alone, {"ids": ids[:, :n]}, {})["a"] for n in (3, 4)]
     return all(

@@ -8,7 +8,7 @@ import specc_numpy
 from specc.ir import ops
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.recurrent_as_loop import expand_to_scan
+from specc.ir.recurrent_as_loop import expand_recurrent_to_scan
 
 LAYERS = [e for e in EXAMPLES if isinstance(e.op, ops.Rnn | ops.Gru | ops.Lstm)]
 
@@ -20,7 +20,7 @@ def test_loop_equals_the_layer(example: OpExample) -> None:
     given = [b.add_input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
     assert isinstance(example.op, ops.Rnn | ops.Gru | ops.Lstm)
     loop = b.build_graph(
-        "loop", {f"y{n}": v for n, v in enumerate(expand_to_scan(b, example.op, given))}
+        "loop", {f"y{n}": v for n, v in enumerate(expand_recurrent_to_scan(b, example.op, given))}
     )
     assert find_graph_errors(loop) == []
     drawn = {
@@ -37,7 +37,7 @@ def test_input_projections_are_outside_the_loop() -> None:
     example = next(e for e in LAYERS if e.op == ops.Gru("before"))
     b = GraphBuilder()
     given = [b.add_input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
-    expand_to_scan(b, ops.Gru("before"), given)
+    expand_recurrent_to_scan(b, ops.Gru("before"), given)
     (scan,) = (n.op for n in b.nodes if isinstance(n.op, ops.Scan))
     assert [n.op.name for n, _ in scan.body.nodes].count("linear") == 2, (
         "the gates', and the new state's"

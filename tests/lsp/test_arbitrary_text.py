@@ -8,7 +8,7 @@ import pytest
 from specc.library.spec_file_lookup import find_builtin_specs, read_spec_file
 from specc.lsp import dsl_completion, yaml_completion
 from specc.lsp.document_analysis import analyze_incrementally
-from specc.lsp.hover import fence_code, find_hover_info, format_hover
+from specc.lsp.hover import find_hover_info, format_fenced_code, format_hover
 from specc.lsp.quick_fixes import find_quick_fixes
 from specc.syntax.dsl.lalr import load_lalr_table
 from specc.syntax.yaml.yaml_printer import format_yaml
@@ -147,7 +147,7 @@ def test_hover_escapes_markup() -> None:
 
 
 def test_fence_is_longer_than_fences_in_the_code() -> None:
-    text = fence_code("a ```` b\n```\nc")
+    text = format_fenced_code("a ```` b\n```\nc")
     fence = text.split("specc\n")[0]
     assert fence == "`" * 5
     assert text.count(fence) == 2

@@ -19,7 +19,7 @@ from specc.cli.list_doc_explain import read_spec_title
 from specc.cli.main import main
 from specc.driver.spec_loader import open_spec
 from specc.frontend.symbolic_check import check_spec_symbolically
-from specc.huggingface.model_family import read_config_keys, read_supported_model_types
+from specc.huggingface.model_family import read_supported_config_keys, read_supported_model_types
 from specc.library.spec_file_lookup import (
     SPEC_SUFFIXES,
     find_builtin_specs,
@@ -131,12 +131,12 @@ def _check_text(path: Path) -> None:
     file = read_spec_file(path, path.name)
     assert read_spec_title(path) == file.doc
     configs = [item for item in file.items if isinstance(item, ast.ConfigSection)]
-    expected = [e for c in configs for e in c.entries if isinstance(e, ast.ExpectedValues)]
+    expected = [e for c in configs for e in c.entries if isinstance(e, ast.ExpectedConfigValues)]
     types = {value for e in expected if e.key == "model_type" for value in e.values}
     assert read_supported_model_types(path) == types - {"none"}
     fields = [e for c in configs for e in c.entries if isinstance(e, ast.Field)]
     keys = {s.value for e in fields for s in e.sources if isinstance(s, ast.StringLiteral)}
-    assert read_config_keys(path) == {key.partition(".")[0] for key in keys}
+    assert read_supported_config_keys(path) == {key.partition(".")[0] for key in keys}
 
 
 def _check_graphs(spec: str, chosen: slice) -> None:

@@ -20,7 +20,7 @@ from specc.driver.preprocessing_section import build_preprocessing_config
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
 from specc.preprocessing.preprocessing_records import CharTokenizer
-from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.text_codec import decode_text, encode_text_to_ids
 from specc.preprocessing.vocabulary import format_vocabulary_line
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +171,7 @@ def test_the_spec_knows_every_character(record: CharTokenizer) -> None:
     for direction in data.DIRECTIONS.values():
         for pair in data.make_validation_pairs(direction, 200):
             for text in pair:
-                ids = encode_text_ids(text, record)
+                ids = encode_text_to_ids(text, record)
                 assert ids[-1] == record.end_token_id
                 assert decode_text(ids, record) == text
 
@@ -183,13 +183,13 @@ def test_batches_contain_encoded_pairs(
     batches = loaded("numbers_batches", DEMO / "batches.py")
     known = set(record.vocab)
     ids = tuple(
-        int(encode_text_ids(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256)
+        int(encode_text_to_ids(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256)
     )
     texts = ["dreißig", "en 305", "one hundred and twenty-one", "0"]
     rows = batches.Alphabet(ids, 0, record.end_token_id).encode_texts(texts)
     assert rows.shape == (4, 27)
     for row, text in zip(rows, texts, strict=True):
-        np.testing.assert_array_equal(row[: len(text) + 1], encode_text_ids(text, record))
+        np.testing.assert_array_equal(row[: len(text) + 1], encode_text_to_ids(text, record))
         assert not row[len(text) + 1 :].any()
     jobs = [
         batches.BatchJob(batches.Alphabet(ids, 0, record.end_token_id), 3, 5, number)

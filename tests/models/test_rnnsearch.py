@@ -29,7 +29,7 @@ from specc.driver.spec_loader import open_spec
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.preprocessing.preprocessing_records import CharTokenizer
 from specc.preprocessing.text_codec import decode_text as text_of
-from specc.preprocessing.text_codec import encode_text_ids
+from specc.preprocessing.text_codec import encode_text_to_ids
 
 ROOT = Path(__file__).parents[2]
 SIZES = {
@@ -195,7 +195,7 @@ def test_the_alignment_of_days_and_months_is_reversed(
 ) -> None:
     """The alignment of "3 mai 1979" and 1979-05-03 is reversed."""
     ((best,),) = dates.generate("3 mai 1979").results()
-    source = encode_text_ids("3 mai 1979", vocabulary)[None]
+    source = encode_text_to_ids("3 mai 1979", vocabulary)[None]
     found = dates.run(source=source, target=np.array([[1, *best.tokens[:-1]]]))
     looked = np.asarray(found["alignment"])[0].argmax(-1)
     assert looked.shape == (11,)
@@ -242,8 +242,8 @@ def test_a_package_generates_the_tokens_of_the_full_graph(dates: Model, tmp_path
 
 
 def test_a_given_target_is_scored(dates: Model, vocabulary: CharTokenizer) -> None:
-    source = encode_text_ids("3 mai 1979", vocabulary)[None]
-    target = np.concatenate([[1], encode_text_ids("1979-05-03", vocabulary)[:-1]])[None]
+    source = encode_text_to_ids("3 mai 1979", vocabulary)[None]
+    target = np.concatenate([[1], encode_text_to_ids("1979-05-03", vocabulary)[:-1]])[None]
     logits = dates.run(source=source, target=target)["logits"]
     assert text_of(logits[0].argmax(-1), vocabulary) == "1979-05-03"
 

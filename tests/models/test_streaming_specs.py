@@ -28,12 +28,14 @@ STREAMED = list_specs_with("stream")
 
 
 @cache
-def streamed(name: str) -> tuple[Graph, StreamSection, pass_pipeline.PassState]:
+def streamed(name: str) -> tuple[Graph, StreamSection, pass_pipeline.CompilerPassState]:
     sets = [f"{key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])]
     model = elaborate_spec(open_spec(name, config_settings=sets))
     assert model.streaming is not None
     graph = pass_pipeline.simplify_graph(model.graph)
-    work = pass_pipeline.PassState(graph=graph, streaming=model.streaming, logits_positions="new")
+    work = pass_pipeline.CompilerPassState(
+        graph=graph, streaming=model.streaming, logits_positions="new"
+    )
     return (graph, model.streaming, pass_pipeline.run_passes(work, pass_pipeline.DERIVE_PASSES))
 
 

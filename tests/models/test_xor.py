@@ -12,7 +12,7 @@ from support.elaborated_specs import (
 )
 
 from specc.driver import weight_sources as loading
-from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_model_parameters
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.weights.parameter_sources import read_parameter
 
@@ -23,9 +23,7 @@ ANSWERS = np.array([[0], [1], [1], [0]], np.float32)
 def hand_set(spec: ElaboratedSpec) -> Arrays:
     """Return the weights of the file next to the spec, matched strictly in both directions."""
     file = find_builtin_specs()["xor"].parent / "xor.safetensors"
-    values = loading.bind_checkpoint(
-        list_parameters_with_sizes(spec.model.graph), spec.rules, str(file)
-    )
+    values = loading.bind_checkpoint(list_model_parameters(spec.model.graph), spec.rules, str(file))
     return {name: read_parameter(values, name) for name in values.parameters}
 
 

@@ -13,7 +13,7 @@ import specc
 from specc.cli.main import main
 from specc.huggingface.hub_download_and_chat_templates import read_chat_template
 from specc.preprocessing.chat_template import parse_messages, render_chat_template
-from specc.runtime.generation_request import prepare_chat
+from specc.runtime.generation_request import prepare_chat_inputs
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -113,7 +113,7 @@ def test_a_package_continues_a_chat(tmp_path: Path, capsys: pytest.CaptureFixtur
     ours = specc.load(out)
     for chat in CHATS:
         wanted = theirs.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
-        ids = prepare_chat(ours.input_signature, chat)[ours.input_signature.sequence_input]
+        ids = prepare_chat_inputs(ours.input_signature, chat)[ours.input_signature.sequence_input]
         assert ids == [wanted]
     (written,) = ours.chat("hello  ", max_tokens=8).results()
     (tmp_path / "chat.json").write_text(json.dumps(CHATS[0]), encoding="utf-8")

@@ -40,7 +40,7 @@ def families() -> Iterator[tuple[str, str]]:
             continue
         entries = [e for i, _ in program.iterate_items(ast.ConfigSection) for e in i.entries]
         for entry in entries:
-            if isinstance(entry, ast.ExpectedValues) and entry.key == "model_type":
+            if isinstance(entry, ast.ExpectedConfigValues) and entry.key == "model_type":
                 yield from (
                     (name, type)
                     for type in entry.values

@@ -30,14 +30,14 @@ from transformers import (
 
 from specc.decode.beam_search import BeamHypothesis, search_beams
 from specc.decode.decode_loop import iterate_decode_steps
-from specc.decode.generation_settings import GenerationSettings, merge_settings
+from specc.decode.generation_settings import GenerationSettings, merge_caller_settings
 from specc.decode.token_selection import (
     Bools,
     Floats,
     Ints,
     apply_repetition_penalty,
     filter_candidates,
-    find_prompt_tokens,
+    make_prompt_vocab_mask,
 )
 
 pytestmark = pytest.mark.parity
@@ -195,7 +195,7 @@ SEARCHES = cover_axes(
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_greedy(make: Any, seed: int, penalty: float) -> None:
     model = make(seed)
-    settings = merge_settings(
+    settings = merge_caller_settings(
         {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, repetition_penalty=penalty
     )
     ours, decoder_session = greedy(model, settings)
@@ -211,7 +211,7 @@ def test_beam_search(
     make, seed = made
     beams, penalty, best = search
     model = make(seed)
-    settings = merge_settings(
+    settings = merge_caller_settings(
         {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, num_beams=beams, length_penalty=penalty, early_stopping=early,
         num_return_sequences=best,
     )  # fmt: skip
@@ -233,7 +233,7 @@ def test_beam_search(
 @pytest.mark.parametrize(("make", "seed"), SEARCHED)
 def test_beam_search_with_several_stop_tokens_and_repetition_penalty(make: Any, seed: int) -> None:
     model = make(seed)
-    settings = merge_settings(
+    settings = merge_caller_settings(
         {"stop": [STOP, 7, 12], "pad": PAD},
         max_tokens=LONGEST,
         num_beams=3,
@@ -258,7 +258,7 @@ def test_beam_search_with_several_stop_tokens_and_repetition_penalty(make: Any, 
 
 def test_outputs_vary_and_end() -> None:
     """Otherwise the other tests would prove little."""
-    settings = merge_settings({"stop": STOP, "pad": PAD}, max_tokens=LONGEST)
+    settings = merge_caller_settings({"stop": STOP, "pad": PAD}, max_tokens=LONGEST)
     texts = [tuple(row) for make, seed in SEEDS for row in greedy(make(seed), settings)[0]]
     assert len(set(texts)) >= 20
     assert sum(len(set(t)) >= 4 for t in texts) >= 12
@@ -317,8 +317,8 @@ def test_sampling_filters(options: dict[str, Any], warpers: list[Any], penalty: 
     )
     published = chain(torch.tensor(ids), torch.tensor(logits)).softmax(-1).numpy()
     among = filter_candidates(
-        apply_repetition_penalty(logits, find_prompt_tokens(ids, 40), penalty),
-        merge_settings({}, strategy="sample", **options),
+        apply_repetition_penalty(logits, make_prompt_vocab_mask(ids, 40), penalty),
+        merge_caller_settings({}, strategy="sample", **options),
     )
     ours = np.zeros(logits.shape)
     np.put_along_axis(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from transformers.models.auto import modeling_auto
 
-from specc.frontend.generate_stream_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_and_reading_sections import list_graph_blocks
 from specc.frontend.spec_modules import Program, build_program
 from specc.huggingface.model_family import (
     find_graph_for_architecture,
@@ -127,7 +127,7 @@ def results(directory: Path, kind: str, cls: str) -> set[str]:
     (directory / "config.json").write_text(json.dumps(config))
     opened = program(find_spec_for_checkpoint(str(directory)))
     name = find_graph_for_architecture(opened, load_config_json(str(directory)))
-    graph = next(g for g in list_graphs(opened) if g.name == name)
+    graph = next(g for g in list_graph_blocks(opened) if g.name == name)
     return {result.name for result in graph.results}
 
 

@@ -11,7 +11,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.model_family import (
-    count_known_keys_by_spec,
+    count_matching_keys_by_spec,
     find_spec_for_checkpoint,
     map_supported_model_types,
 )
@@ -53,5 +53,5 @@ def test_an_unread_type_names_a_type_that_is_read(kind: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", sorted(set(READ) & set(CONFIG_MAPPING)))
 def test_a_renamed_type_names_a_spec_that_reads_as_many_keys(kind: str, tmp_path: Path) -> None:
     near = named({**config_of(kind), "model_type": "unheard"}, tmp_path)
-    read = count_known_keys_by_spec(load_config_json(tmp_path))
+    read = count_matching_keys_by_spec(load_config_json(tmp_path))
     assert read[READ[near]] >= read[READ[kind]]

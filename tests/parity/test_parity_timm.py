@@ -16,7 +16,7 @@ from support.hf_cases import ModelCase, check_model_outputs
 from support.padded_batches import FixedValues, make_samples
 
 import specc
-from specc.huggingface.model_family import read_expected_values
+from specc.huggingface.model_family import read_expected_config_values
 from specc.library.spec_file_lookup import find_builtin_specs
 
 pytestmark = [
@@ -90,7 +90,7 @@ def test_files_of_timm(name: str, tmp_path: Path) -> None:
 def test_shapes_of_every_architecture(spec: str) -> None:
     import timm
 
-    for architecture in read_expected_values(find_builtin_specs()[spec], "architecture"):
+    for architecture in read_expected_config_values(find_builtin_specs()[spec], "architecture"):
         with torch.device("meta"):
             network = timm.create_model(architecture, pretrained=False, num_classes=1000)
         expected = {

@@ -8,7 +8,7 @@ pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip inst
 from support.tokenizer_files import KINDS, LINES, train_tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.text_codec import decode_text, encode_text_to_ids
 from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
 
 pytestmark = pytest.mark.parity
@@ -34,7 +34,7 @@ def test_ids_and_text(kind: str, special: bool, tmp_path: Path) -> None:
         file=TokenizerFile.from_text(path.read_text(encoding="utf-8")), adds_special_tokens=special
     )
     for text in TEXTS:
-        ids = encode_text_ids(text, ours).tolist()
+        ids = encode_text_to_ids(text, ours).tolist()
         assert ids == theirs(text, add_special_tokens=special)["input_ids"], text
         expected = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert decode_text(ids, ours) == expected, text

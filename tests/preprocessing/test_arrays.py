@@ -11,7 +11,7 @@ import pytest
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.array_files import (
     cast_input_array,
-    convert_nested_lists,
+    convert_lists_to_array,
     parse_json_arrays,
     parse_npy,
     read_arrays,
@@ -210,8 +210,8 @@ def test_json_round_trip_keeps_values():
 
 
 def test_tuples_and_error_names() -> None:
-    assert convert_nested_lists([(1, 2), (3, 4)], "ids").tolist() == [[1, 2], [3, 4]]
+    assert convert_lists_to_array([(1, 2), (3, 4)], "ids").tolist() == [[1, 2], [3, 4]]
     with pytest.raises(
         SpeccError, match=r"cannot read numbers from what is given: \[0\] is not a number"
     ):
-        convert_nested_lists(["a"], "what is given")
+        convert_lists_to_array(["a"], "what is given")

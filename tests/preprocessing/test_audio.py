@@ -18,9 +18,9 @@ from specc.preprocessing.audio import (
     AudioRecording,
     compute_audio_features,
     compute_log_mel_spectrogram,
-    make_slaney_filters,
+    make_slaney_mel_filters,
 )
-from specc.preprocessing.predictions import decode_ctc
+from specc.preprocessing.predictions import decode_ctc_path
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     AudioConfig,
@@ -64,7 +64,7 @@ def test_log_mel_spectrogram_equation() -> None:
     rows = []
     for frame in range(5):
         power = np.abs(turn @ (padded[frame * 4 : frame * 4 + 8] * hann)) ** 2
-        rows.append(np.log10(np.maximum(make_slaney_filters(3, 8, 16_000).T @ power, 1e-10)))
+        rows.append(np.log10(np.maximum(make_slaney_mel_filters(3, 8, 16_000).T @ power, 1e-10)))
     wanted = np.stack(rows, axis=1)
     wanted = (np.maximum(wanted, wanted.max() - 8) + 4) / 4
     np.testing.assert_allclose(compute_log_mel_spectrogram(given, SMALL), wanted, rtol=1e-5)
@@ -132,7 +132,7 @@ def test_transcript_record_round_trip() -> None:
 def test_ctc_decoding_merges_repeated_tokens() -> None:
     """Padded frames are ignored."""
     ids = [1, 2, 2, 0, 2, 3, 1, 1, 9, 0, 1]
-    assert decode_ctc(ids, SPOKEN) == "aab <unk>"
+    assert decode_ctc_path(ids, SPOKEN) == "aab <unk>"
     scores = np.eye(4, dtype=np.float32)[[[2, 2, 3, 2], [3, 0, 3, 3]]]
     there = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
     preprocessing = PreprocessingConfig(outputs=(("y", SPOKEN),))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
-from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_token_sequences
+from specc.preprocessing.text_codec import decode_text, encode_text_to_ids, pad_token_sequences
 from specc.preprocessing.vocabulary import format_vocabulary_line, read_vocabulary
 
 LETTERS = CharTokenizer(("<pad>", "<start>", "<end>", *"abc 1"), end_token_id=2, start_token_id=1)
@@ -21,9 +21,9 @@ def get_diagnostic(action):
 
 
 def test_start_and_end_tokens():
-    assert encode_text_ids("ab 1", LETTERS).tolist() == [1, 3, 4, 6, 7, 2]
-    assert encode_text_ids("ab", LETTERS).dtype == np.int64
-    assert encode_text_ids("", CharTokenizer(("a",))).shape == (0,)
+    assert encode_text_to_ids("ab 1", LETTERS).tolist() == [1, 3, 4, 6, 7, 2]
+    assert encode_text_to_ids("ab", LETTERS).dtype == np.int64
+    assert encode_text_to_ids("", CharTokenizer(("a",))).shape == (0,)
 
 
 def test_decoding_skips_special_tokens():
@@ -32,7 +32,7 @@ def test_decoding_skips_special_tokens():
 
 @given(st.text(alphabet="abc 1"))
 def test_characters_round_trip(text):
-    assert decode_text(encode_text_ids(text, LETTERS), LETTERS) == text
+    assert decode_text(encode_text_to_ids(text, LETTERS), LETTERS) == text
 
 
 @given(st.text(characters), st.integers(0, 10))
@@ -40,31 +40,31 @@ def test_bytes_round_trip(text, offset):
     record = ByteTokenizer(
         offset, end_token_id=1 if offset >= 2 else None, start_token_id=0 if offset >= 2 else None
     )
-    assert decode_text(encode_text_ids(text, record), record) == text
+    assert decode_text(encode_text_to_ids(text, record), record) == text
 
 
 def test_byte_ids_of_byt5():
-    assert encode_text_ids("hi", ByteTokenizer(3, end_token_id=1)).tolist() == [107, 108, 1]
+    assert encode_text_to_ids("hi", ByteTokenizer(3, end_token_id=1)).tolist() == [107, 108, 1]
 
 
 def test_unknown_character_error():
-    diagnostic = get_diagnostic(lambda: encode_text_ids("abA", LETTERS))
+    diagnostic = get_diagnostic(lambda: encode_text_to_ids("abA", LETTERS))
     assert diagnostic.code == "E0908"
     assert "`A` (U+0041)" in diagnostic.title
     assert "`a` is in the vocabulary" in diagnostic.title
     assert diagnostic.primary.span.column == 3
-    assert "\x1b" not in get_diagnostic(lambda: encode_text_ids("\x1b[31m", LETTERS)).title
+    assert "\x1b" not in get_diagnostic(lambda: encode_text_to_ids("\x1b[31m", LETTERS)).title
 
 
 def test_unknown_token():
     record = CharTokenizer(("?!", "a"), unknown_token_id=0)
-    assert encode_text_ids("axa", record).tolist() == [1, 0, 1]
+    assert encode_text_to_ids("axa", record).tolist() == [1, 0, 1]
     assert decode_text([1, 0, 1], record) == "a\ufffda"
 
 
 def test_lone_surrogates():
-    assert get_diagnostic(lambda: encode_text_ids("a\ud800", ByteTokenizer())).code == "E0908"
-    assert get_diagnostic(lambda: encode_text_ids("a\ud800", LETTERS)).code == "E0908"
+    assert get_diagnostic(lambda: encode_text_to_ids("a\ud800", ByteTokenizer())).code == "E0908"
+    assert get_diagnostic(lambda: encode_text_to_ids("a\ud800", LETTERS)).code == "E0908"
 
 
 def test_ids_outside_the_vocabulary():
@@ -77,7 +77,7 @@ def test_invalid_utf_8():
 
 
 def test_padding_mask():
-    rows = [encode_text_ids("a", LETTERS), encode_text_ids("abc", LETTERS)]
+    rows = [encode_text_to_ids("a", LETTERS), encode_text_to_ids("abc", LETTERS)]
     ids, keep = pad_token_sequences(rows, 0)
     assert ids.tolist() == [[1, 3, 2, 0, 0], [1, 3, 4, 5, 2]]
     assert keep.tolist() == [[True] * 3 + [False] * 2, [True] * 5]

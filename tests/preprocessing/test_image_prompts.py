@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.preprocessing.chat_template import add_image_parts, list_message_images
-from specc.preprocessing.image_prompts import replace_placeholders
+from specc.preprocessing.chat_template import add_image_content_parts, list_message_images
+from specc.preprocessing.image_prompts import replace_image_placeholders
 from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
 
 FILE = TokenizerFile.from_text("{}")
@@ -23,11 +23,11 @@ PLAIN = JsonTokenizer(file=FILE, placeholder_replacement=("<i>", "<b><i>"))
     ],
 )
 def test_grids(text: str, grids: Sequence[tuple[int, int]], wanted: str) -> None:
-    assert replace_placeholders(text, TILED, grids) == wanted
+    assert replace_image_placeholders(text, TILED, grids) == wanted
 
 
 def test_plain_placeholders_are_replaced_by_the_tokenizer() -> None:
-    assert replace_placeholders("a <i>", PLAIN, [(0, 0)]) == "a <i>"
+    assert replace_image_placeholders("a <i>", PLAIN, [(0, 0)]) == "a <i>"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_plain_placeholders_are_replaced_by_the_tokenizer() -> None:
 @pytest.mark.parametrize("record", [TILED, PLAIN])
 def test_other_numbers_of_images(record: JsonTokenizer, text: str, count: int, title: str) -> None:
     with pytest.raises(SpeccError, match="E0991") as failed:
-        replace_placeholders(text, record, [(1, 1)] * count)
+        replace_image_placeholders(text, record, [(1, 1)] * count)
     assert failed.value.diagnostics[0].title == title
 
 
@@ -49,9 +49,9 @@ def test_images_of_messages() -> None:
     text = {"type": "text", "text": "what?"}
     named = [{"role": "user", "content": [{"type": "image", "path": "a.png"}, text]}]
     assert list_message_images(named) == ["a.png"]
-    assert add_image_parts(named, 1) == named
+    assert add_image_content_parts(named, 1) == named
     plain = [{"role": "system", "content": "x"}, {"role": "user", "content": "what?"}]
-    made = add_image_parts(plain, 2)
+    made = add_image_content_parts(plain, 2)
     assert made[0] == plain[0]
     assert made[1]["content"] == [{"type": "image"}, {"type": "image"}, text]
-    assert add_image_parts(plain, 0) == plain
+    assert add_image_content_parts(plain, 0) == plain

@@ -6,7 +6,10 @@ import pytest
 from support.preprocessing_records import parse_input_record
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.preprocessing.preprocessing_config import PreprocessingConfig, adapt_labels_to_rank
+from specc.preprocessing.preprocessing_config import (
+    PreprocessingConfig,
+    adapt_output_format_to_rank,
+)
 from specc.preprocessing.preprocessing_records import (
     ArrayConfig,
     ByteTokenizer,
@@ -153,9 +156,9 @@ def test_labels_depend_on_the_rank():
     pixels."""
     labels = ("sky", "sea", "land", "road")
     places = SegmentationOutput(labels)
-    assert adapt_labels_to_rank(ClassificationOutput(labels, top_k=2), 4) == places
-    assert adapt_labels_to_rank(places, 2) == ClassificationOutput(labels, top_k=3)
-    assert adapt_labels_to_rank(SegmentationOutput(labels[:2]), 2) == ClassificationOutput(
+    assert adapt_output_format_to_rank(ClassificationOutput(labels, top_k=2), 4) == places
+    assert adapt_output_format_to_rank(places, 2) == ClassificationOutput(labels, top_k=3)
+    assert adapt_output_format_to_rank(SegmentationOutput(labels[:2]), 2) == ClassificationOutput(
         labels[:2], top_k=2
     )
     for record, rank in (
@@ -164,4 +167,4 @@ def test_labels_depend_on_the_rank():
         (places, 4),
         (places, 3),
     ):
-        assert adapt_labels_to_rank(record, rank) is record
+        assert adapt_output_format_to_rank(record, rank) is record

@@ -15,7 +15,7 @@ from specc.ir.types import Type
 from specc.preprocessing.image_prompts import prepare_images
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import CharTokenizer, ImageConfig
-from specc.preprocessing.python_inputs import convert_input, convert_to_array
+from specc.preprocessing.python_inputs import convert_input_value, convert_to_array
 
 VOCAB = CharTokenizer(tuple("abcdefgh"))
 READING = PreprocessingConfig(
@@ -97,20 +97,20 @@ AS_TEXTS = {
 
 @pytest.mark.parametrize("kind", AS_NUMBERS)
 def test_numeric_types(kind: str) -> None:
-    array = convert_to_array(convert_input(AS_NUMBERS[kind](), "x"), "x")
+    array = convert_to_array(convert_input_value(AS_NUMBERS[kind](), "x"), "x")
     np.testing.assert_array_equal(array, F32)
 
 
 @pytest.mark.parametrize("kind", AS_TEXTS)
 def test_text_types(kind: str) -> None:
-    made = convert_input(AS_TEXTS[kind](), "text")
+    made = convert_input_value(AS_TEXTS[kind](), "text")
     assert isinstance(made, list | tuple)
     assert [str(text) for text in made] == TEXTS
     assert all(isinstance(text, str) for text in made)
 
 
 def test_numpy_string() -> None:
-    made = convert_input(np.str_("ab"), "text")
+    made = convert_input_value(np.str_("ab"), "text")
     assert made == "ab"
     assert type(made) is str
 
@@ -154,7 +154,7 @@ def test_lossy_conversions(kind: str) -> None:
     make, said = REFUSED[kind]
     value = make()
     with pytest.raises(SpeccError, match=said):
-        convert_to_array(convert_input(value, "x"), "x")
+        convert_to_array(convert_input_value(value, "x"), "x")
 
 
 def test_exception_in_a_protocol_method() -> None:
@@ -165,7 +165,7 @@ def test_exception_in_a_protocol_method() -> None:
         __dlpack__ = __dlpack_device__
 
     with pytest.raises(SpeccError, match=r"E0907.*cannot be converted") as failed:
-        convert_input(BrokenTensor(), "x")
+        convert_input_value(BrokenTensor(), "x")
     assert "\x1b" not in str(failed.value)
 
 
@@ -178,5 +178,5 @@ def test_long_lists_are_converted_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("specc.preprocessing.python_inputs._is_array_like", record_call)
     many = [[1.0] * 100, [2] * 100]
-    assert convert_input(many, "x") is many
+    assert convert_input_value(many, "x") is many
     assert len(asked) == 2

@@ -8,13 +8,13 @@ from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import CharTokenizer
-from specc.preprocessing.text_batches_and_windows import encode_text_inputs, encode_text_list
+from specc.preprocessing.text_batches_and_windows import encode_input_texts, encode_text_inputs
 
 RECORD = CharTokenizer(("a", "b"))
 
 
 def test_each_text_becomes_ids() -> None:
-    assert [ids.tolist() for ids in encode_text_list(["ab", ""], RECORD, "ids")] == [[0, 1], []]
+    assert [ids.tolist() for ids in encode_input_texts(["ab", ""], RECORD, "ids")] == [[0, 1], []]
 
 
 @pytest.mark.parametrize(

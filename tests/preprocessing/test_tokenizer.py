@@ -15,7 +15,7 @@ from specc.decode.detokenizer import CONTEXT, WINDOW, Detokenizer
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_records import ByteTokenizer, TextOutput
 from specc.preprocessing.result_formatting import format_output
-from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
+from specc.preprocessing.text_codec import decode_text, encode_text_to_ids, get_token_label
 from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -40,7 +40,7 @@ def get_error_code(action) -> str:
 
 def test_encode_and_decode():
     gpt = make_record("byte_bpe")
-    ids = encode_text_ids(LINES[0], gpt)
+    ids = encode_text_to_ids(LINES[0], gpt)
     assert ids.dtype == np.int64
     assert len(ids) < len(LINES[0])
     assert decode_text(ids, gpt) == LINES[0]
@@ -49,15 +49,16 @@ def test_encode_and_decode():
 @given(ANY_TEXT)
 def test_byte_bpe_is_lossless(text):
     assert (
-        decode_text(encode_text_ids(text, make_record("byte_bpe")), make_record("byte_bpe")) == text
+        decode_text(encode_text_to_ids(text, make_record("byte_bpe")), make_record("byte_bpe"))
+        == text
     )
 
 
 def test_without_special_tokens():
-    whole = encode_text_ids("attention is", make_record("wordpiece")).tolist()
+    whole = encode_text_to_ids("attention is", make_record("wordpiece")).tolist()
     assert (whole[0], whole[-1]) == (2, 3)
     assert (
-        encode_text_ids(
+        encode_text_to_ids(
             "attention is", make_record("wordpiece", adds_special_tokens=False)
         ).tolist()
         == whole[1:-1]
@@ -66,39 +67,39 @@ def test_without_special_tokens():
 
 
 def test_start_and_end_are_added_once():
-    inner = encode_text_ids(
+    inner = encode_text_to_ids(
         "attention", make_record("wordpiece", adds_special_tokens=False)
     ).tolist()
-    assert encode_text_ids(
+    assert encode_text_to_ids(
         "attention", make_record("wordpiece", start_token_id=2, end_token_id=3)
     ).tolist() == [2, *inner, 3]
-    assert encode_text_ids(
+    assert encode_text_to_ids(
         "attention",
         make_record("wordpiece", start_token_id=2, end_token_id=3, adds_special_tokens=False),
     ).tolist() == [2, *inner, 3]
-    assert encode_text_ids(
+    assert encode_text_to_ids(
         "attention", make_record("wordpiece", start_token_id=0, end_token_id=0)
     ).tolist() == [0, 2, *inner, 3, 0]
 
 
 def test_image_token_is_repeated():
-    plain = encode_text_ids("attention is all", make_record("wordpiece")).tolist()
+    plain = encode_text_to_ids("attention is all", make_record("wordpiece")).tolist()
     token = plain[2]
     wanted = [i for one in plain for i in [one] * (3 if one == token else 1)]
     spread = make_record("wordpiece", image_token_repetition=(token, 3))
-    assert encode_text_ids("attention is all", spread).tolist() == wanted
+    assert encode_text_to_ids("attention is all", spread).tolist() == wanted
     assert len(wanted) > len(plain)
 
 
 def test_placeholders_are_replaced_before_tokenization():
     replaced = make_record("wordpiece", placeholder_replacement=("IMG", "is all"))
-    wanted = encode_text_ids("attention is all and is all", make_record("wordpiece"))
-    assert encode_text_ids("attention IMG and IMG", replaced).tolist() == wanted.tolist()
+    wanted = encode_text_to_ids("attention is all and is all", make_record("wordpiece"))
+    assert encode_text_to_ids("attention IMG and IMG", replaced).tolist() == wanted.tolist()
 
 
 def test_decoding_stops_at_the_end():
     gpt = make_record("byte_bpe", end_token_id=0)
-    ids = [*encode_text_ids("a fox", gpt), *encode_text_ids("not read", gpt)]
+    ids = [*encode_text_to_ids("a fox", gpt), *encode_text_to_ids("not read", gpt)]
     assert decode_text(ids, gpt) == "a fox"
 
 
@@ -109,20 +110,21 @@ def test_unassigned_ids():
 
 
 def test_lone_surrogates():
-    assert get_error_code(lambda: encode_text_ids("a\ud800", make_record("byte_bpe"))) == "E0908"
+    assert get_error_code(lambda: encode_text_to_ids("a\ud800", make_record("byte_bpe"))) == "E0908"
 
 
 def test_unknown_word_without_an_unknown_token():
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}
     only = make_changed_record("wordpiece", model=model, post_processor=None, added_tokens=[])
-    assert get_error_code(lambda: encode_text_ids("b", only)) == "E0908"
+    assert get_error_code(lambda: encode_text_to_ids("b", only)) == "E0908"
 
 
 def test_truncation_padding_and_dropout_are_ignored():
-    whole = encode_text_ids(LINES[0], make_record("byte_bpe")).tolist()
+    whole = encode_text_to_ids(LINES[0], make_record("byte_bpe")).tolist()
     cut = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
     assert (
-        encode_text_ids(LINES[0], make_changed_record("byte_bpe", truncation=cut)).tolist() == whole
+        encode_text_to_ids(LINES[0], make_changed_record("byte_bpe", truncation=cut)).tolist()
+        == whole
     )
     wide = {
         "strategy": {"Fixed": 90},
@@ -132,11 +134,12 @@ def test_truncation_padding_and_dropout_are_ignored():
     }
     wide |= {"pad_type_id": 0, "pad_token": "x"}
     assert (
-        encode_text_ids(LINES[0], make_changed_record("byte_bpe", padding=wide)).tolist() == whole
+        encode_text_to_ids(LINES[0], make_changed_record("byte_bpe", padding=wide)).tolist()
+        == whole
     )
     model = {**json.loads(train_tokenizer("byte_bpe"))["model"], "dropout": 0.9}
     assert all(
-        encode_text_ids(LINES[0], make_changed_record("byte_bpe", model=model)).tolist() == whole
+        encode_text_to_ids(LINES[0], make_changed_record("byte_bpe", model=model)).tolist() == whole
         for _ in range(10)
     )
 
@@ -144,13 +147,13 @@ def test_truncation_padding_and_dropout_are_ignored():
 def test_token_labels():
     bert = make_record("wordpiece")
     assert get_token_label(2, bert) == "[CLS]"
-    assert get_token_label(int(encode_text_ids("is", bert)[1]), bert) == "is"
+    assert get_token_label(int(encode_text_to_ids("is", bert)[1]), bert) == "is"
     assert get_token_label(5_000, bert) == "·"
 
 
 def test_text_output():
     bert = make_record("wordpiece")
-    ids = encode_text_ids("attention is", bert)
+    ids = encode_text_to_ids("attention is", bert)
     assert format_output("ids", TextOutput(bert), ids[None]).lines == ("attention is",)
     scores = np.eye(256, dtype=np.float32)[ids][None]
     assert format_output("scores", TextOutput(bert), scores).lines == ("attention is",)
@@ -179,8 +182,8 @@ def decode_stream(record, ids, sizes) -> str:
 @settings(max_examples=60)
 def test_streamed_text_is_complete(kind, text, sizes):
     one = make_record(kind)
-    assert decode_stream(one, encode_text_ids(text, one), sizes) == decode_text(
-        encode_text_ids(text, one), one
+    assert decode_stream(one, encode_text_to_ids(text, one), sizes) == decode_text(
+        encode_text_to_ids(text, one), one
     )
 
 
@@ -201,7 +204,7 @@ def test_streamed_text_of_random_ids(kind, ids, sizes):
 def test_long_streams_drop_old_ids(kind):
     one = make_record(kind, adds_special_tokens=False)
     text = " ".join(LINES * 12)
-    ids = encode_text_ids(text, one)
+    ids = encode_text_to_ids(text, one)
     assert len(ids) > WINDOW + CONTEXT
     assert decode_stream(one, ids, []) == decode_text(ids, one)
 
@@ -210,7 +213,7 @@ def test_long_streams_drop_old_ids(kind):
 def test_bytes_are_streamed_by_character(text, offset):
     one = ByteTokenizer(offset)
     stream = Detokenizer(partial(decode_text, record=one))
-    pieces = [stream.feed(int(i)) for i in encode_text_ids(text, one)]
+    pieces = [stream.feed(int(i)) for i in encode_text_to_ids(text, one)]
     assert "".join([*pieces, stream.flush()]) == text
 
 

@@ -12,7 +12,7 @@ from specc.artifact.manifest import Manifest
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_records import ArrayConfig
-from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.text_codec import decode_text, encode_text_to_ids
 from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_EMBEDDED_BYTES, JsonTokenizer
 
 pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
@@ -73,7 +73,7 @@ def test_large_tokenizer_is_stored_under_its_hash(tmp_path: Path) -> None:
     assert beside.stat().st_size > MAX_EMBEDDED_BYTES
     assert beside.read_bytes() == (tmp_path / "words.json").read_bytes()
     (record,) = {r for _, r in specc.load(out / "m.onnx").manifest.preprocessing.inputs}
-    assert encode_text_ids("fox", record).tolist()[0] == 2
+    assert encode_text_to_ids("fox", record).tolist()[0] == 2
     assert beside.name == f"m-{record.file.sha256[:16]}.tokenizer.json"
     beside.write_bytes(beside.read_bytes().replace(b"[UNK]", b"[UNX]"))
     assert get_diagnostic(lambda: specc.load(out / "m.onnx")).code == "E0942"
@@ -119,7 +119,7 @@ def test_padding_side(tmp_path: Path, side: str, left: bool) -> None:
     assert keep[0, 0] != left
     record = model.manifest.preprocessing.get_input_config("ids")
     assert isinstance(record, JsonTokenizer)
-    assert given["ids"][0][keep[0]].tolist() == encode_text_ids("fox", record).tolist()
+    assert given["ids"][0][keep[0]].tolist() == encode_text_to_ids("fox", record).tolist()
 
 
 def test_batches_without_a_padding_mask(tmp_path: Path) -> None:

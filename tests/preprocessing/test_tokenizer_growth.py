@@ -18,11 +18,11 @@ from specc.preprocessing.tokenizer_library import (
     MAX_GROWTH,
     MAX_OVERDUE_CALLS,
     call_with_time_limit,
-    check_tokenizer_file,
     compute_max_text_growth,
     count_trie_nodes,
     decode_token_ids,
     encode_token_ids,
+    parse_tokenizer_file,
 )
 
 
@@ -65,7 +65,7 @@ def test_exponential_replacements(pattern: dict[str, str], where: str) -> None:
     if where == "decoder":
         step = {"type": "Sequence", "decoders": step["normalizers"]}
     with pytest.raises(SpeccError) as failed:
-        check_tokenizer_file(make_tokenizer_file(**{where: step}), "tokenizer.json")
+        parse_tokenizer_file(make_tokenizer_file(**{where: step}), "tokenizer.json")
     assert failed.value.diagnostics[0].code == "E0941"
 
 
@@ -78,7 +78,7 @@ def test_growth_limit() -> None:
         compute_max_text_growth({"normalizer": make_replacements(11, "aa", {"String": "a"})})
         == 2 * MAX_GROWTH
     )
-    assert check_tokenizer_file(
+    assert parse_tokenizer_file(
         make_tokenizer_file(normalizer=make_replacements(10, "aa", {"String": "a"})),
         "tokenizer.json",
     )
@@ -123,7 +123,7 @@ def make_added_tokens(content: str, count: int) -> list[dict[str, Any]]:
 )
 def test_oversized_vocabularies(parts: dict[str, Any]) -> None:
     with pytest.raises(SpeccError) as failed:
-        check_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
+        parse_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
     assert failed.value.diagnostics[0].code == "E0941"
 
 
@@ -162,7 +162,7 @@ def test_tokenization_time_limit(
     pytest.importorskip("tokenizers", reason="needs the package tokenizers")
     monkeypatch.setattr(tokenizer_library, "TIME_LIMIT_SECONDS", 0)
     record = JsonTokenizer(
-        file=check_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
+        file=parse_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
     )
     with pytest.raises(SpeccError) as failed:
         encode_token_ids(text, record)
@@ -203,7 +203,7 @@ def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.Monkey
 def test_long_texts_equal_the_library() -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
     content = train_tokenizer("byte_bpe")
-    record = JsonTokenizer(file=check_tokenizer_file(content.encode(), "tokenizer.json"))
+    record = JsonTokenizer(file=parse_tokenizer_file(content.encode(), "tokenizer.json"))
     text = "a word, and another " * 40
     ids = tokenizers.Tokenizer.from_str(content).encode(text).ids
     assert encode_token_ids(text, record) == ids
@@ -214,8 +214,8 @@ PANIC = """
 import os, sys
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.tokenizer_files import JsonTokenizer
-from specc.preprocessing.tokenizer_library import check_tokenizer_file, encode_token_ids
-record = JsonTokenizer(file=check_tokenizer_file(sys.stdin.buffer.read(), "tokenizer.json"))
+from specc.preprocessing.tokenizer_library import parse_tokenizer_file, encode_token_ids
+record = JsonTokenizer(file=parse_tokenizer_file(sys.stdin.buffer.read(), "tokenizer.json"))
 for text in ("a", "a" * 1000):
     try:
         encode_token_ids(text, record)

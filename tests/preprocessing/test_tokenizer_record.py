@@ -10,9 +10,9 @@ import pytest
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TextOutput
-from specc.preprocessing.text_codec import encode_text_ids
+from specc.preprocessing.text_codec import encode_text_to_ids
 from specc.preprocessing.tokenizer_files import MAX_EMBEDDED_BYTES, JsonTokenizer, TokenizerFile
-from specc.preprocessing.tokenizer_library import check_tokenizer_file
+from specc.preprocessing.tokenizer_library import parse_tokenizer_file
 
 SMALL = TokenizerFile.from_text('{"model": {"type": "WordLevel"}}')
 LARGE = TokenizerFile.from_text(
@@ -51,21 +51,21 @@ def test_file_is_stored_once():
 
 
 def test_external_tokenizer_file(tmp_path: Path):
-    placed = READING.assign_file_names("m")
+    placed = READING.assign_tokenizer_file_names("m")
     small, large = placed.files
     assert (small.name, large.name) == ("", f"m-{LARGE.sha256[:16]}.tokenizer.json")
     (tmp_path / large.name).write_bytes(large.content)
     closed = PreprocessingConfig.from_json(json.loads(json.dumps(placed.to_json())))
     assert closed != placed
-    assert closed.load_files(tmp_path) == placed
+    assert closed.load_tokenizer_files(tmp_path) == placed
 
 
 def test_tokenizer_names_of_a_package():
-    (one, other) = READING.rename_files({SMALL.sha256: "tokenizer.json"}).files
+    (one, other) = READING.rename_tokenizer_files({SMALL.sha256: "tokenizer.json"}).files
     assert (one.name, other.name) == ("tokenizer.json", "")
     assert (
         PreprocessingConfig.from_json(
-            READING.rename_files({SMALL.sha256: "tokenizer.json"}).to_json()
+            READING.rename_tokenizer_files({SMALL.sha256: "tokenizer.json"}).to_json()
         )
         .files[0]
         .size
@@ -77,11 +77,11 @@ def test_tokenizer_names_of_a_package():
     "content", [None, b"", b"x" * LARGE.size, LARGE.json_text.encode()[:-1] + b" "]
 )
 def test_modified_external_file(tmp_path: Path, content):
-    placed = READING.assign_file_names("m")
+    placed = READING.assign_tokenizer_file_names("m")
     if content is not None:
         (tmp_path / placed.files[1].name).write_bytes(content)
     closed = PreprocessingConfig.from_json(placed.to_json())
-    assert get_error_code(lambda: closed.load_files(tmp_path)) == "E0942"
+    assert get_error_code(lambda: closed.load_tokenizer_files(tmp_path)) == "E0942"
 
 
 def make_record_with_file(sha, data) -> object:
@@ -139,13 +139,14 @@ def test_invalid_tokenizer_records(value):
     ],
 )
 def test_invalid_tokenizer_files(data):
-    assert get_error_code(lambda: check_tokenizer_file(data, "tokenizer.json")) == "E0941"
+    assert get_error_code(lambda: parse_tokenizer_file(data, "tokenizer.json")) == "E0941"
 
 
 def test_missing_tokenizers_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    file = check_tokenizer_file(SMALL.content, "tokenizer.json")
+    file = parse_tokenizer_file(SMALL.content, "tokenizer.json")
     assert file == SMALL
     assert (
-        get_error_code(lambda: encode_text_ids("some words", JsonTokenizer(file=file))) == "E0940"
+        get_error_code(lambda: encode_text_to_ids("some words", JsonTokenizer(file=file)))
+        == "E0940"
     )

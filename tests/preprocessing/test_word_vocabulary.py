@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import specc
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.preprocessing.preprocessing_records import WordTokenizer
-from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
+from specc.preprocessing.text_codec import decode_text, encode_text_to_ids, get_token_label
 from specc.preprocessing.vocabulary import SPECIAL_TOKEN, encode_words, find_unreachable_words
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -22,7 +22,7 @@ known = st.sampled_from([w for w in LISTED if w[0] not in "<["])
 
 def get_diagnostic(text: str, record: WordTokenizer) -> Diagnostic:
     with pytest.raises(SpeccError) as caught:
-        encode_text_ids(text, record)
+        encode_text_to_ids(text, record)
     return caught.value.diagnostics[0]
 
 
@@ -38,25 +38,25 @@ def get_diagnostic(text: str, record: WordTokenizer) -> Diagnostic:
     ],
 )
 def test_words_are_split(text: str, ids: list[int]) -> None:
-    assert encode_text_ids(text, WORDS).tolist() == ids
+    assert encode_text_to_ids(text, WORDS).tolist() == ids
 
 
 @given(st.lists(known, max_size=20))
 def test_words_round_trip(words: list[str]) -> None:
     text = " ".join(words)
-    assert decode_text(encode_text_ids(text, WORDS), WORDS) == text
+    assert decode_text(encode_text_to_ids(text, WORDS), WORDS) == text
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_with_an_unknown_token(text: str) -> None:
-    ids = encode_text_ids(text, WordTokenizer(LISTED, unknown_token_id=8))
+    ids = encode_text_to_ids(text, WordTokenizer(LISTED, unknown_token_id=8))
     assert len(ids) <= len(text)
     assert set(ids.tolist()) <= {*range(1, 9)}
 
 
 def test_start_end_and_unknown_tokens() -> None:
     record = WordTokenizer(LISTED, end_token_id=0, start_token_id=1, unknown_token_id=8)
-    ids = encode_text_ids("cat Dog", record)
+    ids = encode_text_to_ids("cat Dog", record)
     assert ids.tolist() == [1, 2, 8, 0]
     assert decode_text(ids, record) == "cat \ufffd"
 
@@ -64,7 +64,11 @@ def test_start_end_and_unknown_tokens() -> None:
 def test_special_tokens_in_text_are_not_special() -> None:
     """`<pad>` in a text is three words, not the padding token."""
     assert get_diagnostic("<pad>", WORDS).code == "E0959"
-    assert encode_text_ids("<pad>", WordTokenizer(LISTED, unknown_token_id=8)).tolist() == [8, 8, 8]
+    assert encode_text_to_ids("<pad>", WordTokenizer(LISTED, unknown_token_id=8)).tolist() == [
+        8,
+        8,
+        8,
+    ]
     assert get_token_label(0, WORDS) == "·"
 
 

@@ -34,7 +34,7 @@ from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section_and_load_transforms import count_untied_parameters
 from specc.frontend.config_values import ConfigReadOptions
-from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
+from specc.frontend.spec_modules import build_module, build_program, collect_fields_by_path
 from specc.ir.dim import Dim
 from specc.library.spec_file_lookup import get_specs_directory, read_spec_file
 from specc.syntax import ast
@@ -90,7 +90,7 @@ def make_mutated_spec(given: SpecMutant) -> LoadedSpec | None:
     fixed = SMALL_CONFIGS.get(given.name.removesuffix(".specc"), {})
     values = {
         p: n
-        for p, e in collect_field_paths(program.iterate_fields()).items()
+        for p, e in collect_fields_by_path(program.iterate_fields()).items()
         if (n := Dim.from_value(v) if type(v := fixed.get(p)) is int else choose_small_value(e, p))
         is not None
     }

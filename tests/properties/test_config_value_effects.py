@@ -16,7 +16,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weights_section_and_load_transforms import read_weight_rules
 from specc.frontend.elaboration_context import LexicalScope
-from specc.frontend.generate_stream_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_and_reading_sections import list_graph_blocks
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.ir.ir_printer_and_lexer import format_ir
 from specc.library.spec_file_lookup import find_builtin_specs
@@ -80,7 +80,9 @@ def describe_spec(name: str, sets: dict[str, Any]) -> str:
         return ", ".join(d.code for d in failed.diagnostics)
     env = LexicalScope(context=context, module=spec.program.module, config=config)
     rules = repr(read_weight_rules(spec.program, env))
-    return rules + "".join(describe_graph(spec, graph.name) for graph in list_graphs(spec.program))
+    return rules + "".join(
+        describe_graph(spec, graph.name) for graph in list_graph_blocks(spec.program)
+    )
 
 
 def describe_graph(spec: LoadedSpec, graph: str) -> str:

@@ -23,7 +23,7 @@ from specc.analysis.causality import check_causality
 from specc.incremental import loop_step_graph, position_demand, step_graph, step_plan
 from specc.incremental.state_selection import select_cached_values
 from specc.incremental.step_plan import PartialStepGraph, StepPlan
-from specc.incremental.step_states import StepStates
+from specc.incremental.step_states import StepStateBuilder
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
@@ -123,7 +123,7 @@ def _ignore_earlier_positions(*args: object) -> float:
     return 0.0
 
 
-def _read_from_start(self: StepStates, need: float, head: Dim) -> Value:
+def _read_from_start(self: StepStateBuilder, need: float, head: Dim) -> Value:
     return self.draft.builder.add_op(ops.Size(Dim.from_value(0)))
 
 
@@ -160,7 +160,7 @@ FIRST_SEEDS = {
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "nothing looks back": (position_demand, "_get_operand_demand", _ignore_earlier_positions),
     "positions start at zero in every step": (
-        StepStates,
+        StepStateBuilder,
         "build_first_position_id",
         _read_from_start,
     ),

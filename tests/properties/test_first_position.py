@@ -20,7 +20,7 @@ from specc.analysis.time_axis_prefix_and_chunks import (
 )
 from specc.analysis.time_dependence_and_unsupported_loops import TimeDependence
 from specc.incremental import step_graph
-from specc.incremental.step_states import StepStates
+from specc.incremental.step_states import StepStateBuilder
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node
@@ -62,7 +62,7 @@ def _read_second_position(node: Node, clock: TimeAxis) -> bool:
     return False
 
 
-def _read_new_positions(states: StepStates, node: Node, result: Any, rows: Any) -> Any:
+def _read_new_positions(states: StepStateBuilder, node: Node, result: Any, rows: Any) -> Any:
     cut = states.draft.add_node(
         node, ops.Slice(node.op.axis, Dim.from_value(0), Dim.from_value(1)), rows
     )

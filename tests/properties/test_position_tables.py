@@ -70,7 +70,7 @@ def test_a_limit_without_one_of_the_lengths_is_detected(
 ) -> None:
     """Planted mistake: combinations of several lengths are not checked."""
     monkeypatch.setattr(
-        "specc.artifact.generation_metadata.find_joint_length_limits", lambda graph: {}
+        "specc.artifact.generation_metadata.find_length_sum_limits", lambda graph: {}
     )
     with pytest.raises(pytest.fail.Exception):
         test_length_check_rejects_exactly_the_inputs_without_a_value(tmp_path, "two", "")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.diagnostic import Source
-from specc.library.std_library import tree_from_json, tree_to_json
+from specc.library.std_library import deserialize_syntax_tree, serialize_syntax_tree
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
 from specc.syntax.dsl.dsl_printer import format_dsl
@@ -71,7 +71,7 @@ def assert_round_trip(file: ast.File) -> None:
     assert not find_tree_difference(file, mirrored), other
     assert format_yaml(mirrored) == other
     assert not find_tree_difference(
-        tree_from_json(tree_to_json(file), Source("a", text + other)), file
+        deserialize_syntax_tree(serialize_syntax_tree(file), Source("a", text + other)), file
     )
 
 
@@ -83,7 +83,7 @@ def test_every_spec_converts_in_both_directions(path: Path) -> None:
     file = dsl(text) if path.suffix == ".specc" else yaml(text)
     assert_round_trip(file)
     assert not find_tree_difference(
-        tree_from_json(tree_to_json(file), Source(path.name, text)), file
+        deserialize_syntax_tree(serialize_syntax_tree(file), Source(path.name, text)), file
     )
 
 
@@ -344,7 +344,10 @@ made = st.lists(
     unique_by=lambda s: s.name,
 ).map(tuple)
 rounds = build_trees(
-    ast.QuantizeEntry, words, st.lists(words.map(ast.StringLiteral), max_size=3).map(tuple), remarks
+    ast.QuantizeSetting,
+    words,
+    st.lists(words.map(ast.StringLiteral), max_size=3).map(tuple),
+    remarks,
 )
 rounded = st.lists(rounds, max_size=3, unique_by=lambda r: r.name).map(tuple)
 items = st.one_of(

@@ -71,7 +71,7 @@ def iterate_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str,
     )
 
     def noting(self: StepEstimator, item: Any, *rest: Any) -> None:
-        foreseen.append(self.estimate_item(item, *rest[:2]))
+        foreseen.append(self.estimate_item_steps(item, *rest[:2]))
         expect(self, item, *rest)
 
     def called(context: Any, target: Any, *rest: Any) -> Any:

@@ -22,11 +22,11 @@ from specc.analysis.time_axis_prefix_and_chunks import (
     TimeAxisLayout,
     compute_chunk_size,
     count_positions_before_first_chunk,
-    substitute_chunked_length,
+    express_length_in_chunks,
 )
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.incremental import position_demand
-from specc.incremental.step_states import StepStates
+from specc.incremental.step_states import StepStateBuilder
 from specc.ir.graph import Graph, Value
 from specc.ir.ir_verifier import find_graph_errors
 
@@ -38,7 +38,7 @@ GRAPHS = 120
 def make_chunked_graph(graph: Graph) -> tuple[Graph, int]:
     """Return a graph in chunks, and the number of positions per chunk."""
     chunk = compute_chunk_size(graph, "seq", ["y"])
-    return substitute_chunked_length(graph, "seq", chunk), chunk
+    return express_length_in_chunks(graph, "seq", chunk), chunk
 
 
 def find_chunk_difference(seed: int) -> str:
@@ -124,11 +124,11 @@ def _is_refused(seed: int) -> bool:
     return bool(check_causality(whole, "seq", "x", ["y"], chunk))
 
 
-def _number_by_arrival(self: StepStates, need: float, track: TimeAxisLayout) -> Value:
+def _number_by_arrival(self: StepStateBuilder, need: float, track: TimeAxisLayout) -> Value:
     return FIRST_ROW(self, need, replace(track, rate=1))
 
 
-FIRST_ROW = StepStates.build_first_position_id
+FIRST_ROW = StepStateBuilder.build_first_position_id
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "windows look at nothing behind them": (
         position_demand,
@@ -146,7 +146,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda need, track: need + (need > 0),
     ),
     "slow rows are numbered as those that come in": (
-        StepStates,
+        StepStateBuilder,
         "build_first_position_id",
         _number_by_arrival,
     ),

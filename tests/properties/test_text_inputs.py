@@ -3,7 +3,7 @@
 import pytest
 from support.mechanism_sample import sample_mechanisms
 
-from specc.frontend.generate_stream_and_reading_sections import list_graphs
+from specc.frontend.generate_stream_and_reading_sections import list_graph_blocks
 from specc.frontend.spec_modules import build_program
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
@@ -24,7 +24,7 @@ def test_token_ids_are_read_from_text(name: str) -> None:
     }
     # the model provides the prefix of a generated sequence
     generated = {item.input_name for item, _ in program.iterate_items(ast.GenerateSection)} - read
-    for graph in list_graphs(program):
+    for graph in list_graph_blocks(program):
         first = graph.params[0]
         if first.name in generated:
             continue

@@ -13,11 +13,11 @@ import pytest
 from support.two_graph_packages import read_extra_file, write_pair_package
 
 from specc.artifact import package_index_and_format_versions
-from specc.artifact.package_index_and_format_versions import INDEX_FILE, is_plain_file_name
+from specc.artifact.package_index_and_format_versions import INDEX_FILE, is_portable_file_name
 from specc.backend import ExtraFile
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.io.safe_read import compute_file_sha256, is_path_inside_directory
+from specc.io.safe_read import compute_file_sha256, is_safe_relative_path
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.model_package import open_package
 
@@ -120,7 +120,7 @@ BAD_NAMES = [
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_path_outside_the_package_is_refused(name: str, pair: Path) -> None:
-    assert not is_plain_file_name(name)
+    assert not is_portable_file_name(name)
 
     def change(data: dict[str, Any]) -> None:
         data["files"][name] = data["files"].pop("score.onnx")
@@ -137,7 +137,7 @@ FACTS = {"bytes": 1, "sha256": "0" * 64, "head": "0" * 64}
     "path", ["../w.safetensors", "/w", "a//b", "a/../../b", "a\\..\\b", "C:/w", ""]
 )
 def test_a_checkpoint_outside_the_package_is_refused(path: str, pair: Path) -> None:
-    assert not is_path_inside_directory(path)
+    assert not is_safe_relative_path(path)
     write_changed_index(pair, lambda data: data["linked_files"].update({path: FACTS}))
     assert get_error(pair).code == "E0831"
 

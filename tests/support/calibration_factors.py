@@ -12,7 +12,7 @@ from specc.calibration.calibration_activations import CalibrationTargets
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.weights.int_quantization import QuantizationErrorStats
-from specc.weights.quantized_weights import GetFactor, PrequantizedWeight
+from specc.weights.quantized_weights import GetFactor, QuantizedWeightFiles
 
 
 def compute_weight_factors(
@@ -37,9 +37,9 @@ def compute_weight_factors(
     def opened(graph: Graph) -> Iterator[Part]:
         yield Part(graph)
 
-    def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
+    def round_one(name: str, factor: GetFactor, stem: Path) -> QuantizedWeightFiles:
         found[name] = [factor(n) for n in range(readers.expert_counts[name])]
-        return PrequantizedWeight(stem, stem, QuantizationErrorStats())
+        return QuantizedWeightFiles(stem, stem, QuantizationErrorStats())
 
     gram_matrices.quantize_with_gptq(opened, readers, lambda: [sample], directory, round_one)
     return found

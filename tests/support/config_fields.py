@@ -19,7 +19,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.driver import weight_sources as loading
 from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section_and_load_transforms import (
-    list_parameters_with_sizes,
+    list_model_parameters,
     read_weight_rules,
 )
 from specc.frontend.elaboration_context import LexicalScope
@@ -212,9 +212,7 @@ def evaluate_spec_outputs(
         spec.program, LexicalScope(context=context, module=spec.program.module, config=config)
     )
     values = loading.bind_checkpoint(
-        list_parameters_with_sizes(model.graph),
-        rules,
-        str(directory / "saved" / "model.safetensors"),
+        list_model_parameters(model.graph), rules, str(directory / "saved" / "model.safetensors")
     )
     weights = {
         name: read_parameter(values, values.get_tied_source(name) or name)

@@ -26,7 +26,7 @@ from specc.transforms.mixed_precision import (
     convert_graph_to_half,
 )
 from specc_onnx import build_model, get_target
-from specc_onnx.execution_providers import find_compute_nodes
+from specc_onnx.execution_providers import find_cpu_compute_nodes
 from specc_onnx.lower.kv_buffer_attention import find_in_place_kv_caches
 from specc_onnx.lower.onnx_targets import DEFAULT_OPSET
 from specc_onnx.write.onnx_verifier import convert_weights_to_inputs
@@ -50,7 +50,7 @@ def read_signatures() -> frozenset[str]:
 def list_missing_kernels(model: ModelProto) -> set[str]:
     """Return the nodes that the list does not contain, except nodes that compute lengths only."""
     nodes = list(iterate_signatures(model))
-    keys = set(find_compute_nodes(model, [(node.op_type, node.name) for node, _ in nodes]))
+    keys = set(find_cpu_compute_nodes(model, [(node.op_type, node.name) for node, _ in nodes]))
     return {
         text
         for node, text in nodes
@@ -114,7 +114,7 @@ def build_spec_models(
     yield (name, _for_card(graph if width == "f32" else convert_graph_to_half(graph, width)))
     if model.generation is None:
         return
-    work = pass_pipeline.PassState(
+    work = pass_pipeline.CompilerPassState(
         graph=graph, defaults=model.defaults, generation=model.generation
     )
     derived: DerivedGraphs = pass_pipeline.run_decode_step_passes(work)

@@ -20,7 +20,7 @@ from specc.driver.spec_check_and_elaboration import elaborate_spec, iterate_sibl
 from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section_and_load_transforms import (
     iterate_graph_parameters,
-    list_parameters_with_sizes,
+    list_model_parameters,
     read_weight_rules,
 )
 from specc.frontend.elaboration_context import LexicalScope
@@ -28,8 +28,8 @@ from specc.frontend.spec_to_graph import create_context, evaluate_and_check_conf
 from specc.ir.model_definition import ModelDefinition
 from specc.weights.weight_rules_and_initializers import (
     WeightRules,
-    resolve_ties,
-    select_graph_rules,
+    resolve_weight_ties,
+    select_graph_weight_rules,
 )
 from specc_onnx import build_model, get_target
 from support.onnx_sessions import open_silent_session
@@ -83,9 +83,9 @@ def _made(
     context = create_context(found.program)
     values = evaluate_and_check_config(context, found.program, found.config_reader)
     env = LexicalScope(context=context, module=found.program.module, config=values)
-    rules = select_graph_rules(
+    rules = select_graph_weight_rules(
         read_weight_rules(found.program, env),
-        {w.name: w for w in list_parameters_with_sizes(model.graph)},
+        {w.name: w for w in list_model_parameters(model.graph)},
         lambda: iterate_graph_parameters(iterate_sibling_graphs(found, model.graph.name)),
     )
     return ElaboratedSpec(model, rules)
@@ -99,8 +99,8 @@ def _text(value: object) -> str:
 
 def sample_spec_weights(spec: ElaboratedSpec, seed: int = 0) -> Arrays:
     """Return random float32 values for every parameter; tied parameters are equal."""
-    required = list_parameters_with_sizes(spec.model.graph)
-    ties = resolve_ties({w.name: w for w in required}, spec.rules)
+    required = list_model_parameters(spec.model.graph)
+    ties = resolve_weight_ties({w.name: w for w in required}, spec.rules)
     rng = np.random.default_rng(seed)
     values: Arrays = {}
     for w in required:

@@ -14,7 +14,7 @@ import specc_numpy
 from specc.decode.beam_search import BeamHypothesis, search_beams
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
-from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph
 from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc_onnx import DEFAULT_OPSET, BuiltModel, build_generation_model, get_target
 from specc_onnx.generate.generator_inputs import GeneratorDefinition
@@ -84,7 +84,7 @@ class FullForwardDecoder:
         if defaults is None or name not in defaults.outputs or keep != "any":
             return np.ones(tokens.shape, bool)
         values = specc_numpy.evaluate_graph(
-            resolve_missing_inputs(defaults, (name,)), {self.growing: self.tokens}, {}
+            build_input_defaults_graph(defaults, (name,)), {self.growing: self.tokens}, {}
         )
         return values[name][:, -tokens.shape[1] :]
 

@@ -23,7 +23,7 @@ from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weight_sources import bind_checkpoint
 from specc.driver.weights_section_and_load_transforms import (
     iterate_graph_parameters,
-    list_parameters_with_sizes,
+    list_model_parameters,
     read_weight_rules,
 )
 from specc.frontend.elaboration_context import LexicalScope
@@ -32,7 +32,7 @@ from specc.huggingface.model_family import find_graph_for_architecture
 from specc.ir.model_definition import ModelDefinition
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import read_parameter
-from specc.weights.weight_rules_and_initializers import WeightRules, select_graph_rules
+from specc.weights.weight_rules_and_initializers import WeightRules, select_graph_weight_rules
 from support.elaborated_specs import assert_arrays_close
 from support.padded_batches import (
     Arrays,
@@ -134,7 +134,7 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     graph_name = find_graph_for_architecture(spec.program, spec.config_reader.config_file or {})
     model = elaborate_model(spec.program, spec.config_reader, graph_name)
     graph = model.graph
-    values = bind_checkpoint(list_parameters_with_sizes(graph), _rules(spec, model), str(directory))
+    values = bind_checkpoint(list_model_parameters(graph), _rules(spec, model), str(directory))
     weights = {n: read_parameter(values, values.get_tied_source(n) or n) for n in values.parameters}
     _assert_all(recorded, lambda x: specc_numpy.evaluate_graph(graph, x, weights))
 
@@ -144,9 +144,9 @@ def _rules(spec: LoadedSpec, model: ModelDefinition) -> WeightRules:
     context = create_context(spec.program)
     config = evaluate_and_check_config(context, spec.program, spec.config_reader)
     env = LexicalScope(context=context, module=spec.program.module, config=config)
-    required = {w.name: w for w in list_parameters_with_sizes(model.graph)}
+    required = {w.name: w for w in list_model_parameters(model.graph)}
     elsewhere = lambda: iterate_graph_parameters(iterate_sibling_graphs(spec, model.graph.name))
-    return select_graph_rules(read_weight_rules(spec.program, env), required, elsewhere)
+    return select_graph_weight_rules(read_weight_rules(spec.program, env), required, elsewhere)
 
 
 def check_compiled_outputs(recorded: RecordedOutputs, directory: Path) -> None:

@@ -17,14 +17,14 @@ import specc_numpy
 from specc.artifact.generation_metadata import GenerationMetadata
 from specc.driver.manifest_and_generation_metadata import can_batch_mixed_lengths
 from specc.ir.graph import Graph
-from specc.ir.input_shapes_and_defaults import resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph
 from specc.ir.model_definition import DerivedGraphs, ModelDefinition
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime import batch_slots
 from specc.runtime.decoder_sessions import KVCacheSession, StepSessions
-from specc.runtime.generation_request import prepare_prompts
+from specc.runtime.generation_request import prepare_prompt_inputs
 from specc.runtime.model_inputs import ModelInputs
 from specc.transforms import pass_pipeline
 
@@ -87,7 +87,7 @@ class GenerativeModel:
         """Return the model with random weights."""
         generation = model.generation
         assert generation
-        work = pass_pipeline.PassState(
+        work = pass_pipeline.CompilerPassState(
             graph=pass_pipeline.simplify_graph(model.graph),
             defaults=model.defaults,
             generation=generation,
@@ -168,7 +168,7 @@ class GenerativeModel:
             return np.ones(tokens.shape, np.bool_)
         inputs = {self.input_signature.sequence_input: tokens}
         outputs = specc_numpy.evaluate_graph(
-            resolve_missing_inputs(defaults, (mask_input,)), inputs, {}
+            build_input_defaults_graph(defaults, (mask_input,)), inputs, {}
         )
         return np.array(outputs[mask_input])
 
@@ -213,7 +213,7 @@ def sample_sequence(
             most = rng.randint(1, 5) if padded else like.get(symbol, 3)
             sizes.append(d.number or lengths.setdefault(symbol, most))
         inputs[name] = _values(graph, name, sizes, made)
-    return SampledSequence(prepare_prompts(model.input_signature, inputs, ()), tokens, length)
+    return SampledSequence(prepare_prompt_inputs(model.input_signature, inputs, ()), tokens, length)
 
 
 def _values(graph: Graph, name: str, sizes: list[int], rng: np.random.Generator) -> Array:

@@ -19,7 +19,7 @@ from specc.analysis.valid_axis_sizes import find_valid_dim_sizes
 from specc.ir.array import Array
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.verification.result_comparison import compare_result
-from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
+from specc.verification.round_coverage import SubgraphCoverage, iterate_verification_inputs
 from specc.verification.rounding_errors_and_overflow import (
     PerturbedRun,
     compute_position_error_bounds,
@@ -154,7 +154,7 @@ class MutantJudge:
         self.rounds = list[
             tuple[dict[str, Array], dict[str, Array], dict[str, Array], PerturbedRun]
         ]()
-        for _, inputs in iterate_round_inputs(
+        for _, inputs in iterate_verification_inputs(
             self.loaded, SubgraphCoverage.from_model(self.loaded)
         ):
             expected = backend.load_reference().evaluate_graph(graph, inputs, weights)

@@ -4,7 +4,7 @@ decoding loop.
 
 from collections.abc import Callable, Mapping
 
-from specc.decode.generation_settings import merge_settings
+from specc.decode.generation_settings import merge_caller_settings
 from specc.ir.model_definition import (
     DerivedGraphs,
     KVBufferGraph,
@@ -27,7 +27,7 @@ def derive_graphs(model: ModelDefinition) -> DerivedGraphs:
     """Derive encoder and step of a model, as a specc package contains them."""
     assert model.generation
     return pass_pipeline.run_decode_step_passes(
-        pass_pipeline.PassState(
+        pass_pipeline.CompilerPassState(
             graph=pass_pipeline.simplify_graph(model.graph),
             defaults=model.defaults,
             generation=model.generation,
@@ -72,7 +72,7 @@ def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel
         said: Mapping[str, object] = (
             {"num_beams": 3, "num_return_sequences": 2} if strategy == "beam" else {}
         )
-        chosen = merge_settings(
+        chosen = merge_caller_settings(
             generation.settings, strategy=strategy, repetition_penalty=1.3, **said
         )
         decoding = make_decoding(chosen, generation.logits_output, True)

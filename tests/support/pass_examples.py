@@ -117,7 +117,7 @@ def format_interval(reach: Interval) -> str:
 
 
 def _inline(graphs: Graphs, words: Words) -> Iterable[str]:
-    work = pass_pipeline.PassState(
+    work = pass_pipeline.CompilerPassState(
         graph=get_main_graph(graphs), defaults=graphs[DEFAULTS_GRAPH_NAME]
     )
     return format_graphs(pass_pipeline.run_passes(work, ("inline",)).graph)
@@ -317,10 +317,10 @@ def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
             yield f'"{name}" is passed to each step'
 
 
-def _derived(graph: Graph, words: Words, last: str = "encode") -> pass_pipeline.PassState:
+def _derived(graph: Graph, words: Words, last: str = "encode") -> pass_pipeline.CompilerPassState:
     _, growing, outputs = _open(graph, words)
     drawn, rows = next(iter(outputs.items()))
-    work = pass_pipeline.PassState(
+    work = pass_pipeline.CompilerPassState(
         graph=graph, generation=GenerateSection("t", growing, drawn), logits_positions=rows
     )
     return pass_pipeline.run_passes(work, pass_pipeline.list_passes_up_to(last))

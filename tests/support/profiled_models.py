@@ -15,7 +15,7 @@ from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
 from specc.driver.genai_config_and_export_profiles import RETURNED_LOGITS, apply_export_profile
 from specc.driver.hf_decoder_profile import ExportedGraphs
-from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_model_parameters
 from specc.ir.graph import Graph
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.weight_rules_and_initializers import WeightRules
@@ -113,7 +113,7 @@ def write_profiled_package(model: ProfiledModel, directory: Path, weights_as: st
     # the file contains the parameters unchanged
     rules = WeightRules(model.spec.rules.ties, (), ())
     values = loading.bind_checkpoint(
-        list_parameters_with_sizes(model.spec.model.graph), rules, str(checkpoint)
+        list_model_parameters(model.spec.model.graph), rules, str(checkpoint)
     )
     graphs = {
         name: PackageGraph(graph, f"{name}.onnx") for name, graph in model.profiled.graphs.items()

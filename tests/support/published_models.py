@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import specc
 from specc.driver import weight_sources as loading
-from specc.driver.weights_section_and_load_transforms import list_parameters_with_sizes
+from specc.driver.weights_section_and_load_transforms import list_model_parameters
 from specc.huggingface.model_family import load_checkpoint_config
 from specc.huggingface.quantization_config import read_quantization_config
 from specc.io.file_type_detection import is_gguf_path
@@ -119,7 +119,7 @@ def open_weighted_spec(
     config = str(directory) if alone or (directory / "config.json").exists() else ""
     found = elaborate_with_config(spec, config, max_tokens, graph, **sets)
     values = loading.bind_checkpoint(
-        list_parameters_with_sizes(found.model.graph),
+        list_model_parameters(found.model.graph),
         found.rules,
         str(directory),
         quantization=read_quantization_config(load_checkpoint_config(config)) if config else None,

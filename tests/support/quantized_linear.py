@@ -45,7 +45,7 @@ def pack_int4(values: Array) -> bytes:
 
 def quantize_matrix(weight: Array, form: QuantizationFormat) -> tuple[Array, Array]:
     """Return the codes and scales of a weight `[out, in]`, transposed if the format stores columns."""
-    blocks = int_quantization.split_groups(weight.astype(np.float32), form.group_size)
+    blocks = int_quantization.split_weight_groups(weight.astype(np.float32), form.group_size)
     scales = int_quantization.compute_group_scales(blocks, form.bits)
     codes = int_quantization.pack_weight_codes(
         int_quantization.round_to_integers(blocks, scales, form.bits).astype(np.int8),

@@ -16,12 +16,12 @@ from typing import Any
 from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section_and_load_transforms import (
-    list_parameters_with_sizes,
+    list_model_parameters,
     read_weight_rules,
 )
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.elaboration_context import LexicalScope
-from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
+from specc.frontend.spec_modules import build_module, build_program, collect_fields_by_path
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.dim import Dim
@@ -276,7 +276,7 @@ def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
     program = build_program(module, files)
     values = {
         p: n
-        for p, e in collect_field_paths(program.iterate_fields()).items()
+        for p, e in collect_fields_by_path(program.iterate_fields()).items()
         if (n := choose_small_value(e, p)) is not None
     }
     if thorough:
@@ -288,5 +288,5 @@ def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
     rules = read_weight_rules(
         program, LexicalScope(context=context, module=program.module, config=config)
     )
-    loading.initialize_parameters(model.graph, list_parameters_with_sizes(model.graph), rules, 0)
+    loading.initialize_parameters(model.graph, list_model_parameters(model.graph), rules, 0)
     preprocessing_section.build_preprocessing_config(program, model)

@@ -15,7 +15,7 @@ from specc.driver.compile_options import CompileOptions
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weights_section_and_load_transforms import (
-    list_parameters_with_sizes,
+    list_model_parameters,
     read_weight_rules,
 )
 from specc.frontend.elaboration_context import LexicalScope
@@ -26,7 +26,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.package_integrity import read_package_file
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights
-from specc.weights.weight_rules_and_initializers import resolve_ties
+from specc.weights.weight_rules_and_initializers import resolve_weight_ties
 from specc_onnx import get_target, write_package
 
 SPEC = """specc 1
@@ -121,7 +121,7 @@ def bind_pair_weights(
     spec: LoadedSpec, graphs: list[Graph], seed: int, weights: str
 ) -> ParameterSource:
     """Return the weights of all graphs together."""
-    wanted = {w.name: w for graph in graphs for w in list_parameters_with_sizes(graph)}
+    wanted = {w.name: w for graph in graphs for w in list_model_parameters(graph)}
     context = create_context(spec.program)
     config = evaluate_and_check_config(context, spec.program, spec.config_reader)
     rules = read_weight_rules(
@@ -131,7 +131,10 @@ def bind_pair_weights(
         return loading.bind_checkpoint(list(wanted.values()), rules, weights)
     facts = {n: f for graph in graphs for n, f in graph.parameter_facts.items()}
     return RandomInitWeights(
-        seed, wanted, {n: f.initializer for n, f in facts.items()}, resolve_ties(wanted, rules)
+        seed,
+        wanted,
+        {n: f.initializer for n, f in facts.items()},
+        resolve_weight_ties(wanted, rules),
     )
 
 

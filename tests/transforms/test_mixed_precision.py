@@ -133,7 +133,9 @@ def test_kv_cache_is_half(name: str) -> None:
     generation = found.model.generation
     assert generation is not None
     whole = pass_pipeline.run_decode_step_passes(
-        pass_pipeline.PassState(graph=graph, defaults=found.model.defaults, generation=generation)
+        pass_pipeline.CompilerPassState(
+            graph=graph, defaults=found.model.defaults, generation=generation
+        )
     )
     thin = convert_derived_to_half(whole, "f16")
     assert not find_graph_errors(thin.step)

@@ -39,14 +39,14 @@ def test_optional_passes_run_on_request() -> None:
 def test_broken_graph_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = parse_ir(GRAPH)["g"]
 
-    def drop_nodes(work: pass_pipeline.PassState) -> pass_pipeline.PassState:
+    def drop_nodes(work: pass_pipeline.CompilerPassState) -> pass_pipeline.CompilerPassState:
         broken = Graph(**{**work.graph.__dict__, "nodes": ()})
         return replace(work, graph=broken)
 
     passes = (pass_pipeline.CompilerPass("lose", "loses every node", drop_nodes),)
     monkeypatch.setattr(pass_pipeline, "ALL_PASSES", passes)
     with pytest.raises(AssertionError, match="after the pass `lose`"):
-        pass_pipeline.run_passes(pass_pipeline.PassState(graph=graph), ("lose",))
+        pass_pipeline.run_passes(pass_pipeline.CompilerPassState(graph=graph), ("lose",))
 
 
 GRAPH = """specc-ir 1

@@ -10,8 +10,8 @@ import specc
 from specc.cli.main import main
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.quantization_error import (
-    OutputError,
-    choose_verification_sizes,
+    OutputErrorStats,
+    choose_verification_axis_sizes,
     compute_log_softmax,
 )
 
@@ -50,7 +50,9 @@ def test_error_per_layer(models: dict[str, str], capsys: pytest.CaptureFixture[s
     }
     low, full = (specc.load(models[f"gpt2{kind}"]).weights() for kind in ("int8", ""))
     graph = specc.load(models["gpt2"]).manifest.graph
-    inputs = make_random_inputs(graph, choose_verification_sizes(graph), np.random.default_rng(0))
+    inputs = make_random_inputs(
+        graph, choose_verification_axis_sizes(graph), np.random.default_rng(0)
+    )
     rows = [w["wte.weight"].astype(float)[inputs["input_ids"]] for w in (low, full)]
     lost = np.linalg.norm(rows[0] - rows[1]) / np.linalg.norm(rows[1])
     assert told["wte"] == pytest.approx(lost, rel=0.05)  # two digits are printed
@@ -87,7 +89,7 @@ def test_invalid_thresholds(wrong: str, models: dict[str, str]) -> None:
 def test_measures_computed_by_hand() -> None:
     full = np.array([[[0.0, 1.0], [2.0, 0.0]]], np.float32)
     low = np.array([[[0.0, 1.0], [2.0, 3.0]]], np.float32)
-    loss = OutputError()
+    loss = OutputErrorStats()
     loss.add_result(low, full, is_logits=True)
     p, q = (
         compute_log_softmax(full.astype(float)[0, 1]),

@@ -16,7 +16,11 @@ from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs, move_padding_to_side
+from specc.runtime.random_inputs import (
+    choose_axis_sizes,
+    make_random_inputs,
+    move_padding_to_declared_side,
+)
 from specc.runtime.single_model_file import LoadedModel, load_model
 from specc.verification.result_comparison import compare_result
 
@@ -199,7 +203,7 @@ def test_computed_padding_masks_have_the_declared_side(side: str, tmp_path: Path
             graph, {"batch": 3, "choices": 2, "n": 6, "src": 5}, np.random.default_rng(seed)
         )
         given = {name: drawn[name] for name in ("ids", "x", "options")}
-        moved = move_padding_to_side(given, graph, signature.defaults)
+        moved = move_padding_to_declared_side(given, graph, signature.defaults)
         made = signature.prepare(moved)
         for mask, source in (("seen", "ids"), ("known", "x"), ("read", "options")):
             steps = np.diff(made[mask].astype(int), axis=-1)

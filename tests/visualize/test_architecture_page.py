@@ -15,7 +15,11 @@ from specc.visualize.architecture_page import (
     render_architecture_svg,
 )
 from specc.visualize.block_layout import draw_block
-from specc.visualize.block_tree import build_block_tree, choose_blocks_to_expand, list_model_graphs
+from specc.visualize.block_tree import (
+    build_diagram_block_tree,
+    choose_blocks_to_expand,
+    list_model_graphs,
+)
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b\u202e"
 
@@ -81,7 +85,7 @@ def test_hostile_spec_text_is_escaped(tmp_path) -> None:
     "name", ["numbers", "rnnsearch", pytest.param("swin", marks=pytest.mark.slow)]
 )
 def test_boxes_stay_inside_and_do_not_overlap(name: str) -> None:
-    root = build_block_tree(elaborate_spec(open_spec(name)).graph)
+    root = build_diagram_block_tree(elaborate_spec(open_spec(name)).graph)
     drawing = draw_block(root, choose_blocks_to_expand(root, 60), name)
     boxes = [m for m in drawing.elements if isinstance(m, BoxElement)]
     for box in boxes:

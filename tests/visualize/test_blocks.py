@@ -12,7 +12,7 @@ from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.visualize.block_dataflow import BlockDataflow
-from specc.visualize.block_tree import Block, build_block_tree
+from specc.visualize.block_tree import Block, build_diagram_block_tree
 from specc.visualize.scope_summary import summarize_graph
 
 SOME = ("digits", "rnnsearch", "perceiver", "xor", "han")
@@ -39,7 +39,7 @@ def test_block_weights_and_cost_equal_the_graph(name: str) -> None:
         for k, v in SMALL_CONFIGS.get(name, {}).items()
     ]
     graph = elaborate_graph(name, *([] if name in SOME else sets))
-    root = build_block_tree(graph)
+    root = build_diagram_block_tree(graph)
     assert root.parameter_count == count_parameters(graph)
     assert root.multiply_adds == summarize_graph(graph).sum_over_subtree("multiply_adds")
     for block in root.walk_blocks():
@@ -55,7 +55,7 @@ def find_block(root: Block, path: str) -> Block:
 
 def test_gpt2_layer_equals_the_paper() -> None:
     """Pre-norm with two residual connections (Radford et al., 2019, sec. 2.3)."""
-    layer = find_block(build_block_tree(elaborate_graph("gpt2", "layers=3")), "h.0")
+    layer = find_block(build_diagram_block_tree(elaborate_graph("gpt2", "layers=3")), "h.0")
     assert (layer.name, layer.repeats) == ("h.0 … 2", 3)
     assert list(list_named_edges(layer.flow)) == [
         ("", "ln_1"), ("ln_1", "attn"), ("", "+"), ("attn", "+"), ("+", "ln_2"),
@@ -67,7 +67,7 @@ def test_gpt2_layer_equals_the_paper() -> None:
 
 
 def test_edges_from_encoder_to_decoder() -> None:
-    root = build_block_tree(elaborate_graph("numbers"))
+    root = build_diagram_block_tree(elaborate_graph("numbers"))
     assert ("encoder", "decoder") in list(list_named_edges(root.flow))
     assert ("target", "decoder") in list(list_named_edges(root.flow))
     cross = find_block(root, "decoder.layers.0.encoder_attn")
@@ -83,7 +83,7 @@ def test_edges_from_encoder_to_decoder() -> None:
 
 
 def test_blocks_have_source_lines() -> None:
-    root = build_block_tree(elaborate_graph("digits"))
+    root = build_diagram_block_tree(elaborate_graph("digits"))
     lines = [line for block in root.walk_blocks() for line in block.lines]
     assert {line.file for line in lines} >= {"vit.specc"}
     for line in lines:

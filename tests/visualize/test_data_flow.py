@@ -24,7 +24,7 @@ from specc.visualize.block_dataflow import (
     is_scope_inside,
 )
 from specc.visualize.block_layout import draw_block
-from specc.visualize.block_tree import Block, build_block_tree, choose_blocks_to_expand
+from specc.visualize.block_tree import Block, build_diagram_block_tree, choose_blocks_to_expand
 
 SOME = ("bert", "t5", "rnnsearch", "transformer", "llava", "perceiver")
 ALL = [
@@ -210,7 +210,7 @@ def check_labels(graph: Graph, root: Block) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_drawings_equal_the_data_flow(name: str) -> None:
     graph = elaborate_small(name)
-    homes, root = find_node_scopes(graph), build_block_tree(graph)
+    homes, root = find_node_scopes(graph), build_diagram_block_tree(graph)
     check_edges(graph, homes, root)
     check_reachability(graph, homes, root)
     check_residuals(graph, homes, root)
@@ -219,7 +219,7 @@ def test_drawings_equal_the_data_flow(name: str) -> None:
 
 def test_bert_residual_connections() -> None:
     """Devlin et al., 2018: LayerNorm(x + dense(h)) twice per layer."""
-    root = build_block_tree(elaborate_small("bert"))
+    root = build_diagram_block_tree(elaborate_small("bert"))
     for path in ("bert.encoder.layer.0.attention.output", "bert.encoder.layer.0.output"):
         flow = next(b for b in root.walk_blocks() if b.path == path).flow
         names = [(flow.items[a].name, flow.items[b].name) for a, b in flow.edges]
@@ -231,7 +231,7 @@ def test_bert_residual_connections() -> None:
 @pytest.mark.parametrize("mistake", ["edge", "extra", "lost"])
 def test_planted_bugs_are_found(mistake: str) -> None:
     graph = elaborate_small("bert")
-    homes, root = find_node_scopes(graph), build_block_tree(graph)
+    homes, root = find_node_scopes(graph), build_diagram_block_tree(graph)
     flow = root.inner_blocks["bert"].flow
     _, b = flow.edges[-2]
     blocks = [n for n, item in enumerate(flow.items) if item.role == "block"]

@@ -17,7 +17,7 @@ from specc.drawing.drawing_elements import (
 )
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.visualize.block_layout import BLOCK_COLORS, draw_block
-from specc.visualize.block_tree import build_block_tree, choose_blocks_to_expand
+from specc.visualize.block_tree import build_diagram_block_tree, choose_blocks_to_expand
 
 Point: TypeAlias = tuple[float, float]
 PORT_SIZE = 11.5
@@ -78,7 +78,7 @@ def find_crossings(drawing: Drawing) -> list[Point]:
 
 def draw_all_blocks(name: str) -> list[Drawing]:
     """Return the drawing of every block with parts."""
-    root = build_block_tree(elaborate_small(name))
+    root = build_diagram_block_tree(elaborate_small(name))
     blocks = [b for b in root.walk_blocks() if b.inner_blocks or len(b.flow.items) > 2]
     return [
         draw_block(b, choose_blocks_to_expand(b, 60 if b is root else 14), name) for b in blocks

@@ -7,13 +7,13 @@ import pytest
 
 from specc.weights.external_data import (
     PAGE_ALIGNED_BYTES,
-    ExternalLocation,
+    ExternalDataLocation,
     ExternalTensor,
-    can_store_inline,
+    can_store_tensors_inline,
     count_tensor_bytes,
     find_linked_path,
     iterate_external_data,
-    plan_external_data,
+    make_external_data_layout,
 )
 from specc.weights.parameter_sources import ByteRange
 
@@ -31,7 +31,7 @@ def weights(tmp_path: Path) -> Path:
 
 
 def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
-    found = plan_external_data(
+    found = make_external_data_layout(
         [
             make_piece("a", 10),
             make_piece("b", 4),
@@ -47,7 +47,7 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
         "big": (4096, PAGE_ALIGNED_BYTES),
         "empty": (4096 + PAGE_ALIGNED_BYTES, 0),
     }
-    assert found.get_locations("w.bin")["b"] == ExternalLocation("w.bin", 64, 4)
+    assert found.get_locations("w.bin")["b"] == ExternalDataLocation("w.bin", 64, 4)
     data = b"".join(
         map(
             bytes,
@@ -63,19 +63,21 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
 
 
 def test_weights_below_the_output_directory_are_linked(tmp_path: Path, weights: Path) -> None:
-    found = plan_external_data(
+    found = make_external_data_layout(
         [make_piece("a", 16, weights, 72), make_piece("b", 8)], tmp_path, link=True
     )
-    assert found.linked_tensors == {"a": ExternalLocation("ck/model.safetensors", 72, 16)}
+    assert found.linked_tensors == {"a": ExternalDataLocation("ck/model.safetensors", 72, 16)}
     assert set(found.copied_tensors) == {"b"}
     assert (
-        plan_external_data([make_piece("a", 16, weights)], tmp_path, link=False).linked_tensors
+        make_external_data_layout(
+            [make_piece("a", 16, weights)], tmp_path, link=False
+        ).linked_tensors
         == {}
     )
 
 
 def test_misaligned_weights_are_copied(tmp_path: Path, weights: Path) -> None:
-    found = plan_external_data(
+    found = make_external_data_layout(
         [make_piece("a", 16, weights, 72), make_piece("b", 16, weights, 128)],
         tmp_path,
         link=True,
@@ -93,7 +95,7 @@ def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
     os.link(weights, tmp_path / "second")
     assert "2 links" in str(find_linked_path(weights, tmp_path))
     assert "cannot be read" in str(find_linked_path(tmp_path / "absent", tmp_path))
-    found = plan_external_data(
+    found = make_external_data_layout(
         [make_piece("a", 16, weights), make_piece("b", 16, weights, 16)], tmp_path, link=True
     )
     assert list(found.copy_reasons) == [weights]
@@ -113,5 +115,5 @@ def test_symlinks_are_resolved(tmp_path: Path, weights: Path) -> None:
 def test_sizes() -> None:
     assert count_tensor_bytes((3, 5), "bf16") == 30
     assert count_tensor_bytes((), "f32") == 4
-    assert can_store_inline([make_piece("a", 1 << 30)])
-    assert not can_store_inline([make_piece("a", 1 << 30), make_piece("b", 1 << 30)])
+    assert can_store_tensors_inline([make_piece("a", 1 << 30)])
+    assert not can_store_tensors_inline([make_piece("a", 1 << 30), make_piece("b", 1 << 30)])

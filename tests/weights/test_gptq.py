@@ -39,7 +39,7 @@ def test_equals_optimal_brain_quantization(wide: int, block: int) -> None:
     rng = np.random.default_rng(wide)
     inputs = rng.normal(size=(64, wide)) @ rng.normal(size=(wide, wide))
     rows = rng.normal(size=(7, wide)).astype(np.float32)
-    numbers, scales = int_quantization.quantize_gptq(
+    numbers, scales = int_quantization.quantize_weight_gptq(
         rows, int_quantization.compute_inverse_cholesky_factor(inputs.T @ inputs), block
     )
     for n, row in enumerate(rows):
@@ -64,10 +64,10 @@ def test_error_is_below_round_to_nearest(seed: int) -> None:
     rng = np.random.default_rng(seed)
     inputs = rng.normal(size=(200, 64)) @ rng.normal(size=(64, 64))
     rows = rng.normal(size=(16, 64)).astype(np.float32)
-    numbers, scales = int_quantization.quantize_gptq(
+    numbers, scales = int_quantization.quantize_weight_gptq(
         rows, int_quantization.compute_inverse_cholesky_factor(inputs.T @ inputs), 32
     )
-    blocks = int_quantization.split_groups(rows, 32)
+    blocks = int_quantization.split_weight_groups(rows, 32)
     units = int_quantization.compute_group_scales(blocks, 4)
     near = int_quantization.round_to_integers(blocks, units, 4) * units[..., None]
     made = numbers * scales[..., None]
@@ -84,11 +84,11 @@ def test_zero_activations() -> None:
     inputs[:, 3] = 0
     rows = rng.normal(size=(4, 32)).astype(np.float32)
     for seen in (inputs, 0 * inputs):
-        numbers, scales = int_quantization.quantize_gptq(
+        numbers, scales = int_quantization.quantize_weight_gptq(
             rows, int_quantization.compute_inverse_cholesky_factor(seen.T @ seen), 32
         )
         assert (numbers[:, 0, 3] == np.rint(rows[:, 3] / scales[:, 0]).clip(-8, 7)).all()
-    blocks = int_quantization.split_groups(rows, 32)
+    blocks = int_quantization.split_weight_groups(rows, 32)
     assert (
         numbers
         == int_quantization.round_to_integers(
@@ -99,7 +99,7 @@ def test_zero_activations() -> None:
 
 def test_zero_rows() -> None:
     inputs = np.random.default_rng(1).normal(size=(40, 16))
-    numbers, scales = int_quantization.quantize_gptq(
+    numbers, scales = int_quantization.quantize_weight_gptq(
         np.zeros((2, 16), np.float32),
         int_quantization.compute_inverse_cholesky_factor(inputs.T @ inputs),
         16,

@@ -49,8 +49,8 @@ def test_initializer_values() -> None:
 
 
 def test_fan_in_multiplies_all_dims_but_the_first() -> None:
-    assert Initializer("fan_in", 1.0).compute_bound((8, 3, 2, 2)) == math.sqrt(3 / 12)
-    assert Initializer("fan_in", 2.0).compute_bound((8,)) == 2 * math.sqrt(3)
+    assert Initializer("fan_in", 1.0).compute_uniform_bound((8, 3, 2, 2)) == math.sqrt(3 / 12)
+    assert Initializer("fan_in", 2.0).compute_uniform_bound((8,)) == 2 * math.sqrt(3)
     w = make_initial_values(Initializer("fan_in", 1.0), 0, "w", (64, 300))
     assert abs(w.var() * 300 - 1) < 0.02
 

@@ -38,7 +38,7 @@ def test_dequantization_error_is_bounded(form: QuantizationFormat, out: int, wid
     again = again.T if form.is_transposed else again
     step = np.abs(
         int_quantization.compute_group_scales(
-            int_quantization.split_groups(weight, form.group_size), form.bits
+            int_quantization.split_weight_groups(weight, form.group_size), form.bits
         )
     )
     each = np.repeat(step, form.group_size or wide, 1)[:, :wide]
@@ -141,7 +141,7 @@ def test_groups_below_the_minimum_scale_are_zero(bits: int) -> None:
     """Subnormal weights and zeros quantize to zero, so no sign changes."""
     rows = np.zeros((3, 32), np.float32)
     rows[0], rows[1, :7], rows[2] = 3e-40, -1e-39, 1e-3
-    blocks = int_quantization.split_groups(rows, 16)
+    blocks = int_quantization.split_weight_groups(rows, 16)
     scales = int_quantization.compute_group_scales(blocks, bits)
     whole = int_quantization.round_to_integers(blocks, scales, bits)
     assert not whole[:2].any()

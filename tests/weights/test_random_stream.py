@@ -11,9 +11,9 @@ from specc.weights import random_stream
 from specc.weights.random_stream import (
     BLOCK_WORDS,
     Floats,
-    derive_stream_key,
-    derive_substream_key,
-    fill_array,
+    assemble_array,
+    derive_random_stream_key,
+    derive_random_substream_key,
     generate_uint64,
     hash_fnv1a,
     iterate_normals,
@@ -23,11 +23,11 @@ from specc.weights.random_stream import (
 
 
 def uniform_array(seed: int, name: str, shape: tuple[int, ...], low: float, high: float) -> Floats:
-    return fill_array(shape, iterate_uniforms(seed, name, math.prod(shape), low, high))
+    return assemble_array(shape, iterate_uniforms(seed, name, math.prod(shape), low, high))
 
 
 def normal_array(seed: int, name: str, shape: tuple[int, ...], std: float) -> Floats:
-    return fill_array(shape, iterate_normals(seed, name, math.prod(shape), std))
+    return assemble_array(shape, iterate_normals(seed, name, math.prod(shape), std))
 
 
 def test_splitmix64() -> None:
@@ -42,7 +42,7 @@ def test_fnv1a() -> None:
 
 
 def test_golden_values() -> None:
-    assert derive_stream_key(0, "wte.weight") == GOLDEN_KEY
+    assert derive_random_stream_key(0, "wte.weight") == GOLDEN_KEY
     assert uniform_array(7, "a", (3,), -1.0, 1.0).tolist() == GOLDEN_UNIFORM
     assert normal_array(7, "a", (3,), 1.0).tolist() == GOLDEN_NORMAL
 
@@ -56,7 +56,7 @@ def test_elements_depend_on_their_index_only(make: Callable[[int, int, int], Flo
 
 def test_arrays_of_several_blocks() -> None:
     count = 2 * BLOCK_WORDS + 5
-    key = derive_stream_key(3, "w")
+    key = derive_random_stream_key(3, "w")
     assert np.array_equal(
         normal_array(3, "w", (count,), 1.0), random_stream.generate_normals(key, 0, count)
     )
@@ -66,15 +66,15 @@ def test_arrays_of_several_blocks() -> None:
 
 
 def test_formula_in_python_integers() -> None:
-    key = derive_stream_key(11, "x")
+    key = derive_random_stream_key(11, "x")
     total = sum(generate_uint64(key, 12 * 5 + k) >> 40 for k in range(12)) - (6 << 24)
     assert normal_array(11, "x", (6,), 1.0)[5] == np.float32(total) * np.float32(2**-24)
     assert uniform_array(11, "x", (6,), 0.0, 1.0)[5] == (generate_uint64(key, 5) >> 40) / 2**24
 
 
 def test_keys_are_distinct() -> None:
-    keys = {derive_stream_key(s, n) for s in range(50) for n in ("a", "b", "a.b", "")}
-    keys |= {derive_substream_key(derive_stream_key(0, "a"), n) for n in range(50)}
+    keys = {derive_random_stream_key(s, n) for s in range(50) for n in ("a", "b", "a.b", "")}
+    keys |= {derive_random_substream_key(derive_random_stream_key(0, "a"), n) for n in range(50)}
     assert len(keys) == 250
     assert mix_bits(0) == 0
 

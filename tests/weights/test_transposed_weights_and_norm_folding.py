@@ -23,7 +23,7 @@ from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.types import Type
 from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
 from specc.transforms import pass_pipeline
-from specc.transforms.transposed_weights_and_norm_folding import find_norm_folds
+from specc.transforms.transposed_weights_and_norm_folding import find_foldable_norms
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.norm_folding_and_weight_range_checks import (
     NormFoldedWeights,
@@ -191,7 +191,7 @@ def fold_all_norms(
     wanted = {n: ModelParameter(name=n, shape=w.shape) for n, w in weights.items()}
     base = ArrayValues(0, wanted, {}, arrays=weights)
     return NormFoldedWeights(
-        base, find_norm_folds(pass_pipeline.simplify_graph(graph), ties, wanted)
+        base, find_foldable_norms(pass_pipeline.simplify_graph(graph), ties, wanted)
     )
 
 
@@ -381,19 +381,19 @@ REFUSED: dict[str, Rest] = {
 
 @pytest.mark.parametrize("rest", REFUSED.values(), ids=REFUSED)
 def test_norms_with_other_users_are_not_folded(rest: Rest) -> None:
-    assert not find_norm_folds(build_norm_graph(rest), {}, {"w"})
+    assert not find_foldable_norms(build_norm_graph(rest), {}, {"w"})
 
 
 def test_only_untied_linear_layers_are_folded() -> None:
     graph = build_norm_graph(lambda b, x, w: {"y": apply_linear(b, x, w)})
-    assert find_norm_folds(graph, {}, {"w"}) == (FoldedNorm("g", "b", (("w", False),)),)
-    assert not find_norm_folds(graph, {"w": "table"}, {"w"})
-    assert not find_norm_folds(graph, {"other": "g"}, {"w"})
+    assert find_foldable_norms(graph, {}, {"w"}) == (FoldedNorm("g", "b", (("w", False),)),)
+    assert not find_foldable_norms(graph, {"w": "table"}, {"w"})
+    assert not find_foldable_norms(graph, {"other": "g"}, {"w"})
     # excluded weights are not changed
-    assert not find_norm_folds(graph, {}, set())
+    assert not find_foldable_norms(graph, {}, set())
     over = build_norm_graph(lambda b, x, w: {"y": apply_linear(b, x, transpose(b, w))})
-    assert find_norm_folds(over, {}, {"w"}) == (FoldedNorm("g", "b", (("w", True),)),)
+    assert find_foldable_norms(over, {}, {"w"}) == (FoldedNorm("g", "b", (("w", True),)),)
     both = build_norm_graph(
         lambda b, x, w: {"y": apply_linear(b, x, transpose(b, w)), "z": apply_linear(b, x, w)}
     )
-    assert not find_norm_folds(both, {}, {"w"})
+    assert not find_foldable_norms(both, {}, {"w"})

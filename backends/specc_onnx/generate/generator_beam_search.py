@@ -18,10 +18,13 @@ from specc_onnx.generate.generator_inputs import (
     GENERATED_COUNT_DIM,
     GENERATED_DIM,
     NO_TOKEN,
+    DecodingStepResult,
     LoopCarry,
-    TokenSelection,
 )
-from specc_onnx.generate.generator_logits_processors import StrategyInputs, emit_invalid_logits_mask
+from specc_onnx.generate.generator_logits_processors import (
+    DecodingStrategyInputs,
+    emit_invalid_logits_mask,
+)
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.indexing import emit_top_k
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
@@ -65,7 +68,7 @@ class BeamCandidates:
     is_finished: OnnxValue
 
 
-def emit_beam_carries(
+def emit_beam_loop_carries(
     g: Emitter, decoding: DecodingConfig, sequences: OnnxValue
 ) -> list[LoopCarry]:
     """Emit the fields of `BeamState` as loop-carried values. `sequences`, i64[1], is the number of
@@ -114,9 +117,9 @@ class BeamSearchStep:
         return min(count, self.decoding_config.num_beams * self.vocabulary)
 
 
-def emit_beam_step(
+def emit_beam_search_step(
     step: BeamSearchStep, log_probs: OnnxValue, is_invalid_logits: OnnxValue
-) -> TokenSelection:
+) -> DecodingStepResult:
     """Emit a step for log-probabilities `[s·n, vocabulary]`, which may be `[s, vocabulary]` in the
     first step. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN score.
     """
@@ -152,7 +155,7 @@ def emit_beam_step(
         scores, sequences, finished_scores, finished_sequences, is_finished, can_improve
     )
     flat_tokens = tokens.reshape([-1])
-    return TokenSelection(flat_tokens, parents, should_continue, next_state)
+    return DecodingStepResult(flat_tokens, parents, should_continue, next_state)
 
 
 def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidates:
@@ -286,18 +289,18 @@ def _emit_gathered_beams(
 class BeamSearchStrategy:
     """Beam search with several hypotheses per sequence. Each hypothesis is a batch element."""
 
-    def __init__(self, inputs: StrategyInputs) -> None:
+    def __init__(self, inputs: DecodingStrategyInputs) -> None:
         g = inputs.g
         self.inputs, self.processors = inputs, inputs.make_logits_processors()
         sequences = g.emit_shape([inputs.batch])
         self.carried_values = [
-            *emit_beam_carries(g, inputs.decoding_config, sequences),
+            *emit_beam_loop_carries(g, inputs.decoding_config, sequences),
             *self.processors.emit_history_carries(inputs.batch, inputs.prompt, inputs.padding_mask),
         ]
 
     def emit_step(
         self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
-    ) -> TokenSelection:
+    ) -> DecodingStepResult:
         """Select one token per hypothesis."""
         decoding = self.inputs.decoding_config
         count = len(BeamState._fields)
@@ -318,7 +321,7 @@ class BeamSearchStrategy:
             max_length=self.processors.max_tokens,
         )
         is_invalid = emit_invalid_logits_mask(logits)
-        selection = emit_beam_step(search, log_probs, is_invalid)
+        selection = emit_beam_search_step(search, log_probs, is_invalid)
         column = selection.tokens.unsqueeze(1)
         parent_history = [x.gather(selection.parents) for x in history]
         updated_history = self.processors.emit_updated_history(parent_history, column)

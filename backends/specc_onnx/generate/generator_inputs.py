@@ -12,7 +12,7 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.ir.input_shapes_and_defaults import find_default_sources, resolve_missing_inputs
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_sources
 from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter, LoweringContext
@@ -62,7 +62,7 @@ class LoopCarry:
 
 
 @immutable_dataclass
-class TokenSelection:
+class DecodingStepResult:
     """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
     (None without beam search), `should_continue` bool[], and the loop-carried values after the
     step.
@@ -101,12 +101,12 @@ class GeneratorDefinition(StandaloneGeneratorSource):
         return [g for g in (self.derived.encode, self.derived.step) if g]
 
     @property
-    def input_default_graphs(self) -> list[Graph]:
+    def default_input_graphs(self) -> list[Graph]:
         """Return the graphs of the used input defaults, padding masks first."""
         masks = [n for n in self.padding_masks if n in self._defaulted_inputs]
         other_inputs = [n for n in self._defaulted_inputs if n not in masks]
         return [
-            resolve_missing_inputs(self.defaults, names)
+            build_input_defaults_graph(self.defaults, names)
             for names in (masks, other_inputs)
             if names and self.defaults
         ]
@@ -304,17 +304,17 @@ def _emit_optional_input(context: GenerationContext, name: str) -> OnnxValue:
     return Tensor(g, name, type).expand(shape)
 
 
-def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
+def emit_prompt_loop_carry(context: GenerationContext) -> LoopCarry:
     """Emit the loop-carried token ids, whose initial value is the complete prompt."""
     prompt_input = context.derived.sequence_input
     ids = context.main_tensors[prompt_input]
-    default_names = (n for graph in context.input_default_graphs for n in graph.outputs)
+    default_names = (n for graph in context.default_input_graphs for n in graph.outputs)
     for name in default_names:
         # The pad id may be -1, which is not a valid embedding index.
         if name in context.padding_masks and _is_lookup_index(context.derived.step, prompt_input):
             keep = context.main_tensors[name]
             ids = emit_zeroed_padding_indices(ids, keep).with_type(ids.type)
-    return emit_input_carry(context, prompt_input, ids)
+    return emit_input_loop_carry(context, prompt_input, ids)
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
@@ -324,7 +324,9 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
     return any(isinstance(op, ops.Embedding) for op in consumers)
 
 
-def emit_input_carry(context: GenerationContext, name: str, initial_tensor: Tensor) -> LoopCarry:
+def emit_input_loop_carry(
+    context: GenerationContext, name: str, initial_tensor: Tensor
+) -> LoopCarry:
     """Emit the loop-carried value for the step input `name`. In the first iteration, it is
     `initial_tensor`, repeated for each beam.
     """

@@ -62,7 +62,7 @@ class LogitsProcessors:
         """
         carries = []
         if self.penalty:
-            seen_tokens = emit_prompt_token_mask(prompt, padding_mask, self.vocabulary)
+            seen_tokens = emit_prompt_vocabulary_mask(prompt, padding_mask, self.vocabulary)
             type = Type.of("bool", batch, self.vocabulary)
             carries.append(LoopCarry("seen_tokens", type, seen_tokens))
         if self.needs_token_history:
@@ -151,7 +151,7 @@ class LogitsProcessors:
             earlier = history.emit_node("Slice", [n], [offset], [1])
             recent = history.emit_node("Slice", [offset], [offset + 1 or SLICE_TO_END], [1])
             is_repeat = is_repeat & earlier.equals(recent)
-        return emit_prompt_token_mask(last_tokens, is_repeat, self.vocabulary)
+        return emit_prompt_vocabulary_mask(last_tokens, is_repeat, self.vocabulary)
 
     def _emit_completed_sequences(
         self, history: OnnxValue, length: int, sequences: Sequence[Sequence[int]]
@@ -168,7 +168,7 @@ class LogitsProcessors:
         is_match = emit_count_nonzero(equal_tokens, 2).equals(length - 1)
         last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
         tokens = last_tokens.expand(is_match.runtime_shape())
-        return emit_prompt_token_mask(tokens, is_match, self.vocabulary)
+        return emit_prompt_vocabulary_mask(tokens, is_match, self.vocabulary)
 
     def _emit_suppressed_scores(
         self, scores: OnnxValue, tokens: Collection[int], condition: OnnxValue | None = None
@@ -180,7 +180,7 @@ class LogitsProcessors:
         return banned_tokens.if_else(FORBIDDEN_SCORE, scores)
 
 
-def emit_prompt_token_mask(
+def emit_prompt_vocabulary_mask(
     prompt: OnnxValue, padding_mask: OnnxValue | None, vocabulary: int
 ) -> OnnxValue:
     """Emit a bool[batch, vocabulary] mask of the tokens in each prompt i64[batch, n]."""
@@ -245,7 +245,7 @@ def _emit_right_aligned(prompt: OnnxValue, padding_mask: OnnxValue) -> OnnxValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyInputs:
+class DecodingStrategyInputs:
     """A decoding strategy's inputs: the batch size, the vocabulary size, the number of sequences in
     a step (`step_batch_size`), the scalar inputs by role, the prompt i64[step_batch_size, n] and
     its padding mask.

@@ -16,16 +16,21 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.input_shapes_and_defaults import extract_tokenwise_default
 from specc.ir.model_definition import DecodeState
 from specc.ir.types import Type
-from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, TokenSelection
+from specc_onnx.generate.generator_inputs import DecodingStepResult, GenerationContext, LoopCarry
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import LoweringContext
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_axis_length
-from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph, make_branch
+from specc_onnx.lower.subgraphs import (
+    emit_if,
+    emit_subgraph_outputs,
+    make_branch,
+    make_subgraph_proto,
+)
 
 
-def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
+def find_mask_default_graph(context: GenerationContext, name: str) -> Graph | None:
     """Return the input default that computes whether a generated token is valid, or None if all
     generated tokens are valid. Raise E0944 if the default depends on other inputs than the token.
     """
@@ -63,7 +68,7 @@ class DecodingStrategy(Protocol):
 
     def emit_step(
         self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
-    ) -> TokenSelection:
+    ) -> DecodingStepResult:
         """Emit the selection of the next tokens from logits f32[batch, vocabulary] in iteration
         `iteration` i64[]. `carried_values` are the current values of `self.carried_values`.
         """
@@ -97,7 +102,7 @@ class GenerationLoop:
         return [*self.token_carries, *self.state_carries, *self.strategy.carried_values]
 
 
-def build_generation_body(context: GenerationContext, loop: GenerationLoop) -> GraphProto:
+def build_generation_loop_body(context: GenerationContext, loop: GenerationLoop) -> GraphProto:
     """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
     loop-carried values. The outputs of the body are the condition and the next loop-carried values.
     """
@@ -105,7 +110,7 @@ def build_generation_body(context: GenerationContext, loop: GenerationLoop) -> G
     state_count = len(loop.token_carries) + len(loop.state_carries)
     with g.open_body() as body:
         g.site = LoweringContext(("step",))
-        iteration, condition = g.new_loop_inputs()
+        iteration, condition = g.make_loop_inputs()
         carry_tensors = [g.new_tensor(c.name, c.type) for c in carries]
         body_tensors = {
             c.name: t for c, t in zip(carries[:state_count], carry_tensors, strict=False)
@@ -127,9 +132,9 @@ def build_generation_body(context: GenerationContext, loop: GenerationLoop) -> G
             strategy_values = carry_tensors[state_count:]
             selection = loop.strategy.emit_step(logits, iteration, strategy_values)
             next_carries = _emit_next_carries(context, body_tensors, selection)
-        results = emit_body_results(g, [selection.should_continue, *next_carries])
+        results = emit_subgraph_outputs(g, [selection.should_continue, *next_carries])
     types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
-    return make_body_graph("step", body, results, types, [iteration, condition, *carry_tensors])
+    return make_subgraph_proto("step", body, results, types, [iteration, condition, *carry_tensors])
 
 
 def _emit_step(context: GenerationContext, loop: GenerationLoop) -> OnnxValue:
@@ -186,7 +191,7 @@ def emit_iteration_logits(
 
 
 def _emit_next_carries(
-    context: GenerationContext, body_tensors: Mapping[str, Tensor], selection: TokenSelection
+    context: GenerationContext, body_tensors: Mapping[str, Tensor], selection: DecodingStepResult
 ) -> list[OnnxValue]:
     """Return the next loop-carried values, in the order of `GenerationLoop.carried_values`."""
     dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
@@ -203,14 +208,18 @@ def _emit_next_carries(
 
 
 def _emit_next_mask(
-    context: GenerationContext, name: str, x: Tensor, token: OnnxValue, selection: TokenSelection
+    context: GenerationContext,
+    name: str,
+    x: Tensor,
+    token: OnnxValue,
+    selection: DecodingStepResult,
 ) -> OnnxValue:
     """Append a position to the padding mask. The position is false if the default of the mask is
     false for the token.
     """
     g = context.g
     mask: OnnxValue = x
-    default = find_token_mask_default(context, name)
+    default = find_mask_default_graph(context, name)
     batch_axis = context.find_batch_axis(x.type)
     # If all generated tokens are valid, all beams of a sequence have equal masks.
     beams_share_mask = context.repeat_count > 1 and default is None
@@ -239,7 +248,7 @@ def _emit_next_mask(
 
 
 def _emit_next_state(
-    context: GenerationContext, state: DecodeState, selection: TokenSelection
+    context: GenerationContext, state: DecodeState, selection: DecodingStepResult
 ) -> OnnxValue:
     """Emit a decode state's value for the next iteration, gathered by parent beam."""
     value = context.g.values.tensors[context.derived.step.outputs[state.next_output]]

@@ -28,25 +28,25 @@ from specc_onnx.generate.generator_inputs import (
     emit_begin_token,
     emit_empty_prompt_logits,
     emit_empty_prompt_mask,
-    emit_input_carry,
-    emit_prompt_carry,
+    emit_input_loop_carry,
+    emit_prompt_loop_carry,
     emit_prompt_mask,
     get_scalar_input_types,
 )
-from specc_onnx.generate.generator_logits_processors import StrategyInputs
+from specc_onnx.generate.generator_logits_processors import DecodingStrategyInputs
 from specc_onnx.generate.generator_loop_body import (
     DecodingStrategy,
     GenerationLoop,
-    build_generation_body,
+    build_generation_loop_body,
 )
-from specc_onnx.generate.generator_sampling import SingleSequenceStrategy
+from specc_onnx.generate.generator_sampling import GreedyOrSamplingStrategy
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, LoweringContext, NameTable, make_unique_name
 from specc_onnx.lower.onnx_values import Tensor
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_full
-from specc_onnx.write.onnx_graph import BuiltModel, add_parameters, finish_model
+from specc_onnx.write.onnx_graph import BuiltModel, add_initializers, finish_model
 
 
 def build_generation_model(
@@ -66,7 +66,7 @@ def build_generation_model(
     definition = GeneratorDefinition.from_graph(source)
     context = _make_generation_context(definition, target, opset)
     g = context.g
-    weights = add_parameters(g, definition.parameters, storage_dtypes or {}, ties or {})
+    weights = add_initializers(g, definition.parameters, storage_dtypes or {}, ties or {})
     for name in context.per_token_inputs:
         if not context.graph.input_facts[name].padding_side:
             prompt_input = context.derived.sequence_input
@@ -78,7 +78,7 @@ def build_generation_model(
             )
     lower_encoder(context)
     loop = _make_loop_iteration(context)
-    body = build_generation_body(context, loop)
+    body = build_generation_loop_body(context, loop)
     g.site = LoweringContext(("generate",))
     # An empty batch has no last token, so the loop is skipped.
     has_batch = g.emit_length(context.batch) > 0
@@ -138,13 +138,13 @@ def _make_loop_iteration(context: GenerationContext) -> GenerationLoop:
     """Emit the initial loop-carried values into the main graph and return the iteration."""
     g = context.g
     token_carries = [
-        emit_prompt_carry(context),
+        emit_prompt_loop_carry(context),
         *(
-            emit_input_carry(context, name, context.main_tensors[name])
+            emit_input_loop_carry(context, name, context.main_tensors[name])
             for name in context.per_token_inputs
         ),
     ]
-    state_carries = [emit_state_carry(context, s) for s in context.derived.states]
+    state_carries = [emit_state_loop_carry(context, s) for s in context.derived.states]
     loop_invariant_inputs: dict[str, Tensor] = {}
     for name in context.derived.loop_invariant_inputs:
         type = context.derived.step.inputs[name].type
@@ -154,7 +154,7 @@ def _make_loop_iteration(context: GenerationContext) -> GenerationLoop:
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.site = LoweringContext(("select_token",))
-    strategy_inputs = StrategyInputs(
+    strategy_inputs = DecodingStrategyInputs(
         g=g,
         decoding_config=context.decoding_config,
         batch=context.batch,
@@ -171,7 +171,7 @@ def _make_loop_iteration(context: GenerationContext) -> GenerationLoop:
         state_carries=state_carries,
         strategy=strategy,
         loop_invariant_inputs=loop_invariant_inputs,
-        hoisted_nodes=hoist_invariant_nodes(context, loop_invariant_inputs),
+        hoisted_nodes=hoist_loop_invariant_nodes(context, loop_invariant_inputs),
         empty_prompt_logits=empty_prompt_logits,
         empty_prompt_mask=None if empty_prompt_logits is None else emit_empty_prompt_mask(context),
     )
@@ -183,7 +183,7 @@ def lower_encoder(context: GenerationContext) -> None:
     """
     g = context.g
     is_absent = emit_begin_token(context) if context.accepts_empty_prompt else None
-    for graph in (*context.input_default_graphs, context.derived.encode):
+    for graph in (*context.default_input_graphs, context.derived.encode):
         if graph is None:
             continue
         context.bind_inputs(graph, context.main_tensors)
@@ -196,7 +196,7 @@ def lower_encoder(context: GenerationContext) -> None:
             context.main_tensors[name] = tensor
 
 
-def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
+def emit_state_loop_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
     """Emit a decode state's loop-carried value, which is initially an output of `encode`, empty or
     zeros.
     """
@@ -216,22 +216,22 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
     return LoopCarry(state.name, state.type, emit_full(context.g, 0, state.type.dtype, shape))
 
 
-def make_decoding_strategy(inputs: StrategyInputs) -> DecodingStrategy:
+def make_decoding_strategy(inputs: DecodingStrategyInputs) -> DecodingStrategy:
     """Create the strategy that the decoding settings select. Its constructor emits loop-invariant
     nodes.
     """
     is_beam_search = inputs.decoding_config.strategy == "beam"
-    return BeamSearchStrategy(inputs) if is_beam_search else SingleSequenceStrategy(inputs)
+    return BeamSearchStrategy(inputs) if is_beam_search else GreedyOrSamplingStrategy(inputs)
 
 
-def hoist_invariant_nodes(
+def hoist_loop_invariant_nodes(
     context: GenerationContext, loop_invariant_inputs: Mapping[str, Tensor]
 ) -> set[Node]:
     """Lower the decode step's loop-invariant nodes into the main graph and return these nodes.
     `loop_invariant_inputs` are the step inputs that do not change between iterations.
     """
     step, g = context.derived.step, context.g
-    invariant_nodes = set(find_invariant_nodes(step, loop_invariant_inputs))
+    invariant_nodes = set(find_loop_invariant_nodes(step, loop_invariant_inputs))
     inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
     # Only loop-invariant inputs of the decode step have tensors outside the loop body.
     hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
@@ -250,7 +250,7 @@ def hoist_invariant_nodes(
     return invariant_nodes
 
 
-def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[Node]:
+def find_loop_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[Node]:
     """Return the nodes of `step`, in order, that depend only on weights and loop-invariant
     inputs.
     """

@@ -27,22 +27,25 @@ from specc_onnx.generate.generator_inputs import (
     NO_TOKEN,
     SAMPLING_INPUTS,
     SEED_INPUT,
+    DecodingStepResult,
     LoopCarry,
-    TokenSelection,
 )
-from specc_onnx.generate.generator_logits_processors import StrategyInputs, emit_invalid_logits_mask
+from specc_onnx.generate.generator_logits_processors import (
+    DecodingStrategyInputs,
+    emit_invalid_logits_mask,
+)
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.indexing import emit_top_k
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_count_nonzero
 
 
-class SingleSequenceStrategy:
+class GreedyOrSamplingStrategy:
     """Greedy decoding or sampling. Finished sequences are padded with the fill token. If an
     unfinished sequence has invalid logits, generation ends with `NO_TOKEN`.
     """
 
-    def __init__(self, inputs: StrategyInputs) -> None:
+    def __init__(self, inputs: DecodingStrategyInputs) -> None:
         g, size = inputs.g, inputs.step_batch_size
         self.inputs, self.processors = inputs, inputs.make_logits_processors()
         self.sampler: SamplerSettings | None = None
@@ -66,7 +69,7 @@ class SingleSequenceStrategy:
 
     def emit_step(
         self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
-    ) -> TokenSelection:
+    ) -> DecodingStepResult:
         """Select one token per sequence."""
         decoding = self.inputs.decoding_config
         is_finished, tokens_so_far, scores, *history = carried_values
@@ -94,7 +97,7 @@ class SingleSequenceStrategy:
         ]
         has_unfinished = emit_count_nonzero(~is_finished) > 0
         should_continue = has_unfinished & emit_count_nonzero(is_invalid).equals(0)
-        return TokenSelection(tokens, None, should_continue, next_carries)
+        return DecodingStepResult(tokens, None, should_continue, next_carries)
 
     def emit_outputs(self, final_carries: Sequence[OnnxValue]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, generated] and `log_probs` f32[batch, generated]."""
@@ -117,13 +120,13 @@ def check_sampling_opset(opset: int) -> None:
         )
 
 
-def emit_stream_key(seed: OnnxValue, name: str) -> OnnxValue:
+def emit_random_stream_key(seed: OnnxValue, name: str) -> OnnxValue:
     """Emit the key u64[] of the random stream `name` for a `seed` i64[]."""
     key = _emit_mixed_bits(seed.cast("u64"))
-    return emit_substream_key(key, seed.g.emit_constant(hash_fnv1a(name.encode()), "u64"))
+    return emit_random_substream_key(key, seed.g.emit_constant(hash_fnv1a(name.encode()), "u64"))
 
 
-def emit_substream_key(key: OnnxValue, stream_index: OnnxValue) -> OnnxValue:
+def emit_random_substream_key(key: OnnxValue, stream_index: OnnxValue) -> OnnxValue:
     """Emit a sub-stream's key, computed from the broadcastable u64 tensors `key` and
     `stream_index`.
     """
@@ -189,7 +192,9 @@ def emit_sampler_settings(
     # Temperature 0 is greedy decoding: one candidate, whose logit is divided by 1.
     temperature_divisor = is_sampling.if_else(temperature, 1.0)
     sequence_ids = seed.g.emit_node("Range", 0, batch_size, 1)
-    keys = emit_substream_key(emit_stream_key(seed, "sample"), sequence_ids.cast("u64"))
+    keys = emit_random_substream_key(
+        emit_random_stream_key(seed, "sample"), sequence_ids.cast("u64")
+    )
     max_candidates = _emit_candidate_count(vocabulary, settings)
     candidate_count = is_sampling.if_else(max_candidates, 1)
     top_p, min_p = (settings[name].cast(PROBABILITY_DTYPE) for name in ("top_p", "min_p"))
@@ -218,7 +223,7 @@ def emit_sampled_tokens(sampler: SamplerSettings, logits: OnnxValue, step: OnnxV
     sums = _emit_top_p_filter(sampler, probabilities).emit_node("CumSum", 1)
     # The uniform random number is scaled to the sum of the remaining probabilities.
     sum_of_weights = sums.emit_node("Slice", [-1], [2**31 - 1], [1])
-    step_keys = emit_substream_key(sampler.keys, step.cast("u64"))
+    step_keys = emit_random_substream_key(sampler.keys, step.cast("u64"))
     uniform = emit_uniform_sample(step_keys).cast(PROBABILITY_DTYPE)
     is_below = sums <= uniform.unsqueeze(1) * sum_of_weights
     index = emit_count_nonzero(is_below, 1, keepdims=True)

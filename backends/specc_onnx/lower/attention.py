@@ -15,9 +15,9 @@ from specc.ir import ops
 from specc.ir.dim import multiply_dims
 from specc_onnx.lower.blocked_attention_loop import (
     GlobalTokens,
-    emit_block_loop,
     emit_blocked_attention_condition,
     emit_local_attention,
+    emit_query_block_loop,
 )
 from specc_onnx.lower.blocked_attention_slices import (
     PositionSpan,
@@ -26,19 +26,19 @@ from specc_onnx.lower.blocked_attention_slices import (
     emit_position_slice,
     emit_recomputed_slice,
 )
-from specc_onnx.lower.dynamic_shapes import assume_nonempty
+from specc_onnx.lower.dynamic_shapes import assume_nonzero_dims
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.fused_and_decomposed_attention import (
     AttentionOperands,
     emit_dense_attention,
     emit_masked_softmax,
-    emit_output_per_head,
+    emit_unpacked_output,
 )
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.predictive_local_attention import (
-    emit_window_sum,
-    emit_window_weights,
+    emit_window_attention_weights,
+    emit_window_weighted_sum,
     find_attention_window,
 )
 from specc_onnx.lower.registry import lower
@@ -73,7 +73,7 @@ def attend(
         attention, description = emit_dense_attention(op, g, operands), f"dense: {plan}"
     location = {**attention.weight_location, ATTENTION_FORM: description}
     _record_attention_weight_location(g, query.dtype, location)
-    return emit_output_per_head(attention, query.shape[1], values.shape[3]), attention.weights
+    return emit_unpacked_output(attention, query.shape[1], values.shape[3]), attention.weights
 
 
 def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> BlockedAttentionPlan | str:
@@ -125,8 +125,8 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> On
         return emit_matmul(block_weights, block_values).with_shape(shape)
 
     def emit_blocked_sum() -> list[OnnxValue]:
-        with assume_nonempty(g, n, *type.shape[:-2]):
-            return [emit_block_loop(g, n, plan, emit_block_sum)]
+        with assume_nonzero_dims(g, n, *type.shape[:-2]):
+            return [emit_query_block_loop(g, n, plan, emit_block_sum)]
 
     def emit_dense_sum() -> list[OnnxValue]:
         all_weights = emit_recomputed_slice(g, weights, axes, (None, None), visible_band=plan.band)
@@ -167,7 +167,7 @@ def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tens
     window.
     """
     if center := find_attention_window(g, mask):
-        return emit_window_weights(g, center, (scores, mask))
+        return emit_window_attention_weights(g, center, (scores, mask))
     return emit_masked_softmax(scores, mask)
 
 
@@ -200,7 +200,9 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
     """Lower `w @ v` to a sum over the keys of a local-p window, a blocked sum, or a MatMul."""
     if weights.value and weights.value.node:
         _record_attention_weight_location(g, weights.dtype, {"weights": weights.name})
-    result = emit_window_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
+    result = emit_window_weighted_sum(g, weights, values) or emit_blocked_weighted_sum(
+        g, weights, values
+    )
     return emit_matmul(weights, values) if result is None else result
 
 

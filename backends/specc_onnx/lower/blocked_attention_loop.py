@@ -26,10 +26,10 @@ from specc.ir.graph import Value
 from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention_slices import (
     PositionSpan,
-    emit_recomputed_mask,
+    emit_recomputed_mask_slice,
     slice_attention_operands,
 )
-from specc_onnx.lower.dynamic_shapes import assume_nonempty, bind_dim_size
+from specc_onnx.lower.dynamic_shapes import assume_nonzero_dims, bind_dim_size
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.fused_and_decomposed_attention import (
     AttentionOperands,
@@ -41,7 +41,12 @@ from specc_onnx.lower.fused_and_decomposed_attention import (
 )
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_count_nonzero, emit_full
-from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph, make_branch
+from specc_onnx.lower.subgraphs import (
+    emit_if,
+    emit_subgraph_outputs,
+    make_branch,
+    make_subgraph_proto,
+)
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
 """The symbolic number of keys per block, if it differs between blocks."""
@@ -74,7 +79,7 @@ def emit_local_attention(
         keys, queries = plan.parts.key_conditions, plan.parts.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
     is_long = emit_blocked_attention_condition(g, b, n, plan, global_tokens)
-    dense_operands, weight_location = emit_dense_operands(op, g, operands, is_long)
+    dense_operands, weight_location = emit_dense_attention_operands(op, g, operands, is_long)
 
     def emit_dense() -> list[OnnxValue]:
         attention = emit_dense_attention(op, g, dense_operands)
@@ -82,7 +87,7 @@ def emit_local_attention(
         return [attention.output]
 
     def emit_blocks() -> list[OnnxValue]:
-        with assume_nonempty(g, b, n):
+        with assume_nonzero_dims(g, b, n):
             if plan.band.is_empty:
                 # If there is no band, the outputs of global queries are scattered into zeros.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
@@ -103,7 +108,7 @@ def emit_local_attention(
     )
 
 
-def emit_dense_operands(
+def emit_dense_attention_operands(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, is_long: OnnxValue
 ) -> tuple[AttentionOperands, dict[str, str]]:
     """Emit the mask and bias of dense attention inside an `If`, so that they are computed only if
@@ -133,7 +138,7 @@ def emit_dense_operands(
 
 def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
     """Emit a mask or bias for all queries and keys, recomputed in the innermost body."""
-    return emit_recomputed_mask(g, x) if x.value else x
+    return emit_recomputed_mask_slice(g, x) if x.value else x
 
 
 def _emit_short_operand(
@@ -150,8 +155,8 @@ def _emit_short_operand(
         return g.layouts.hoisted_masks[is_long.name, *key]
     with g.open_body(is_isolated=True) as body:
         operand = emit_operand()
-        results = emit_body_results(g, [operand])
-    short_branch = make_body_graph("short", body, results, [operand.type])
+        results = emit_subgraph_outputs(g, [operand])
+    short_branch = make_subgraph_proto("short", body, results, [operand.type])
     placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
     placeholder = partial(emit_full, g, 0, placeholder_type.dtype, placeholder_type.shape)
     unused_branch = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
@@ -179,7 +184,7 @@ def emit_blocked_attention_condition(
     """Emit a bool[] condition that is true if blocked attention is used, i.e. if the sequence is
     long, there are few global tokens, and the batch is not empty.
     """
-    g.facts.add_length_threshold(queries, plan.length_threshold)
+    g.facts.add_branch_length_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_length(queries) > plan.length_threshold
         if not g.lengths.is_positive(batch):
@@ -229,10 +234,10 @@ def _emit_attention_blocks(
         shape = (b, size, h * e) if attention.is_packed else (b, h, size, e)
         return attention.output.with_shape(shape)
 
-    return emit_block_loop(g, n, plan, emit_block_attention, global_tokens.keys)
+    return emit_query_block_loop(g, n, plan, emit_block_attention, global_tokens.keys)
 
 
-def emit_block_loop(
+def emit_query_block_loop(
     g: Emitter,
     n: Dim,
     plan: BlockedAttentionPlan,
@@ -245,7 +250,7 @@ def emit_block_loop(
     length, block_size, max_overlap = g.emit_shape([n]), [plan.block_size], [plan.block_size - 1]
     block_count = (length + max_overlap) / block_size
     with g.open_body() as body:
-        block_index, condition = g.new_loop_inputs()
+        block_index, condition = g.make_loop_inputs()
         with _enter_blocks_scope(g):
             # The last block ends at the end of the sequence.
             unclamped_start = block_index.unsqueeze(0) * block_size
@@ -254,9 +259,9 @@ def emit_block_loop(
             keys = replace(_emit_key_span(g, queries, length, plan), global_positions=global_keys)
         with _bind_key_count(g, queries, keys):
             block_result = emit_block(queries, keys)
-        results = emit_body_results(g, [condition, block_result])
+        results = emit_subgraph_outputs(g, [condition, block_result])
     types = [condition.type, block_result.type]
-    graph = make_body_graph("block", body, results, types, [block_index, condition])
+    graph = make_subgraph_proto("block", body, results, types, [block_index, condition])
     trip_count = block_count.squeeze(0)
     stacked_blocks = trip_count.emit_node("Loop", True, body=graph)
     with _enter_blocks_scope(g):
@@ -296,13 +301,13 @@ def _emit_key_span(
 def _bind_key_count(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> Iterator[None]:
     """Bind the symbolic number of keys of a block to a nonzero value inside a `with` block."""
     if keys.length != BLOCK_KEYS_DIM:
-        with assume_nonempty(g, queries.length, keys.length):
+        with assume_nonzero_dims(g, queries.length, keys.length):
             yield
         return
     count = (keys.stop - keys.start).squeeze(0)
     if keys.global_positions:
         count = count + keys.global_positions.element_count()
-    with assume_nonempty(g, queries.length), bind_dim_size(g, BLOCK_KEYS_DIM, count):
+    with assume_nonzero_dims(g, queries.length), bind_dim_size(g, BLOCK_KEYS_DIM, count):
         yield
 
 

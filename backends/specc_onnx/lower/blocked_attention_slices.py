@@ -202,7 +202,7 @@ def slice_attention_operands(
     and bias are recomputed. Queries, keys and values are sliced.
     """
     mask, bias = (
-        emit_recomputed_mask(g, x, queries, keys) if x and x.value else x
+        emit_recomputed_mask_slice(g, x, queries, keys) if x and x.value else x
         for x in (operands.mask, operands.bias)
     )
     if mask is not None and keys is not None and keys.global_positions:
@@ -262,7 +262,7 @@ def emit_recomputed_slice(
     return g.values.tensors[value]
 
 
-def emit_recomputed_mask(
+def emit_recomputed_mask_slice(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
     """Emit a mask or bias `[b, h, q, k]` for spans of queries and keys (None: all positions)."""

@@ -17,8 +17,8 @@ from specc_onnx.lower.onnx_targets import BF16_CONV_SINCE
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.reshape_reduce_and_matmul import (
-    emit_min_length_padding,
     emit_nonnegative_size,
+    emit_padding_to_min_length,
 )
 
 MIN_2D_KERNEL_LENGTH = 7
@@ -76,7 +76,7 @@ def conv_transpose(
     may_be_empty = [a for a in axes if not g.lengths.is_positive(x.shape[a])]
     padded_input = x
     for axis in may_be_empty:
-        padded_input = emit_min_length_padding(padded_input, axis).with_type(x.type)
+        padded_input = emit_padding_to_min_length(padded_input, axis).with_type(x.type)
     result_channels_first = emit_convolution(
         g,
         "ConvTranspose",
@@ -215,7 +215,7 @@ class _EmptyWindowGuard:
         for n in self._list_empty_axes(x):
             window_length = max(self.op.get_output_lag(n) + 1, 1)
             axis = self.first_window_axis + n
-            result = emit_min_length_padding(result.with_type(x.type), axis, window_length)
+            result = emit_padding_to_min_length(result.with_type(x.type), axis, window_length)
         return result
 
     def _emit_length_checks(self, x: Tensor) -> OnnxValue:

@@ -12,9 +12,9 @@ from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING
 
-from specc.analysis.length_limits import is_never_negative
+from specc.analysis.length_limits import is_provably_nonnegative
 from specc.ir.dim import Atom, Dim, DimFunction, DimLike, Monomial
-from specc.ir.input_shapes_and_defaults import LengthSource, find_symbol_sources
+from specc.ir.input_shapes_and_defaults import LengthSource, find_symbolic_dim_sources
 from specc.ir.types import Type
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 from specc_onnx.lower.onnx_values import OnnxValue, UnrankedTensor
@@ -39,7 +39,7 @@ class DimResolver:
     @cached_property
     def length_sources(self) -> Mapping[str, LengthSource]:
         """Return the axis, expression or input from which each symbolic dimension is computed."""
-        return find_symbol_sources(self.inputs, self.length_equations, self.length_inputs)
+        return find_symbolic_dim_sources(self.inputs, self.length_equations, self.length_inputs)
 
     def emit_dim_scalar(self, g: "Emitter", length: DimLike) -> OnnxValue:
         """Emit a dimension as i64[]."""
@@ -101,7 +101,7 @@ class DimResolver:
         """
         with g.hoist_nodes("lengths"):
             for length in lengths:
-                if not is_never_negative(
+                if not is_provably_nonnegative(
                     length.substitute(self.length_equations), self.lower_bounds
                 ):
                     # Index 1 of a vector of size 1 fails in every runtime.
@@ -193,7 +193,7 @@ def emit_exact_quotient(dividend: OnnxValue, divisor: OnnxValue | list[int]) -> 
 
 
 @contextmanager
-def assume_nonempty(g: "Emitter", *lengths: Dim) -> Iterator[None]:
+def assume_nonzero_dims(g: "Emitter", *lengths: Dim) -> Iterator[None]:
     """Assume inside a `with` block that the dimensions `lengths` are nonzero."""
     outer_lengths = g.lengths
     g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})

@@ -90,7 +90,7 @@ class ValueTable:
 
 
 @dataclass(frozen=True, slots=True)
-class BodyStack:
+class GraphBodyStack:
     """The open graph bodies. The last one is the innermost. Dimensions are computed in the body at
     `root_index` (0, or a loop around a whole graph). Nodes in bodies before `isolated_index` are
     not reused.
@@ -127,7 +127,7 @@ class GraphAnalysis:
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     branch_length_thresholds: dict[str, int] = field(default_factory=dict)
 
-    def add_length_threshold(self, length: Dim, limit: int) -> None:
+    def add_branch_length_threshold(self, length: Dim, limit: int) -> None:
         """Record that the model takes a different branch if a dimension exceeds `limit`."""
         if length.name is not None:
             previous_limit = self.branch_length_thresholds.get(length.name, 0)
@@ -145,7 +145,7 @@ class Emitter:
     lengths: DimResolver
     name_table: NameTable
     values: ValueTable = field(default_factory=ValueTable)
-    bodies: BodyStack = field(default_factory=BodyStack)
+    bodies: GraphBodyStack = field(default_factory=GraphBodyStack)
     layouts: LoweringCache = field(default_factory=LoweringCache)
     facts: GraphAnalysis = field(default_factory=GraphAnalysis)
     site: LoweringContext = field(default_factory=LoweringContext)
@@ -218,7 +218,7 @@ class Emitter:
         """Return a tensor with a unique name under the current scope."""
         return Tensor(self, self.reserve_name(self.make_scoped_name(suffix)), type, value)
 
-    def new_loop_inputs(self) -> tuple[Tensor, Tensor]:
+    def make_loop_inputs(self) -> tuple[Tensor, Tensor]:
         """Return a `Loop` body's first two inputs: iteration i64[] and condition bool[]."""
         i64, boolean = Type("i64", ()), Type("bool", ())
         return self.new_tensor("iteration", i64), self.new_tensor("condition", boolean)

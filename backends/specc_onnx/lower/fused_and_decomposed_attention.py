@@ -19,7 +19,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_expand,
     emit_full,
     emit_reshape,
-    is_always_true,
+    is_constant_true,
 )
 from specc_onnx.lower.subgraphs import make_branch
 
@@ -85,7 +85,7 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) 
     )
 
 
-def emit_output_per_head(attention: AttentionResult, heads: Dim, width: Dim) -> OnnxValue:
+def emit_unpacked_output(attention: AttentionResult, heads: Dim, width: Dim) -> OnnxValue:
     """Emit the attention output as `[b, h, t, e]`."""
     if not attention.is_packed:
         return attention.output
@@ -158,7 +158,7 @@ def _emit_attention_weights(
     b, h, q, k = operands.score_shape
     if operands.sinks is None:
         return emit_masked_softmax(scores, operands.mask, is_finite=operands.bias is None)
-    if operands.mask is not None and not is_always_true(operands.mask):
+    if operands.mask is not None and not is_constant_true(operands.mask):
         scores = operands.mask.if_else(scores, float("-inf"))
     sinks = operands.sinks.reshape(g.emit_shape((1, h, 1, 1)))
     sinks = sinks.expand(g.emit_shape((b, 1, q, 1)))
@@ -249,7 +249,7 @@ def emit_combined_mask(
     or only the mask or bias if the other one is absent. Return None if no key is masked and there
     is no bias.
     """
-    mask = None if mask is None or is_always_true(mask) else mask
+    mask = None if mask is None or is_constant_true(mask) else mask
     combined_mask = mask or bias
     if combined_mask is None:
         return None
@@ -271,7 +271,7 @@ def emit_masked_softmax(
     to be finite.
     """
     g, dtype = scores.g, scores.dtype
-    mask = None if mask is None or is_always_true(mask) else mask
+    mask = None if mask is None or is_constant_true(mask) else mask
     lowest = g.emit_constant(float("-inf"), dtype)
     if mask is not None:
         scores = mask.if_else(scores, lowest)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from specc.analysis.length_limits import is_never_negative
+from specc.analysis.length_limits import is_provably_nonnegative
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc_onnx.lower.dynamic_shapes import DimResolver
@@ -198,7 +198,9 @@ class SignAnalysis:
             case Node(ops.Size(length=length)):
                 # a dimension such as `past - window` may be negative
                 bounds = self.lengths.lower_bounds
-                return is_never_negative(length.substitute(self.lengths.length_equations), bounds)
+                return is_provably_nonnegative(
+                    length.substitute(self.lengths.length_equations), bounds
+                )
             case Node(ops.Cast(), (Value() as x,)):
                 # casts from floats are not analyzed, because truncation changes signs: -0.5 becomes
                 # 0

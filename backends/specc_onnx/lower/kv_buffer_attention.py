@@ -22,8 +22,8 @@ from specc.ir.types import Type
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.fused_and_decomposed_attention import emit_combined_mask, emit_split_heads
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.registry import count_users
-from specc_onnx.lower.reshape_reduce_and_matmul import emit_arange, emit_full, is_always_true
+from specc_onnx.lower.registry import count_value_users
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_arange, emit_full, is_constant_true
 from specc_onnx.lower.subgraphs import emit_if
 
 BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
@@ -115,7 +115,7 @@ def emit_kv_buffer_attention(
         sequence_lengths=_emit_sequence_lengths(g, b, total_length),
         result=Type(q.dtype, (b, new_count, h * d)),
     )
-    has_mask = mask is not None and not is_always_true(mask)
+    has_mask = mask is not None and not is_constant_true(mask)
     if g.target.has_unmasked_attention_kernel and mask is not None and has_mask and bias is None:
         is_causal = _emit_is_causal_mask(g, mask, (query_count, total_length))
         result, *written_buffers = _emit_unbiased_if_causal(g, call, is_causal, mask)
@@ -230,7 +230,7 @@ def _emit_attention_bias(
     """Combine mask and bias into one bias `[…, *lengths]`. Return None if a causal kernel needs no
     bias.
     """
-    if bias is None and mask is not None and not is_always_true(mask):
+    if bias is None and mask is not None and not is_constant_true(mask):
         bias = g.emit_constant(0.0, dtype).with_shape((1, 1, 1, 1))
     return emit_combined_mask(mask, bias, lengths)
 
@@ -256,7 +256,7 @@ def find_in_place_kv_caches(
     if not target.in_place_cache_dtypes or opset < MIN_KV_BUFFER_OPSET:
         return ()
     states_by_input = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
-    use_counts = count_users(graph)
+    use_counts = count_value_users(graph)
     caches = []
     for node, results in graph.nodes:
         # the kernel does not return attention weights

@@ -15,18 +15,18 @@ from specc.ir.graph import GraphBuilder, Value, collect_required_nodes
 from specc.ir.ops.loop import LoopOperands, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, build_chunkwise_recurrence
-from specc_onnx.lower.dynamic_shapes import assume_nonempty
+from specc_onnx.lower.dynamic_shapes import assume_nonzero_dims
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
+from specc_onnx.lower.registry import lower, lower_expanded_op, lower_nodes
 from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_axis_length,
     emit_count_nonzero,
     emit_full,
-    emit_min_length_padding,
+    emit_padding_to_min_length,
     emit_reshape,
 )
-from specc_onnx.lower.subgraphs import emit_body_results, emit_if, make_body_graph
+from specc_onnx.lower.subgraphs import emit_if, emit_subgraph_outputs, make_subgraph_proto
 
 
 @lower
@@ -38,12 +38,12 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
         return emit_scan(op, g, *args)
     if length.number is not None:
         return _emit_chunks(op, g, args, recurrence)
-    g.facts.add_length_threshold(length, MAX_LOOP_LENGTH)
+    g.facts.add_branch_length_threshold(length, MAX_LOOP_LENGTH)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_length(length) > MAX_LOOP_LENGTH
 
     def compute_chunks() -> tuple[OnnxValue, ...]:
-        with assume_nonempty(g, length):
+        with assume_nonzero_dims(g, length):
             return _emit_chunks(op, g, args, recurrence)
 
     branches = {"chunks": compute_chunks, "positions": lambda: emit_scan(op, g, *args)}
@@ -56,7 +56,7 @@ def _emit_chunks(
     def add_chunks(b: GraphBuilder, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return build_chunkwise_recurrence(b, op, [x for x in inputs if x], recurrence)
 
-    return lower_expansion(g, args, add_chunks)
+    return lower_expanded_op(g, args, add_chunks)
 
 
 def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
@@ -101,7 +101,7 @@ def _emit_scanned_operands(
     # The time axis of the padding mask `keep` `[b, t]` is always 1.
     if operands.keep is not None:
         tensors, axes = [operands.keep, *tensors], [1, *axes]
-    inputs = [emit_min_length_padding(t, axis) for t, axis in zip(tensors, axes, strict=True)]
+    inputs = [emit_padding_to_min_length(t, axis) for t, axis in zip(tensors, axes, strict=True)]
     for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
         if any(not g.lengths.is_positive(d) for d in x.shape[axis + 1 :]):
             # ONNX Runtime 1.31 crashes with `scan_input_axes` if a later axis is empty, e.g. an
@@ -148,15 +148,15 @@ def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -
     )
     with g.open_body() as body:
         keep = operands.keep and g.new_tensor("keep", remove_axis(operands.keep.type, 1))
-        inputs = [add_body_input(g, name, value) for name, value in carried_inputs]
+        inputs = [add_subgraph_input(g, name, value) for name, value in carried_inputs]
         inputs += [keep] if keep else []
-        inputs += [add_body_input(g, name, value) for name, value in scanned_inputs]
+        inputs += [add_subgraph_input(g, name, value) for name, value in scanned_inputs]
         results = lower_scan_body(op, g, operands.captured, keep)
     types = [v.type for v in op.body.outputs.values()]
-    return make_body_graph(g.make_scoped_name("body"), body, results, types, inputs)
+    return make_subgraph_proto(g.make_scoped_name("body"), body, results, types, inputs)
 
 
-def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
+def add_subgraph_input(g: Emitter, name: str, value: Value) -> Tensor:
     """Bind `value` to a new subgraph input and return it. Its unique name begins with `name`."""
     g.values.tensors[value] = g.new_tensor(name, value.type, value)
     return g.values.tensors[value]
@@ -184,7 +184,7 @@ def lower_scan_body(
             _emit_at_valid_positions(position_mask, result.with_type(v.type), old_value)
             for v, result, old_value in zip(values, results, old_values, strict=True)
         ]
-    return emit_body_results(g, results)
+    return emit_subgraph_outputs(g, results)
 
 
 def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[OnnxValue]:
@@ -251,11 +251,11 @@ def _build_loop_body(
     body_inputs = list(op.body.inputs.items())
     initial_carries = body_inputs[op.scanned_count : op.scanned_count + op.carry_count]
     with g.open_body() as body:
-        iteration, condition = g.new_loop_inputs()
+        iteration, condition = g.make_loop_inputs()
         inputs = [
             iteration,
             condition,
-            *(add_body_input(g, name, v) for name, v in initial_carries),
+            *(add_subgraph_input(g, name, v) for name, v in initial_carries),
         ]
         position: OnnxValue = iteration
         if op.reverse:
@@ -276,7 +276,7 @@ def _build_loop_body(
             else g.emit_identity(condition, "next_condition")
         )
     types = [Type("bool", ()), *(v.type for v in op.body.outputs.values())]
-    return make_body_graph(
+    return make_subgraph_proto(
         g.make_scoped_name("body"), body, [next_condition, *results], types, inputs
     )
 

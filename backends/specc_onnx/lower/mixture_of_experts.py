@@ -31,7 +31,12 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_reduce,
     emit_reshape,
 )
-from specc_onnx.lower.subgraphs import EXPERT_LOOP_NAME, emit_body_results, emit_if, make_body_graph
+from specc_onnx.lower.subgraphs import (
+    EXPERT_LOOP_NAME,
+    emit_if,
+    emit_subgraph_outputs,
+    make_subgraph_proto,
+)
 
 MAX_INLINE_ELEMENTS = 1 << 26
 """Maximum total number of elements of unrolled expert weights (256 MiB in f32). Unrolled weights
@@ -133,14 +138,14 @@ class _ExpertEmitter:
         """Return the loop body, whose inputs are iteration, condition and partial sums."""
         g = self.g
         with g.open_body() as body:
-            iteration, condition = g.new_loop_inputs()
+            iteration, condition = g.make_loop_inputs()
             sums = g.new_tensor("sums", self.result_type)
             expert = used_experts.gather(iteration, 0)
             expert_weights = [self._slice_expert_weights(t, expert) for t in self.operands.stacked]
             new_sums = self._add_expert_output(sums, expert, expert_weights)
-            results = emit_body_results(g, [condition, *new_sums])
+            results = emit_subgraph_outputs(g, [condition, *new_sums])
         name, types = g.make_scoped_name(EXPERT_LOOP_NAME), [condition.type, self.result_type]
-        return make_body_graph(name, body, results, types, [iteration, condition, sums])
+        return make_subgraph_proto(name, body, results, types, [iteration, condition, sums])
 
     def emit_unrolled_experts(self, initial_sums: OnnxValue) -> OnnxValue:
         """Emit an `If` for each expert, which adds the expert's outputs to `initial_sums`."""

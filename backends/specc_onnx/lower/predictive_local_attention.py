@@ -139,7 +139,7 @@ def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: Operand) -> 
     return emit_reduce(kind, elements.emit_node("Concat", placeholder, axis=0), 0)
 
 
-def emit_window_weights(
+def emit_window_attention_weights(
     g: Emitter, center: tuple[Value, Value], operands: tuple[Tensor, Tensor]
 ) -> OnnxValue:
     """Emit attention weights `[…, 1, k]`, the masked softmax of `operands` (scores and mask). Keys
@@ -202,9 +202,9 @@ def _emit_key_weights(
     return emit_masked_softmax(scores, mask)
 
 
-def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> OnnxValue | None:
+def emit_window_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> OnnxValue | None:
     """Emit the weighted sum of `values` over the keys of the window. Return None if `weights` were
-    not computed by `emit_window_weights`.
+    not computed by `emit_window_attention_weights`.
     """
     window = _find_window_keys(g, weights.value)
     if window is None:

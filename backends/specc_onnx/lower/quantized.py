@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from specc.ir import ops
 from specc.ir.dim import Dim, multiply_dims
-from specc.ir.ops.quantized import count_groups
+from specc.ir.ops.quantized import count_groups_per_row
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.indexing import emit_checked_indices
@@ -170,7 +170,7 @@ def _emit_int8_codes(x: OnnxValue) -> OnnxValue:
 def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
     """Quantize and dequantize each group of each token with its own scale (fake quantization)."""
     *leading_shape, width = x.shape
-    group_count = count_groups(width.number or 0, group_size)
+    group_count = count_groups_per_row(width.number or 0, group_size)
     padded_width = group_count * group_size
     padding = padded_width - (width.number or 0)
     padded: OnnxValue = x

@@ -12,10 +12,10 @@ from functools import cached_property
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
-from specc.ir.recurrent_as_loop import RecurrentOp, expand_to_scan
+from specc.ir.recurrent_as_loop import RecurrentOp, expand_recurrent_to_scan
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.registry import lower, lower_expansion
+from specc_onnx.lower.registry import lower, lower_expanded_op
 from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_arange,
     emit_count_nonzero,
@@ -310,7 +310,9 @@ def _emit_layer(
     assert not isinstance(op, ops.QuantizedLstm), (
         "quantization plans check that the target has `QuantizedLstm`"
     )
-    return lower_expansion(layer.g, layer.tensors, lambda b, x: expand_to_scan(b, op, x, scope))
+    return lower_expanded_op(
+        layer.g, layer.tensors, lambda b, x: expand_recurrent_to_scan(b, op, x, scope)
+    )
 
 
 def _emit_fused_layer(

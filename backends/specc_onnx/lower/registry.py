@@ -28,7 +28,7 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
     """Lower the nodes of `graph`, or only `selected_nodes`. Add results to `g.values.tensors`."""
     outer_site = g.site
-    use_counts = count_users(graph)
+    use_counts = count_value_users(graph)
     # If values are recomputed in blocks, their use counts in the whole graph are kept.
     g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
     g.facts.split_ends.update(_find_tilings(graph))
@@ -61,7 +61,7 @@ def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
             g.innermost_body.types[value.name] = result.type
 
 
-def lower_expansion(
+def lower_expanded_op(
     g: Emitter,
     args: Sequence[Tensor | None],
     add_nodes: Callable[[GraphBuilder, Sequence[Value | None]], Sequence[Value]],
@@ -75,7 +75,7 @@ def lower_expansion(
     return tuple(g.list_tensors(results))
 
 
-def count_users(graph: Graph) -> Counter[Value]:
+def count_value_users(graph: Graph) -> Counter[Value]:
     """Count the users of each value. A graph output counts as a user."""
     counts = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
     counts.update(graph.outputs.values())

@@ -109,7 +109,7 @@ def emit_arange(g: Emitter, length: Dim) -> OnnxValue:
     return g.emit_node("Range", 0, g.emit_length(length), 1)
 
 
-def emit_min_length_padding(x: Tensor, axis: int, min_length: int = 1) -> OnnxValue:
+def emit_padding_to_min_length(x: Tensor, axis: int, min_length: int = 1) -> OnnxValue:
     """Pad `x` with zeros at the end of `axis` to at least `min_length` positions."""
     g, length = x.g, x.shape[axis]
     if g.lengths.get_lower_bound(length) >= min_length:
@@ -122,7 +122,7 @@ def emit_min_length_padding(x: Tensor, axis: int, min_length: int = 1) -> OnnxVa
     return x.emit_node("Concat", padding, axis=axis)
 
 
-def is_always_true(x: Tensor) -> bool:
+def is_constant_true(x: Tensor) -> bool:
     """Return True if a boolean tensor is the constant true, possibly broadcast or reshaped."""
     value = x.value
     while value is not None and value.node is not None:

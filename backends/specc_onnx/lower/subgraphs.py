@@ -16,7 +16,7 @@ EXPERT_LOOP_NAME = "experts"
 """The last component of the scoped name of the loop body that runs experts."""
 
 
-def iterate_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+def iterate_node_subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """Yield the subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -29,13 +29,13 @@ def iterate_nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     pending = [graph]
     while pending:
         yield (subgraph := pending.pop())
-        pending += [body for node in subgraph.node for body in iterate_subgraphs(node)]
+        pending += [body for node in subgraph.node for body in iterate_node_subgraphs(node)]
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
     """Yield the name of every value that a node, or a node in its subgraphs, reads."""
     yield from node.input
-    for body in iterate_subgraphs(node):
+    for body in iterate_node_subgraphs(node):
         for body_node in body.node:
             yield from iterate_node_inputs(body_node)
         for result in body.output:
@@ -59,7 +59,7 @@ def find_live_nodes(nodes: list[NodeProto], required_names: Iterable[str]) -> li
     return live_nodes[::-1]
 
 
-def make_body_graph(
+def make_subgraph_proto(
     name: str,
     body: "GraphBody",
     results: "Sequence[OnnxValue]",
@@ -78,7 +78,7 @@ def make_body_graph(
     )
 
 
-def emit_body_results(g: "Emitter", results: "Sequence[OnnxValue]") -> "list[OnnxValue]":
+def emit_subgraph_outputs(g: "Emitter", results: "Sequence[OnnxValue]") -> "list[OnnxValue]":
     """Return `results` as distinct values that are defined in the innermost body, as ONNX requires.
     Unchanged loop-carried values and outer values are copied.
     """
@@ -104,8 +104,8 @@ def make_branch(
     returns, of the types `types`. An isolated branch does not reuse nodes outside the branch.
     """
     with g.open_body(is_isolated=is_isolated) as body:
-        results = emit_body_results(g, emit_results())
-    return make_body_graph(name, body, results, types)
+        results = emit_subgraph_outputs(g, emit_results())
+    return make_subgraph_proto(name, body, results, types)
 
 
 def emit_if(

@@ -22,8 +22,8 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_count_nonzero,
     emit_full,
     emit_matmul,
-    emit_min_length_padding,
     emit_nonnegative_size,
+    emit_padding_to_min_length,
     emit_reduce,
     emit_reshape,
 )
@@ -168,7 +168,7 @@ class EinsumTerm:
         transposed = self.emit_transposed((*batch_axes, *row_axes, *column_axes))
         return emit_reshape(transposed, shape)
 
-    def emit_unshared_axes_sum(self, used_axes: set[str]) -> "EinsumTerm":
+    def emit_unused_axes_sum(self, used_axes: set[str]) -> "EinsumTerm":
         """Emit the sum of the tensor over the axes that are not in `used_axes`."""
         term = self
         # Axes are summed from last to first, so that the indices of earlier axes stay valid.
@@ -195,14 +195,14 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> OnnxValue:
         # An axis is summed as soon as no later operand and no result has it.
         later_axes = {*result_axes, *(name for t in terms[n + 1 :] for name in t.axes)}
         product = _emit_term_product(product, term, later_axes)
-    return product.emit_unshared_axes_sum(set(result_axes)).emit_transposed(result_axes)
+    return product.emit_unused_axes_sum(set(result_axes)).emit_transposed(result_axes)
 
 
 def _emit_term_product(a: EinsumTerm, b: EinsumTerm, later_axes: set[str]) -> EinsumTerm:
     """Emit the product of two terms, summed over shared axes that are not in `later_axes`."""
     a, b = (
-        a.emit_unshared_axes_sum(later_axes | {*b.axes}),
-        b.emit_unshared_axes_sum(later_axes | {*a.axes}),
+        a.emit_unused_axes_sum(later_axes | {*b.axes}),
+        b.emit_unused_axes_sum(later_axes | {*a.axes}),
     )
     # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` is the row axis and `k` is
     # the column axis.
@@ -258,7 +258,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
     # ONNX's `pads` operand contains the start padding of all axes, then the end padding.
     ends = [Dim.from_value(0)] * (2 * x.rank)
     ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
-    first_length, *other_lengths = op.list_nonnegative_lengths(length)
+    first_length, *other_lengths = op.list_nonnegative_constraints(length)
     start_width = emit_nonnegative_size(g, op.padding_before, first_length, *other_lengths)
     widths = [g.emit_shape([end]) for end in ends]
     widths[op.axis] = start_width
@@ -281,7 +281,7 @@ def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
         return emit_reduce("ReduceSum", x, axis)
     # The sum is the last element of `CumSum`, which is exact for integers. The axis may be empty,
     # so a zero is appended to it.
-    sums = emit_min_length_padding(x, axis).emit_node("CumSum", axis)
+    sums = emit_padding_to_min_length(x, axis).emit_node("CumSum", axis)
     return sums.gather(-1, axis)
 
 

@@ -20,7 +20,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from specc.backend import Subgraphs
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, PROBABILITIES_OUTPUT_MODE
-from specc_onnx.lower.subgraphs import iterate_subgraphs
+from specc_onnx.lower.subgraphs import iterate_node_subgraphs
 
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
 """Name of the output with execution counts."""
@@ -68,7 +68,7 @@ def _iterate_graph_scopes(
     producers |= {name: node for node in graph.node for name in node.output}
     yield graph, producers
     for node in graph.node:
-        for body in iterate_subgraphs(node):
+        for body in iterate_node_subgraphs(node):
             yield from _iterate_graph_scopes(body, producers)
 
 
@@ -88,7 +88,7 @@ def _iterate_source_constants(name: str, producers: _Producers, depth: int) -> I
         yield from map(int, numpy_helper.to_array(source).reshape(-1)[:16])
 
 
-def add_execution_counts(model: ModelProto) -> tuple[str, ...]:
+def add_execution_count_output(model: ModelProto) -> tuple[str, ...]:
     """Add the output `EXECUTION_COUNTS_OUTPUT` i64[n] with the execution count of each subgraph, if
     there are subgraphs. Return the names of the subgraphs in the order of their counts.
     """
@@ -127,7 +127,7 @@ class _ExecutionCounter:
         """Add nodes that sum `terms` and the counts of all subgraphs. Return the sum's name."""
         nodes = list[NodeProto]()
         for node in graph.node:
-            if any(True for _ in iterate_subgraphs(node)):
+            if any(True for _ in iterate_node_subgraphs(node)):
                 terms = [*terms, self._add_node_counts(node, nodes)]
             nodes.append(node)
         if not terms:
@@ -145,11 +145,11 @@ class _ExecutionCounter:
         """
         result = self._make_name()
         if node.op_type == "If":
-            for body in iterate_subgraphs(node):
+            for body in iterate_node_subgraphs(node):
                 body.output.append(self.make_counts_value_info(self._add_body_counts(body, [])))
             node.output.append(result)
             return result
-        (body,) = iterate_subgraphs(node)
+        (body,) = iterate_node_subgraphs(node)
         # the inputs of a `Loop` are the trip count, the condition, then the loop-carried values
         counter_count, scan_input_count = 2, 0
         if node.op_type == "Scan":

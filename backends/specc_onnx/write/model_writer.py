@@ -30,7 +30,11 @@ from specc_onnx.lower import onnx_targets
 from specc_onnx.model_reader import BLANK_HASH, HASH_KEY, insert_model_hash
 from specc_onnx.write.onnx_graph import BuiltModel, build_model, set_doc_strings
 from specc_onnx.write.onnx_verifier import verify_built_model
-from specc_onnx.write.weight_placement import WeightPlacement, plan_weight_placement, store_weights
+from specc_onnx.write.weight_placement import (
+    WeightPlacement,
+    plan_weight_placement,
+    set_initializer_data,
+)
 
 
 def write_model(
@@ -170,7 +174,7 @@ def write_verified_models(
         placement = replace(placement, weight_files={**placement.weight_files, **new_file})
     # Weights are written first, because the model contains their file name and offsets.
     for built_model, (name, metadata) in zip(prepared.models, entries, strict=True):
-        store_weights(built_model, placement, values, data)
+        set_initializer_data(built_model, placement, values, data)
         if metadata:
             metadata_texts = dict(metadata(_describe_built_model(built_model, placement)))
             set_doc_strings(

@@ -48,7 +48,7 @@ from specc_onnx.lower.subgraphs import (
     find_live_nodes,
     iterate_nested_graphs,
     iterate_node_inputs,
-    iterate_subgraphs,
+    iterate_node_subgraphs,
     list_value_infos,
     make_value_info,
 )
@@ -96,22 +96,22 @@ def assign_final_names(
                     else make_unique_name(f"{final_name}:{len(names)}", used_names)
                 )
         names[f"node {node.name}"] = final_name
-        for body in iterate_subgraphs(node):
+        for body in iterate_node_subgraphs(node):
             for name in (value.name for value in body.input):
                 names[name] = make_unique_name(preferred_names.get(name, name), used_names)
             assign_final_names(body.node, names, preferred_names, used_names)
 
 
-def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
+def rename_nodes_and_values(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
     """Rename nodes and values, including those inside subgraphs."""
     for node in nodes:
         node.name = names.get(f"node {node.name}", node.name)
         _rename_list(node.input, names)
         _rename_list(node.output, names)
-        for body in iterate_subgraphs(node):
+        for body in iterate_node_subgraphs(node):
             for value in (*body.input, *body.output, *body.value_info):
                 value.name = names.get(value.name, value.name)
-            apply_value_names(body.node, names)
+            rename_nodes_and_values(body.node, names)
 
 
 def _rename_list(field: Any, names: Mapping[str, str]) -> None:
@@ -178,7 +178,7 @@ def build_model(
         g.values.tensors[value] = Tensor(g, name, value.type, value)
         g.facts.padding_sides[value] = graph.input_facts[name].padding_side
     g.values.kv_buffers.update(graph.inputs[name] for name in buffers)
-    weights = add_parameters(g, graph.parameters, storage_dtypes or {}, ties or {})
+    weights = add_initializers(g, graph.parameters, storage_dtypes or {}, ties or {})
     lower_nodes(g, graph)
     return finish_model(g, graph, types, _map_model_outputs(g, graph, caches), weights)
 
@@ -217,7 +217,7 @@ def finish_model(
 ) -> BuiltModel:
     """Remove unused nodes, assign final names and build the model of a lowered graph. `inputs` are
     the input types and `outputs` the returned tensors, by name. `weights` are the initializers from
-    `add_parameters`.
+    `add_initializers`.
     """
     output_names = _name_outputs(g, inputs, outputs)
     used_names = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
@@ -281,7 +281,7 @@ def _list_attention_weight_locations(
     )
 
 
-def add_parameters(
+def add_initializers(
     g: Emitter,
     parameters: Mapping[str, Value],
     storage_dtypes: Mapping[str, str],
@@ -338,6 +338,6 @@ def _rename_values(g: Emitter, outputs: Mapping[str, str], used_names: set[str])
     main.nodes = find_live_nodes(main.nodes, outputs)
     names = dict(outputs)
     assign_final_names(main.nodes, names, g.name_table.preferred, used_names)
-    apply_value_names(main.nodes, names)
+    rename_nodes_and_values(main.nodes, names)
     main.types = {names[name]: type for name, type in main.types.items() if name in names}
     return names

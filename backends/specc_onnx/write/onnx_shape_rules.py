@@ -60,7 +60,7 @@ class OperatorSignature:
     required_attributes: Mapping[str, int] = field(default_factory=dict)
     uses_operand_types: bool = True
 
-    def bind_lengths(
+    def infer_axis_lengths(
         self, inferred_types: InferredTypes, node: NodeProto
     ) -> dict[str, tuple[int, ...]]:
         """Map each axis name of the signature to axis sizes (several for `*r`), which are computed
@@ -93,7 +93,7 @@ class OperatorSignature:
 
     def infer_types(self, inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
         """Return the result types of a node. Dimensions that cannot be computed are unknown."""
-        axis_lengths = self.bind_lengths(inferred_types, node)
+        axis_lengths = self.infer_axis_lengths(inferred_types, node)
         types = []
         results = Signature.parse(self.signature).results[: len(node.output)]
         for result_type, term in zip(self.result_types, results, strict=False):
@@ -260,7 +260,9 @@ CONTRIB_SHAPE_RULES: Mapping[tuple[str, str], ShapeRule] = {
 SHAPE_CHECKS: Mapping[str, ShapeCheck] = {
     "Reshape": _check_reshape_count,
     **{
-        kind: lambda inferred, node, _: RECURRENT_SHAPES[node.op_type].bind_lengths(inferred, node)
+        kind: lambda inferred, node, _: RECURRENT_SHAPES[node.op_type].infer_axis_lengths(
+            inferred, node
+        )
         for kind in RECURRENT_SHAPES
     },
 }

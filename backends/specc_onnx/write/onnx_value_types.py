@@ -56,7 +56,7 @@ class InferredTypes:
         """
         declared_type = self.declared_types.get(name)
         if declared_type is not None:
-            if reason := find_type_conflict(declared_type, type):
+            if reason := describe_type_conflict(declared_type, type):
                 raise InvalidModelError(f"`{name}`: {reason}")
             type = merge_types(declared_type, type)
         self.types[name], self._shapes[name] = type, read_shape(type)
@@ -119,7 +119,7 @@ class InferredTypes:
         return [d for d in shape if d is not None]
 
 
-def choose_distinct_lengths(
+def choose_distinct_dim_sizes(
     dims: Iterable[Dim],
     graph: Graph,
     lower_limits: Mapping[str, int] | None = None,
@@ -264,7 +264,7 @@ size, it has a name with a dot, such as `state.2`.
 """
 
 
-def find_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> str:
+def describe_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> str:
     """Describe the conflict between a declared and an inferred type, or return ""."""
     declared_element, inferred_element = (
         declared_type.tensor_type.elem_type,
@@ -294,7 +294,7 @@ def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
     )
 
 
-def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
+def join_branch_types(a: TypeProto, b: TypeProto) -> TypeProto:
     """Return the type of an `If` result, given its types in both branches. Axis sizes that differ
     are unknown. Raise OperandMismatchError if the element types differ.
     """

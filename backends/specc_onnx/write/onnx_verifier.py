@@ -31,7 +31,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 from specc.analysis.length_limits import find_max_lengths
 from specc.ir.types import ShapeError
 from specc_onnx.lower.subgraphs import make_value_info
-from specc_onnx.ort_session import open_ort_model_bytes
+from specc_onnx.ort_session import open_serialized_ort_model
 from specc_onnx.write.onnx_graph import BuiltModel
 from specc_onnx.write.onnx_shape_rules import (
     CONTRIB_SHAPE_RULES,
@@ -45,11 +45,11 @@ from specc_onnx.write.onnx_value_types import (
     InferredTypes,
     InvalidModelError,
     OperandMismatchError,
-    choose_distinct_lengths,
-    find_type_conflict,
+    choose_distinct_dim_sizes,
+    describe_type_conflict,
     format_value_type,
     has_unknown_length,
-    join_types,
+    join_branch_types,
     make_tensor_type,
     read_shape,
     resolve_symbolic_dims,
@@ -158,7 +158,7 @@ def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]
     then_types, else_types = branch_types
     if is_then_branch is not None:
         return then_types if is_then_branch else else_types
-    return [join_types(a, b) for a, b in zip(then_types, else_types, strict=True)]
+    return [join_branch_types(a, b) for a, b in zip(then_types, else_types, strict=True)]
 
 
 def _infer_scan(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
@@ -217,7 +217,9 @@ def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     _check_carries(
         [resolve_symbolic_dims(v.type, next_lengths) for v in body.input[2:]], final_types
     )
-    carry_types = [join_types(a, b) for a, b in zip(initial_types, final_types, strict=False)]
+    carry_types = [
+        join_branch_types(a, b) for a, b in zip(initial_types, final_types, strict=False)
+    ]
     iterations = _count_iterations(inferred_types, node, body)
     return [*carry_types, *(_stack_type(t, iterations) for t in final_types[len(initial_types) :])]
 
@@ -258,7 +260,7 @@ def _read_symbol_lengths(
 
 def _check_carries(initial_types: Sequence[TypeProto], final_types: Sequence[TypeProto]) -> None:
     for n, (a, b) in enumerate(zip(initial_types, final_types, strict=False)):
-        if reason := find_type_conflict(a, b):
+        if reason := describe_type_conflict(a, b):
             raise OperandMismatchError(f"carry {n} changes: {reason}")
 
 
@@ -282,12 +284,12 @@ def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
     Raise E0923 if ONNX Runtime cannot load the model, and InvalidModelError if another check fails.
     """
     model = convert_weights_to_inputs(built_model)
-    verify_without_runtime(built_model, model)
+    verify_model_statically(built_model, model)
     if load and built_model.target.provider == "cpu":
-        open_ort_model_bytes(model.SerializeToString())
+        open_serialized_ort_model(model.SerializeToString())
 
 
-def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
+def verify_model_statically(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
     """Run ONNX's checker and `check_value_types` on `model`, a result of
     `convert_weights_to_inputs`. Return the inferred types of its values.
     """
@@ -353,7 +355,9 @@ def _choose_lengths(built_model: BuiltModel, lower_limits: Mapping[str, int]) ->
     dims = [d for t in types for d in t.shape]
     # Trial sizes must not exceed the size of position embeddings.
     max_lengths = find_max_lengths(graph)
-    return choose_distinct_lengths(dims, graph, lower_limits, max_lengths if lower_limits else None)
+    return choose_distinct_dim_sizes(
+        dims, graph, lower_limits, max_lengths if lower_limits else None
+    )
 
 
 def _infer_at_lengths(

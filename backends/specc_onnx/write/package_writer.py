@@ -15,18 +15,18 @@ from specc.artifact.package_index_and_format_versions import (
     INDEX_FILE,
     PackageIndex,
     find_deletable_files,
-    is_plain_file_name,
-    read_previous_index,
+    is_portable_file_name,
+    read_previous_package_index,
 )
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WeightStorage, WrittenModel
 from specc.io.atomic_write import FileDigest, OutputDirectory
 from specc.io.file_type_detection import filter_unreferenced_files, is_package_index, is_specc_model
 from specc.io.output_paths import (
     normalize_output_path,
-    raise_not_a_file,
-    raise_would_overwrite,
+    raise_file_type_error,
+    raise_overwrite_error,
     reject_input_overwrite,
-    reject_unportable_name,
+    reject_unportable_file_name,
 )
 from specc.io.safe_read import compute_file_sha256, get_regular_file_size
 from specc.ir.target import Target
@@ -58,9 +58,9 @@ def write_package(
     `input_paths` would be overwritten, or an error of `write_model`.
     """
     directory = normalize_output_path(directory)
-    reject_unportable_name(directory)
+    reject_unportable_file_name(directory)
     _check_names(graphs, extra_files)
-    previous_index = read_previous_index(directory)
+    previous_index = read_previous_package_index(directory)
     unchanged_extras = _check_output_files(
         directory, previous_index, graphs, extra_files, input_paths=input_paths, force=force
     )
@@ -142,7 +142,7 @@ def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[Extra
     """
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
     assert graphs, "a package has a graph"
-    assert all(map(is_plain_file_name, names)), f"{names} are not all plain names"
+    assert all(map(is_portable_file_name, names)), f"{names} are not all plain names"
     assert len({n.lower() for n in names}) == len(names), f"two of {names} are the same"
     assert len({e.role or e.name for e in extra_files}) == len(extra_files), (
         "two extras with one role"
@@ -187,7 +187,7 @@ def _check_is_file(path: Path) -> None:
         description = next(
             (description for is_kind, description in kinds if is_kind(mode)), "a device or a pipe"
         )
-        raise_not_a_file(path, description)
+        raise_file_type_error(path, description)
 
 
 def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
@@ -207,7 +207,7 @@ def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
             if path.suffix == ".onnx"
             else "a file that no package of specc wrote"
         )
-        raise_would_overwrite(
+        raise_overwrite_error(
             path,
             f"the file is {description}",
             "write to another directory with -o, or overwrite it with --force",

@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import QuantizedMatMul
-from specc_onnx.lower.subgraphs import EXPERT_LOOP_NAME, iterate_nested_graphs, iterate_subgraphs
+from specc_onnx.lower.subgraphs import (
+    EXPERT_LOOP_NAME,
+    iterate_nested_graphs,
+    iterate_node_subgraphs,
+)
 
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` at which activations are not quantized."""
@@ -210,7 +214,7 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
     probes: dict[str, str] = {}
     for node in list(graph.node):
         if node.op_type in ("Scan", "Loop"):
-            (body,) = iterate_subgraphs(node)
+            (body,) = iterate_node_subgraphs(node)
             if body.name.rpartition("/")[2] != EXPERT_LOOP_NAME:
                 probes |= _collect_loop_outputs(node, probe_types)
     for name in (n for n in probe_types if n in graph_values):
@@ -232,7 +236,7 @@ def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> di
     """Add a scan output to the loop `node` for each value of `probe_types` in its body. Return the
     names of the scan outputs by value name.
     """
-    (body,) = iterate_subgraphs(node)
+    (body,) = iterate_node_subgraphs(node)
     previous_count = len(body.output)
     body_outputs = _add_graph_outputs(body, probe_types)
     value_names = {loop_output: name for name, loop_output in body_outputs.items()}

@@ -21,10 +21,10 @@ from specc.ir.types import Type
 from specc.weights.external_data import (
     ExternalDataPlan,
     ExternalTensor,
-    can_store_inline,
+    can_store_tensors_inline,
     count_tensor_bytes,
     find_linked_path,
-    plan_external_data,
+    make_external_data_layout,
 )
 from specc.weights.parameter_sources import ParameterSource
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
@@ -69,7 +69,7 @@ def plan_weight_placement(
     """Plan where the weights of all graphs are stored under `directory`. `matrix_dtype` is the
     storage dtype of f32 matrices. Raise E0823 if inline weights are too large.
     """
-    types = collect_parameters(graphs)
+    types = collect_parameter_types(graphs)
     # Tied weights are stored once.
     ties = {
         name: stored_name
@@ -90,7 +90,7 @@ def plan_weight_placement(
         link_directory = directory if allows_links and can_link else None
         pieces.append(_make_piece(name, dtype, values, link_directory, opset, reasons))
     is_inline = _is_inline(pieces, storage, len(graphs) == 1)
-    plan = plan_external_data(
+    plan = make_external_data_layout(
         pieces, directory, link=allows_links and not is_inline, alignment=alignment
     )
     plan = replace(plan, copy_reasons={**reasons, **plan.copy_reasons})
@@ -104,7 +104,7 @@ def _is_inline(pieces: Sequence[ExternalTensor], storage: WeightStorage, is_sing
     total_bytes = sum(p.nbytes for p in pieces)
     is_small = total_bytes < MAX_INLINE_BYTES and is_single
     is_inline = storage == "inline" or (storage == "auto" and is_small)
-    if is_inline and not can_store_inline(pieces):
+    if is_inline and not can_store_tensors_inline(pieces):
         raise_error(
             "E0823",
             f"{total_bytes / 2**30:.1f} GiB of weights exceed the 2 GiB limit of one ONNX file",
@@ -123,7 +123,7 @@ def _choose_dtype(values: ParameterSource, name: str, dtype: str, matrix_dtype: 
     )
 
 
-def collect_parameters(graphs: Sequence[Graph]) -> dict[str, Type]:
+def collect_parameter_types(graphs: Sequence[Graph]) -> dict[str, Type]:
     """Return the types of the parameters of all graphs, in order of first use."""
     types: dict[str, Type] = {}
     for graph in graphs:
@@ -178,7 +178,7 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[ExternalTensor]) -> N
         )
 
 
-def store_weights(
+def set_initializer_data(
     built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource, data: str | None
 ) -> None:
     """Add the weights to a model's initializers. For inline weights, add their values. For all

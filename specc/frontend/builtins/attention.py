@@ -12,14 +12,14 @@ from specc.frontend.builtins.attention_normalizers import (
     evaluate_mask_option,
     get_definition_weight_scope,
     normalize_scores,
-    squeeze_heads_axis_for_scores,
+    squeeze_mask_heads_axis,
 )
 from specc.frontend.builtins.registry import ONE, CallSite, broadcast_batch_axis, register_builtin
 from specc.frontend.builtins.tensor import make_filled_tensor
 from specc.frontend.mask_and_bias_definitions import (
     IndexVariables,
     MaskValue,
-    expand_bias,
+    expand_attention_bias,
     expand_definition,
     expand_mask,
     expand_to_mask_rank,
@@ -36,11 +36,11 @@ from specc.frontend.runtime_scalars import (
 )
 from specc.frontend.spec_values import (
     BuiltinFunction,
-    ChoiceValue,
-    CombinedMask,
     DefinitionFunction,
+    MaskExpression,
     Results,
     RuntimeNumber,
+    StringChoice,
     Tensor,
     describe_value,
     get_first_result,
@@ -88,7 +88,7 @@ def attend(
     bias = evaluate_bias_option(site, add, index_variables, len(q.shape))
     mask_operand = _make_mask_operand(site, expanded_mask)
     qkv[0], score_scale = _fold_scale(site, qkv[0], scale)
-    with raise_width_mismatch_error(site, "attend", q, k):
+    with convert_width_mismatch_error(site, "attend", q, k):
         op = ops.Attend(cast_to_float_attribute(score_scale), cap)
         out, weights = site.add_node(op, *qkv, mask_operand, bias, sinks)
     return Results(
@@ -182,7 +182,7 @@ def attend_by(
 
 
 def _is_normalizer(normalize: Normalizer, normalizer_name: str) -> bool:
-    return isinstance(normalize, ChoiceValue) and normalize.value == normalizer_name
+    return isinstance(normalize, StringChoice) and normalize.value == normalizer_name
 
 
 def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
@@ -226,7 +226,7 @@ def _compute_attention_weights(
         scores = compute_attention_scores(site, score, query, k, index_variables)
     expanded_bias = evaluate_bias_option(site, bias, index_variables, len(q.shape))
     if expanded_bias is not None:
-        expanded_bias = squeeze_heads_axis_for_scores(site, expanded_bias, len(scores.shape))
+        expanded_bias = squeeze_mask_heads_axis(site, expanded_bias, len(scores.shape))
         scores = site.add_arithmetic("add", scores, expanded_bias)
     if noise is not None:
         scores = site.add_arithmetic(
@@ -261,12 +261,12 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
             return compute_attention_scores(site, of, q, k, index_variables)
         case DefinitionFunction() if of.kind == "score":
             return compute_attention_scores(site, of, q, k, index_variables)
-        case CombinedMask() | DefinitionFunction(definition=ast.AttentionDef(kind="mask")):
+        case MaskExpression() | DefinitionFunction(definition=ast.AttentionDef(kind="mask")):
             mask = expand_mask(nodes, of, index_variables, site.scope)
             if isinstance(mask, bool):
                 mask = site.add_constant(mask, "bool")
             return expand_to_mask_rank(site.nodes, mask)
-    bias = expand_bias(nodes, of, index_variables, site.scope)
+    bias = expand_attention_bias(nodes, of, index_variables, site.scope)
     if bias is None:
         title = "`grid`: expected a score, a bias or a mask, got none"
         site.raise_error("E0602", title, "of")
@@ -280,7 +280,7 @@ def compute_attention_scores(
     # a score of two vectors broadcasts over all pairs of queries [… q, 1, d] and keys [… 1, k, d]
     query = site.insert_axis(q, len(q.shape) - 1)
     key = site.insert_axis(k, len(k.shape) - 2)
-    with raise_width_mismatch_error(site, score.name, q, k):
+    with convert_width_mismatch_error(site, score.name, q, k):
         if isinstance(score, BuiltinFunction):
             value = get_first_result(score.builtin.evaluate(site, query, key))
         else:
@@ -307,7 +307,9 @@ def compute_attention_scores(
 
 
 @contextmanager
-def raise_width_mismatch_error(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
+def convert_width_mismatch_error(
+    site: CallSite, score: str, q: Tensor, k: Tensor
+) -> Iterator[None]:
     """Raise E0607 if an error in the `with` block occurs because query and key widths differ."""
     try:
         yield

@@ -10,7 +10,7 @@ from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.mask_and_bias_definitions import (
     IndexVariables,
     MaskValue,
-    expand_bias,
+    expand_attention_bias,
     expand_definition,
     expand_mask,
     make_score_indices,
@@ -18,9 +18,9 @@ from specc.frontend.mask_and_bias_definitions import (
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES, Mask, Normalizer, Score
 from specc.frontend.spec_values import (
-    ChoiceValue,
     DefinitionFunction,
     SpecValue,
+    StringChoice,
     Tensor,
     describe_value,
 )
@@ -56,7 +56,7 @@ OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
 }
 """The ops that normalize scores along the keys, by normalizer name."""
 
-SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_NAMES)
+SOFTMAX_NORMALIZER = StringChoice("softmax", NORMALIZER_NAMES)
 
 
 def normalize_scores(
@@ -83,7 +83,7 @@ def normalize_scores(
         if mask is not True:
             is_visible = site.add_op(ops.And(), mask_tensor, is_visible)
         return site.add_op(ops.Where(), is_visible, weights, zero)
-    normalizer_name = normalize.value if isinstance(normalize, ChoiceValue) else ""
+    normalizer_name = normalize.value if isinstance(normalize, StringChoice) else ""
     if normalizer_name == "queries":
         return _softmax_over_queries(site, scores, mask_tensor)
     if normalizer_name == "uniform":  # all visible keys have equal attention weights
@@ -95,7 +95,7 @@ def normalize_scores(
 def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tensor:
     """Convert a mask to a tensor that broadcasts to scores with `score_rank` axes."""
     if isinstance(mask, Tensor):
-        return squeeze_heads_axis_for_scores(site, mask, score_rank)
+        return squeeze_mask_heads_axis(site, mask, score_rank)
     # if all or no keys are visible, a mask [1, 1] broadcasts to any scores
     visible = site.add_constant(mask, "bool")
     return site.insert_axis(site.insert_axis(visible, 0), 0)
@@ -152,7 +152,7 @@ def _softmax_over_queries(site: CallSite, scores: Tensor, mask: Tensor) -> Tenso
     )
 
 
-def squeeze_heads_axis_for_scores(site: CallSite, tensor: Tensor, rank: int) -> Tensor:
+def squeeze_mask_heads_axis(site: CallSite, tensor: Tensor, rank: int) -> Tensor:
     """Remove the heads axis of a mask or bias with four axes if the scores have no heads axis (rank
     3). Raise E0603 if the mask or bias has one value per head.
     """
@@ -183,7 +183,7 @@ def masked_softmax(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
 @register_builtin()
 def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
     """Return one-hot weights at the maximum unmasked score of each query."""
-    return _normalize_masked(site, scores, mask, ChoiceValue("hard", NORMALIZER_NAMES))
+    return _normalize_masked(site, scores, mask, StringChoice("hard", NORMALIZER_NAMES))
 
 
 def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: Normalizer) -> Tensor:
@@ -209,7 +209,7 @@ def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
     """Divide each unmasked score by the sum over the keys, with negative scores treated as zero.
     The weights are zero if the sum is zero.
     """
-    return _normalize_masked(site, scores, mask, ChoiceValue("kernel", NORMALIZER_NAMES))
+    return _normalize_masked(site, scores, mask, StringChoice("kernel", NORMALIZER_NAMES))
 
 
 @register_builtin()
@@ -219,7 +219,7 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
 
     `normalize` is any normalizer of `attend_by` except `sampled`, which needs noise.
     """
-    if isinstance(normalize, ChoiceValue) and normalize.value == "sampled":
+    if isinstance(normalize, StringChoice) and normalize.value == "sampled":
         title = "`normalize=sampled` needs `noise`, which only `attend_by` accepts"
         site.raise_error(
             "E0606", title, "normalize", helps=["write `attend_by(…, noise=gumbel_noise(u))`"]
@@ -256,7 +256,7 @@ def evaluate_bias_option(
 ) -> Tensor | None:
     """Evaluate the option `add` to a bias tensor, or None."""
     with _show_errors_at_option(site, "add", "E0604"):
-        return expand_bias(
+        return expand_attention_bias(
             site.make_argument_builder("add"), add, index_variables, site.scope, score_rank
         )
 

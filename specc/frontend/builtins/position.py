@@ -11,7 +11,7 @@ from specc.frontend.rope_frequencies import (
     compute_attention_factor,
     compute_axial_frequencies,
     compute_rope_frequencies,
-    explain_invalid_rope,
+    explain_invalid_rope_settings,
     get_max_rope_length,
 )
 from specc.frontend.runtime_scalars import cast_to_float_attribute, convert_to_op_attribute
@@ -139,7 +139,7 @@ def rope(
     if kind == "dynamic" or beyond is not None:
         parameters.setdefault("longest", parameters["original"])
     frequencies = Rope(theta, kind, tuple(parameters.items()))
-    if reason := explain_invalid_rope(frequencies):
+    if reason := explain_invalid_rope_settings(frequencies):
         site.raise_error("E0203", f"`rope`: {reason}")
     return frequencies
 

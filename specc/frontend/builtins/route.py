@@ -21,8 +21,8 @@ from specc.frontend.weight_paths_and_sharing import ExpertWeights
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeOrigin, Value, collect_required_nodes, select_entries
-from specc.ir.ir_verifier import returns_dynamic_size
-from specc.ir.loop_dependence import AxisTrace, trace_axes
+from specc.ir.ir_verifier import is_dynamic_size_node
+from specc.ir.loop_dependence import AxisTrace, trace_axis_reads
 from specc.ir.types import SAME_POSITION, Type
 from specc.syntax import ast
 
@@ -50,7 +50,7 @@ def _find_token_count_readers(
     """Yield the nodes of an expert body that read the number of routed tokens. An expert that reads
     this number is invalid, because the number depends on the whole batch.
     """
-    yield from (node for node, _ in body.nodes if returns_dynamic_size(node))
+    yield from (node for node, _ in body.nodes if is_dynamic_size_node(node))
     for node in collect_required_nodes(captured):
         attributes = node.op.get_attributes().values()
         if any(isinstance(v, Dim) and length in v.symbols() for v in attributes):
@@ -77,7 +77,7 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
     """Yield the nodes through which the output for a token depends on other tokens."""
     tokens = next(iter(body.inputs.values()))
     # trace the token axis from the input. Only a dependence on the same position is allowed.
-    traces = trace_axes(body, {tokens: AxisTrace({tokens.type.rank - 2: SAME_POSITION})})
+    traces = trace_axis_reads(body, {tokens: AxisTrace({tokens.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
         result_traces = [traces[r] for r in results if r in traces]
         if any(t.is_fully_read or set(t.axes.values()) - {SAME_POSITION} for t in result_traces):

@@ -20,7 +20,7 @@ RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
 """Names of a result's window axes whose size may differ from the operand's."""
 
 
-class PaddedWindow:
+class PaddedWindowOp:
     """Base class of ops with a kernel size, and with padding or cropping per axis."""
 
     kernel: tuple[int, ...]
@@ -42,7 +42,7 @@ class PaddedWindow:
         return list(zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True))
 
 
-class SlidingWindowOp(PaddedWindow):
+class SlidingWindowOp(PaddedWindowOp):
     """Base class of ops with sliding windows, i.e. with a kernel size, a stride and padding."""
 
     stride: tuple[int, ...]
@@ -198,7 +198,7 @@ class Conv(
 
 
 class ConvTranspose(
-    PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", is_compute_intensive=True
+    PaddedWindowOp, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", is_compute_intensive=True
 ):
     """Transposed convolution: every position adds a kernel to the result, `stride` positions after
     the kernel of the previous position (arXiv:1603.07285, sec. 4). The weight is [in, out / groups,

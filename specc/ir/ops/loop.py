@@ -91,7 +91,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
         scanned, carries = inputs[: self.scanned_count], inputs[self.scanned_count : carries_end]
         return LoopOperands(None, scanned, carries, inputs[carries_end:])
 
-    def map_captures(self, per_operand: Sequence[_T]) -> "dict[Value, _T]":
+    def map_captured_inputs(self, per_operand: Sequence[_T]) -> "dict[Value, _T]":
         """Map each captured input of the body to its entry in a per-operand list."""
         captured = self.split_operands(per_operand).captured
         return dict(zip(self.split_body_inputs().captured, captured, strict=True))

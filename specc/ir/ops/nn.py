@@ -137,11 +137,11 @@ class PatchEmbedding(
     """
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        patch_rows = divide_image_size(axes["y"], axes["p"], "high")
-        axes["n"] = patch_rows * divide_image_size(axes["x"], axes["r"], "wide")
+        patch_rows = count_patches_per_side(axes["y"], axes["p"], "high")
+        axes["n"] = patch_rows * count_patches_per_side(axes["x"], axes["r"], "wide")
 
 
-def divide_image_size(length: Dim, size: Dim, dimension: str) -> Dim:
+def count_patches_per_side(length: Dim, size: Dim, dimension: str) -> Dim:
     """Return `length / size`. Raise ShapeError if an image that is `length` pixels `dimension`
     ("high" or "wide") is not divisible into patches of `size` pixels.
     """

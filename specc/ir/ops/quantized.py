@@ -73,7 +73,7 @@ class QuantizedLinear(
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         if self.group_size:
-            check_group_shape(axes, axes["i"], self.bits, self.group_size)
+            check_quantization_groups(axes, axes["i"], self.bits, self.group_size)
         if "z" in axes.dims:
             group_count = (axes["k"].number or 0) if self.group_size else 0
             if axes["z"] != count_packed_bytes(group_count, self.bits):
@@ -137,7 +137,7 @@ class QuantizedEmbedding(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
             title = f"rows have {axes['d']} values, expected {self.width}"
             raise ShapeError(title, (1,))
         if self.group_size:
-            check_group_shape(axes, self.width, self.bits, self.group_size)
+            check_quantization_groups(axes, self.width, self.bits, self.group_size)
 
 
 class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
@@ -159,7 +159,7 @@ class Dequantize(Op, sig="q[b h t d], f[h #t d] -> f[b h t d]"):
     x, scale = Operand(0), Operand(1)
 
 
-def count_groups(width: int, group_size: int) -> int:
+def count_groups_per_row(width: int, group_size: int) -> int:
     """Return the number of quantization groups in a row of a weight matrix."""
     return -(-width // group_size)
 
@@ -169,12 +169,12 @@ def count_packed_bytes(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
 
-def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int) -> None:
+def check_quantization_groups(axes: AxisBindings, width: Dim, bits: int, group_size: int) -> None:
     """Raise ShapeError if the number or size of the groups does not fit a row of `width` values."""
     row_width, group_count = width.number, axes["k"].number
     if row_width is None or group_count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
-    if group_count != count_groups(row_width, group_size):
+    if group_count != count_groups_per_row(row_width, group_size):
         title = f"{row_width} values cannot be divided into {group_count} blocks of {group_size}"
         raise ShapeError(title, (1, 2), (width, axes["k"]), "k")
     if "p" in axes.dims and axes["p"] != group_size * bits // 8:
@@ -234,7 +234,7 @@ class QuantizationFormat:
         *stack_sizes, out_features, in_features = shape
         if self.is_transposed:
             out_features, in_features = in_features, out_features
-        group_count = count_groups(in_features, self.group_size) if self.group_size else 0
+        group_count = count_groups_per_row(in_features, self.group_size) if self.group_size else 0
         is_packed = group_count and self.layout == "rows"
         group_bytes = self.group_size * self.bits // 8
         sizes: Mapping[TensorRole, list[int]] = {

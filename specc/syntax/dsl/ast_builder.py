@@ -17,7 +17,7 @@ from specc.syntax.dsl.grammar_callbacks import (
     NodeRuleCallback,
     TupleRuleCallback,
     drop_absent_symbols,
-    register_rule,
+    register_rule_callback,
 )
 from specc.syntax.inputs_section import resolve_declared_inputs
 
@@ -77,14 +77,14 @@ RULE_CALLBACKS |= {
 }
 
 
-@register_rule("title")
-@register_rule("word")
+@register_rule_callback("title")
+@register_rule_callback("word")
 def _build_title(b: AstBuilder, span: Span, token: Token) -> ast.StringLiteral:
     text = b.unescape_string(token) if token.kind == "STRING" else token.text
     return ast.StringLiteral(text, span=span)
 
 
-@register_rule("reference")
+@register_rule_callback("reference")
 def _build_reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
     lower = name.path.lower()
     # `True`, `NULL` and `yes` are rejected by `AstBuilder.check_bound_name`
@@ -100,14 +100,14 @@ def _build_reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
     return name
 
 
-@register_rule("call")
+@register_rule_callback("call")
 def _build_call(
     b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | None
 ) -> ast.Call:
     present_arguments: tuple[Argument, ...] = drop_absent_symbols(arguments)
     args = tuple(a for a in present_arguments if not isinstance(a, ast.NamedArg))
     options = tuple(a for a in present_arguments if isinstance(a, ast.NamedArg))
-    b.report_duplicates("the option", options)
+    b.report_duplicate_names("the option", options)
     for previous, argument in pairwise(present_arguments):
         is_late = isinstance(previous, ast.NamedArg) and not isinstance(argument, ast.NamedArg)
         if is_late and argument.span is not None:
@@ -122,33 +122,33 @@ def _build_call(
     return ast.Call(function, args, options, span=span)
 
 
-@register_rule("record_of")
+@register_rule_callback("record_of")
 def _build_record(
     b: AstBuilder, span: Span, *children: ast.NamedArg | Token | None
 ) -> ast.RecordLiteral:
     # skip the tokens of the braces
     fields = tuple(f for f in children if isinstance(f, ast.NamedArg))
-    b.report_duplicates("the field", fields)
+    b.report_duplicate_names("the field", fields)
     return ast.RecordLiteral(fields, span=span)
 
 
-@register_rule("choice_type")
+@register_rule_callback("choice_type")
 def _build_choice_type(
     b: AstBuilder, span: Span, *children: ast.StringLiteral | Token | None
 ) -> ast.TypeExpr:
     titles = [t for t in children if isinstance(t, ast.StringLiteral)]
-    b.report_duplicates("the choice", titles)
+    b.report_duplicate_names("the choice", titles)
     optional = isinstance(children[-1], Token)  # the last child is `?` or None
     names = tuple(t.value for t in titles)
     return ast.TypeExpr(name="choice", optional=optional, names=names, span=span)
 
 
-@register_rule("record_type")
+@register_rule_callback("record_type")
 def _build_record_type(
     b: AstBuilder, span: Span, *children: ast.Field | Token | None
 ) -> ast.TypeExpr:
     fields = tuple(f for f in children if isinstance(f, ast.Field))
-    b.report_duplicates("the field", fields)
+    b.report_duplicate_names("the field", fields)
     optional = isinstance(children[-1], Token)  # the last child is `?` or None
     return ast.TypeExpr(name="record", optional=optional, fields=fields, span=span)
 
@@ -182,7 +182,7 @@ RULE_CALLBACKS |= {
     # config
     "assign": NodeRuleCallback(ast.ConfigOverride, "name value"),
     "sources": TupleRuleCallback(),
-    "unread": NodeRuleCallback(ast.IgnoredKeys, "*keys"),
+    "unread": NodeRuleCallback(ast.IgnoredConfigKeys, "*keys"),
     # blocks, graphs and definitions
     "dims": NodeRuleCallback(ast.DimsDecl, "*names", "the length"),
     "use": NodeRuleCallback(ast.UseStatement, "paths name sources under"),
@@ -231,10 +231,10 @@ RULE_CALLBACKS |= {
         params,
         b.get_span(name),
     ),
-    "expect": lambda b, span, key, *values: ast.ExpectedValues(
+    "expect": lambda b, span, key, *values: ast.ExpectedConfigValues(
         b.unescape_string(key), tuple(t.value for t in drop_absent_symbols(values)), span=span
     ),
-    "rounds": lambda b, span, name, values: ast.QuantizeEntry(
+    "rounds": lambda b, span, name, values: ast.QuantizeSetting(
         name.value, values if isinstance(values, tuple) else (values,), span=span
     ),
     # the grammar allows negative values, so that the setting's error can list the valid values
@@ -245,7 +245,7 @@ RULE_CALLBACKS |= {
 }
 
 
-@register_rule("scan")
+@register_rule_callback("scan")
 def _build_scan(b: AstBuilder, span: Span, *children: object) -> ast.ScanLoop:
     node = SCAN(b, span, *children)
     location = node.until.span if node.until else span
@@ -260,7 +260,7 @@ def _build_scan(b: AstBuilder, span: Span, *children: object) -> ast.ScanLoop:
     return node
 
 
-@register_rule("scan_head")
+@register_rule_callback("scan_head")
 def _build_scan_head(
     b: AstBuilder, span: Span, variables: tuple[str, ...], sequences: tuple[ast.Expr, ...]
 ) -> ScanHeader:
@@ -275,7 +275,7 @@ def _build_scan_head(
     return variables, sequences
 
 
-@register_rule("dim_name")
+@register_rule_callback("dim_name")
 def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> ast.DimDecl:
     minimum = 0
     if bound is not None and bound.text.isdigit():
@@ -291,14 +291,14 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
     return ast.DimDecl(b.check_bound_name(name), minimum, span=span)
 
 
-@register_rule("config")
+@register_rule_callback("config")
 def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.ConfigSection:
     node = CONFIG(b, span, *children)
-    b.report_duplicates(
+    b.report_duplicate_names(
         "the value", (e for e in node.entries if isinstance(e, ast.Field | ast.ConfigOverride))
     )
-    b.report_duplicates(
-        "the expectation", (e for e in node.entries if isinstance(e, ast.ExpectedValues))
+    b.report_duplicate_names(
+        "the expectation", (e for e in node.entries if isinstance(e, ast.ExpectedConfigValues))
     )
     _report_repeated_ignores(b, node)
     return node
@@ -306,12 +306,12 @@ def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.ConfigSec
 
 def _report_repeated_ignores(b: AstBuilder, node: ast.ConfigSection) -> None:
     """Report E0116 for a second `ignore` list in `config`, because YAML allows each key once."""
-    ignored = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
+    ignored = [e for e in node.entries if isinstance(e, ast.IgnoredConfigKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in ignored for key in e.keys))
-    b.report_duplicates("the list", ignored, f"write one list: `ignore {keys}`")
+    b.report_duplicate_names("the list", ignored, f"write one list: `ignore {keys}`")
 
 
-@register_rule("field")
+@register_rule_callback("field")
 def _build_field(
     b: AstBuilder, span: Span, name: Token, declared_type: ast.TypeExpr, *children: object
 ) -> ast.Field:
@@ -334,20 +334,20 @@ def _build_field(
     return replace(node, comments=comments)
 
 
-@register_rule("reading")
+@register_rule_callback("reading")
 def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.PreprocessingSection:
     node = READING(b, span, *children)
     # an input and a result may have the same name
-    b.report_duplicates(
+    b.report_duplicate_names(
         "the input", (e for e in node.entries if isinstance(e, ast.InputPreprocessing))
     )
-    b.report_duplicates(
+    b.report_duplicate_names(
         "the result", (e for e in node.entries if isinstance(e, ast.OutputPostprocessing))
     )
     return node
 
 
-@register_rule("generate")
+@register_rule_callback("generate")
 def _build_generate(b: AstBuilder, span: Span, *children: object) -> ast.GenerateSection:
     node = GENERATE(b, span, *children)
     for setting in node.settings:
@@ -362,7 +362,7 @@ def _build_generate(b: AstBuilder, span: Span, *children: object) -> ast.Generat
     return node
 
 
-@register_rule("file")
+@register_rule_callback("file")
 def _build_file(
     b: AstBuilder,
     span: Span,

@@ -11,14 +11,14 @@ from specc.syntax.dsl.expression_printer import (
     TARGET_BREAK,
     Pieces,
     break_lines,
-    concat_parts,
+    concat_pieces,
     format_comment_lines,
-    format_field_suffix,
+    format_field_clauses,
+    format_name_or_string,
     format_quantize_value,
     join_pieces,
     join_with_commas,
-    quote_text,
-    quote_unless_name,
+    quote_dsl_string,
 )
 
 INDENT_STEP = 2
@@ -28,11 +28,11 @@ INDENT_STEP = 2
 def format_dsl(file: ast.File) -> str:
     """Format a spec as canonical DSL text."""
     lines = format_comment_lines(file.comments.leading, 0)
-    lines += append_comment([f"specc {file.version}"], file.comments)
-    doc = [f" {quote_text(file.doc)}"] if file.doc else []
-    lines += break_lines([f"model {quote_unless_name(file.model)}", *doc], 0)
+    lines += append_trailing_comment([f"specc {file.version}"], file.comments)
+    doc = [f" {quote_dsl_string(file.doc)}"] if file.doc else []
+    lines += break_lines([f"model {format_name_or_string(file.model)}", *doc], 0)
     if file.extends:
-        lines.append(f"extends {quote_unless_name(file.extends)}")
+        lines.append(f"extends {format_name_or_string(file.extends)}")
     previous: ast.Item | None = None
     for item in file.items:
         if (
@@ -60,7 +60,7 @@ COMPACT_ITEMS = (
 """The items that are printed without blank lines around them."""
 
 
-def append_comment(lines: list[str], comments: ast.Comments) -> list[str]:
+def append_trailing_comment(lines: list[str], comments: ast.Comments) -> list[str]:
     """Append the trailing comment of a node to its last line."""
     if comments.trailing:
         lines[-1] += f"  # {comments.trailing}"
@@ -86,12 +86,14 @@ def format_statement(node: ast.Commentable, indent: int) -> list[str]:
     if isinstance(node, ast.RepeatLoop | ast.ScanLoop | ast.Block):
         return leading_lines + format_body_with_header(node, indent)
     if isinstance(node, ast.WhenStatement):
-        return leading_lines + format_when(node, indent)
+        return leading_lines + format_when_statement(node, indent)
     if type(node) in SECTION_LAYOUTS:
         return leading_lines + format_section(node, indent)
     if isinstance(node, ast.Field):
-        return leading_lines + append_comment(format_field_lines(node, indent), node.comments)
-    return leading_lines + append_comment(
+        return leading_lines + append_trailing_comment(
+            format_config_field(node, indent), node.comments
+        )
+    return leading_lines + append_trailing_comment(
         break_lines(format_node_without_body(node), indent), node.comments
     )
 
@@ -100,9 +102,11 @@ def format_body_with_header(
     node: ast.RepeatLoop | ast.ScanLoop | ast.Block, indent: int
 ) -> list[str]:
     """Format a statement or block with a body in braces. A block's docstring comes first."""
-    lines = append_comment(break_lines([*format_header(node), " {"], indent), node.comments)
+    lines = append_trailing_comment(
+        break_lines([*format_statement_header(node), " {"], indent), node.comments
+    )
     if isinstance(node, ast.Block) and node.doc:
-        lines.append(" " * (indent + INDENT_STEP) + quote_text(node.doc))
+        lines.append(" " * (indent + INDENT_STEP) + quote_dsl_string(node.doc))
     return [
         *lines,
         *format_braced_body(node.body, node.end, indent + INDENT_STEP),
@@ -115,13 +119,13 @@ def format_section(node: ast.Commentable, indent: int) -> list[str]:
     layout_head, max_on_line, list_entries = SECTION_LAYOUTS[type(node)]
     head, (children, end) = layout_head(node), list_entries(node)
     if not children and not end:
-        return append_comment([f"{' ' * indent}{head} {{}}"], node.comments)
+        return append_trailing_comment([f"{' ' * indent}{head} {{}}"], node.comments)
     if len(children) <= max_on_line and not end and not _has_any_comment(children):
         entries = "  ".join(join_pieces(format_node_without_body(c)) for c in children)
         line = f"{' ' * indent}{head} {{ {entries} }}"
         if len(line) <= MAX_LINE_WIDTH:
-            return append_comment([line], node.comments)
-    first_lines = append_comment([f"{' ' * indent}{head} {{"], node.comments)
+            return append_trailing_comment([line], node.comments)
+    first_lines = append_trailing_comment([f"{' ' * indent}{head} {{"], node.comments)
     return [
         *first_lines,
         *format_braced_body(children, end, indent + INDENT_STEP),
@@ -134,10 +138,10 @@ def _has_any_comment(nodes: Iterable[ast.Commentable]) -> bool:
     return any(node.comments != ast.NO_COMMENTS for node in nodes)
 
 
-def format_when(node: ast.WhenStatement, indent: int) -> list[str]:
+def format_when_statement(node: ast.WhenStatement, indent: int) -> list[str]:
     """Format a conditional, e.g. `when c { … } else { … }`."""
-    lines = append_comment(
-        break_lines(concat_parts("when ", node.condition, " {"), indent), node.comments
+    lines = append_trailing_comment(
+        break_lines(concat_pieces("when ", node.condition, " {"), indent), node.comments
     )
     lines += format_braced_body(node.body, node.end, indent + INDENT_STEP)
     if node.otherwise or node.else_end:
@@ -146,14 +150,14 @@ def format_when(node: ast.WhenStatement, indent: int) -> list[str]:
     return [*lines, " " * indent + "}"]
 
 
-def format_field_lines(node: ast.Field, indent: int) -> list[str]:
+def format_config_field(node: ast.Field, indent: int) -> list[str]:
     """Format a config field. A record type with comments is printed with one field per line."""
     field_type = node.type
     if field_type.name != "record" or not has_commented_field(field_type.fields):
-        return break_lines(concat_parts(node), indent)
+        return break_lines(concat_pieces(node), indent)
     field_lines = format_braced_body(field_type.fields, (), indent + INDENT_STEP)
     closer = "}?" if field_type.optional else "}"
-    last_lines = break_lines([closer, *format_field_suffix(node)], indent)
+    last_lines = break_lines([closer, *format_field_clauses(node)], indent)
     return [f"{' ' * indent}{node.name}: record {{", *field_lines, *last_lines]
 
 
@@ -186,80 +190,84 @@ def format_node_without_body(node: ast.Commentable) -> Pieces:
 
 def format_clause(keyword: str, value: ast.Expr | ast.WeightPath | None) -> Pieces:
     """Format a clause such as `along n`. Return no pieces if `value` is None."""
-    return concat_parts(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
+    return concat_pieces(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
 
 
-def format_keyword_list(keyword: str, names: Iterable[str]) -> Pieces:
+def format_list_clause(keyword: str, names: Iterable[str]) -> Pieces:
     """Format a clause such as `carry s, c`. Return no pieces if `names` is empty."""
-    return concat_parts(SPACE_BREAK, f"{keyword} ", join_with_commas(names)) if names else []
+    return concat_pieces(SPACE_BREAK, f"{keyword} ", join_with_commas(names)) if names else []
 
 
 def join_alternatives(texts: Sequence[str]) -> str:
     """Join alternatives with `|`, as in `"llama" | "mistral"`."""
-    return " | ".join(map(quote_text, texts))
+    return " | ".join(map(quote_dsl_string, texts))
 
 
-def format_use(node: ast.UseStatement) -> Pieces:
+def format_use_statement(node: ast.UseStatement) -> Pieces:
     """Format a `use` item, as in `use "llama" as text from "text_config" under language_model`."""
     sources = f" from {join_alternatives(node.sources)}" if node.sources else None
-    under = node.under and concat_parts(" under ", node.under)
-    return concat_parts("use ", join_alternatives(node.paths), f" as {node.name}", sources, under)
+    under = node.under and concat_pieces(" under ", node.under)
+    return concat_pieces("use ", join_alternatives(node.paths), f" as {node.name}", sources, under)
 
 
-def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
+def format_quantize_setting(node: ast.QuantizeSetting) -> Pieces:
     """Format an entry of a `quantize` section, as in `int4 = ["*.mlp.*"]`."""
     words = [format_quantize_value(v.value) for v in node.values]
     value = words if len(words) == 1 else ["[", *join_with_commas(words), "]"]
-    return concat_parts(f"{quote_unless_name(node.name)} = ", *value)
+    return concat_pieces(f"{format_name_or_string(node.name)} = ", *value)
 
 
 def format_assignment(
     node: ast.ConfigOverride | ast.Setting | ast.InputPreprocessing, prefix: str = ""
 ) -> Pieces:
     """Format a config value, a setting or a preprocessing, as in `stop = eos`."""
-    return concat_parts(f"{prefix}{node.name} = ", node.value)
+    return concat_pieces(f"{prefix}{node.name} = ", node.value)
 
 
 SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.Assignment: lambda n: concat_parts(
+    ast.Assignment: lambda n: concat_pieces(
         join_with_commas(n.targets, line_break=TARGET_BREAK), " = ", n.value
     ),
-    ast.ReturnStatement: lambda n: concat_parts("return ", join_with_commas(n.values)),
-    ast.RequireStatement: lambda n: concat_parts(
-        "require ", n.condition, *((",", SPACE_BREAK, quote_text(n.because)) if n.because else ())
+    ast.ReturnStatement: lambda n: concat_pieces("return ", join_with_commas(n.values)),
+    ast.RequireStatement: lambda n: concat_pieces(
+        "require ",
+        n.condition,
+        *((",", SPACE_BREAK, quote_dsl_string(n.because)) if n.because else ()),
     ),
-    ast.UseStatement: format_use,
-    ast.DimsDecl: lambda n: concat_parts("dims ", join_with_commas(n.names)),
-    ast.AttentionDef: lambda n: concat_parts(
+    ast.UseStatement: format_use_statement,
+    ast.DimsDecl: lambda n: concat_pieces("dims ", join_with_commas(n.names)),
+    ast.AttentionDef: lambda n: concat_pieces(
         f"{n.kind} ",
         format_definition_header(n.name, n.params),
-        f" {quote_text(n.doc)}" if n.doc else None,
+        f" {quote_dsl_string(n.doc)}" if n.doc else None,
         *(" =", SPACE_BREAK, n.value),
     ),
     ast.StreamSection: lambda n: [f"stream {n.source} of {n.input_name}"],
-    ast.Field: concat_parts,
-    ast.InputDeclaration: concat_parts,
-    ast.ExpectedValues: lambda n: concat_parts(
-        f"expect {quote_text(n.key)} in ",
-        *("(", join_with_commas(map(quote_unless_name, n.values)), ")"),
+    ast.Field: concat_pieces,
+    ast.InputDeclaration: concat_pieces,
+    ast.ExpectedConfigValues: lambda n: concat_pieces(
+        f"expect {quote_dsl_string(n.key)} in ",
+        *("(", join_with_commas(map(format_name_or_string, n.values)), ")"),
     ),
-    ast.IgnoredKeys: lambda n: concat_parts("ignore ", join_with_commas(map(quote_text, n.keys))),
-    ast.QuantizeEntry: format_quantize_entry,
+    ast.IgnoredConfigKeys: lambda n: concat_pieces(
+        "ignore ", join_with_commas(map(quote_dsl_string, n.keys))
+    ),
+    ast.QuantizeSetting: format_quantize_setting,
     ast.OutputPostprocessing: lambda n: format_assignment(n, "show "),
     ast.ConfigOverride: format_assignment,
     ast.Setting: format_assignment,
     ast.InputPreprocessing: format_assignment,
-    ast.WeightsFile: lambda n: [f"from {quote_text(n.path)}"],
-    ast.WeightTyingRule: lambda n: concat_parts(
+    ast.WeightsFile: lambda n: [f"from {quote_dsl_string(n.path)}"],
+    ast.WeightTyingRule: lambda n: concat_pieces(
         "tie ", n.name, " =", SPACE_BREAK, n.source, format_clause("when", n.condition)
     ),
-    ast.LoadRule: lambda n: concat_parts(
+    ast.LoadRule: lambda n: concat_pieces(
         "load ", n.name, " = ", n.value, format_clause("when", n.condition)
     ),
-    ast.IgnoreRule: lambda n: concat_parts(
+    ast.IgnoreRule: lambda n: concat_pieces(
         "ignore ", join_with_commas(n.names), format_clause("when", n.condition)
     ),
-    ast.WeightSharingRule: lambda n: concat_parts(
+    ast.WeightSharingRule: lambda n: concat_pieces(
         "share ", n.name, format_clause("when", n.condition)
     ),
 }
@@ -271,7 +279,7 @@ def format_definition_header(name: str, params: Sequence[ast.DefinitionParameter
     return [name] if params is None else [name, "(", *join_with_commas(params), ")"]
 
 
-def format_header(node: ast.RepeatLoop | ast.ScanLoop | ast.Block) -> Pieces:
+def format_statement_header(node: ast.RepeatLoop | ast.ScanLoop | ast.Block) -> Pieces:
     """Format the header of a statement or block, without the opening brace."""
     return BODY_HEADERS[type(node)](node)
 
@@ -281,26 +289,28 @@ def format_block_header(node: ast.Block) -> Pieces:
     results: Pieces = ["(", *join_with_commas(node.results), ")"]
     # a single unnamed result is printed without parentheses
     if len(node.results) == 1 and not node.results[0].name:
-        results = concat_parts(node.results[0])
-    names = join_with_commas(map(quote_unless_name, node.architectures))
-    return concat_parts(
+        results = concat_pieces(node.results[0])
+    names = join_with_commas(map(format_name_or_string, node.architectures))
+    return concat_pieces(
         *(f"{node.kind} {node.name}", "(", join_with_commas(node.params), ")"),
         *(SECTION_BREAK, "-> ", results),
-        concat_parts(SECTION_BREAK, "where ", join_with_commas(node.where)) if node.where else None,
-        concat_parts(SECTION_BREAK, "for ", names) if names else None,
+        concat_pieces(SECTION_BREAK, "where ", join_with_commas(node.where))
+        if node.where
+        else None,
+        concat_pieces(SECTION_BREAK, "for ", names) if names else None,
     )
 
 
 BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.RepeatLoop: lambda n: concat_parts(
+    ast.RepeatLoop: lambda n: concat_pieces(
         *(f"repeat {n.variable} in ", n.iterable, format_clause("under", n.under)),
-        format_keyword_list("collect", n.collect),
+        format_list_clause("collect", n.collect),
     ),
-    ast.ScanLoop: lambda n: concat_parts(
+    ast.ScanLoop: lambda n: concat_pieces(
         f"scan {', '.join(n.variables)} in ",
         join_with_commas(n.sequences),
-        [*format_clause("along", n.along), *format_keyword_list("carry", n.carry)],
-        format_keyword_list("collect", n.collect),
+        [*format_clause("along", n.along), *format_list_clause("carry", n.carry)],
+        format_list_clause("collect", n.collect),
         [SPACE_BREAK, "reverse"] if n.reverse else None,
         [*format_clause("keep", n.keep), *format_clause("until", n.until)],
     ),

@@ -18,7 +18,7 @@ ITEM_PENALTY = 60
 
 
 @immutable_dataclass
-class LineBreak:
+class SoftLineBreak:
     """A possible line break. If the line is not broken there, the text `flat` is printed. Line
     breaks with a higher `bonus` (in unused columns) are preferred.
     """
@@ -27,17 +27,17 @@ class LineBreak:
     bonus: int = 0
 
 
-SPACE_BREAK = LineBreak(" ")
-SECTION_BREAK = LineBreak(" ", 80)
+SPACE_BREAK = SoftLineBreak(" ")
+SECTION_BREAK = SoftLineBreak(" ", 80)
 """A line break before `->` or `where` in a block header."""
-TARGET_BREAK = LineBreak(" ", -MAX_LINE_WIDTH)
+TARGET_BREAK = SoftLineBreak(" ", -MAX_LINE_WIDTH)
 """A line break between the targets of an assignment."""
 
-Pieces = list[str | LineBreak]
+Pieces = list[str | SoftLineBreak]
 
 
 @immutable_dataclass
-class BreakCandidate:
+class LineBreakCandidate:
     """A possible line break: its piece index, its score, and the columns of open brackets."""
 
     index: int
@@ -45,7 +45,7 @@ class BreakCandidate:
     open_columns: tuple[int, ...]
 
 
-Part: TypeAlias = str | LineBreak | Pieces | ast.Node | None
+Part: TypeAlias = str | SoftLineBreak | Pieces | ast.Node | None
 """A part of a text: pieces, or a syntax tree node. An absent part is None."""
 
 
@@ -54,13 +54,13 @@ def join_pieces(pieces: Pieces) -> str:
     return "".join(p if isinstance(p, str) else p.flat for p in pieces)
 
 
-def concat_parts(*parts: Part) -> Pieces:
+def concat_pieces(*parts: Part) -> Pieces:
     """Return the pieces of several parts. Nodes are formatted, and absent parts are omitted."""
     pieces: Pieces = []
     for part in parts:
         if isinstance(part, list):
             pieces += part
-        elif isinstance(part, str | LineBreak):
+        elif isinstance(part, str | SoftLineBreak):
             pieces.append(part)
         elif part is not None:
             pieces += NODE_LAYOUTS[type(part)](part)
@@ -77,7 +77,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
     line = [" " * indent]
     column = indent
     open_columns: tuple[int, ...] = (indent + CONTINUATION_INDENT,)
-    break_candidates: list[BreakCandidate] = []
+    break_candidates: list[LineBreakCandidate] = []
     first_index = 0
     n = 0
     while n < len(pieces):
@@ -97,7 +97,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
                 open_columns = open_columns[:-1]
         else:
             break_candidates.append(
-                BreakCandidate(
+                LineBreakCandidate(
                     n,
                     column + piece.bonus - BRACKET_DEPTH_PENALTY * len(open_columns),
                     open_columns,
@@ -158,7 +158,7 @@ RESERVED_WORDS = frozenset(
 )
 
 
-def quote_text(text: str) -> str:
+def quote_dsl_string(text: str) -> str:
     """Quote a string as a DSL string literal."""
     return '"' + "".join(map(_escape_character, text)) + '"'
 
@@ -178,19 +178,23 @@ def is_printable_character(character: str) -> bool:
     return character == " " or (character.isprintable() and character not in "\u2028\u2029")
 
 
-def quote_unless_name(text: str) -> str:
+def format_name_or_string(text: str) -> str:
     """Return a text unchanged if it is a name, otherwise as a string literal."""
-    return text if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS else quote_text(text)
+    return (
+        text
+        if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS
+        else quote_dsl_string(text)
+    )
 
 
 def format_quantize_value(text: str) -> str:
     """Format a value of a `quantize` section. Names and numbers are not quoted."""
-    return text if COUNT_PATTERN.fullmatch(text) else quote_unless_name(text)
+    return text if COUNT_PATTERN.fullmatch(text) else format_name_or_string(text)
 
 
 def format_expression(expr: ast.Expr) -> str:
     """Format an expression on one line."""
-    return join_pieces(concat_parts(expr))
+    return join_pieces(concat_pieces(expr))
 
 
 def format_inline_type(kind: ast.TypeExpr) -> str:
@@ -213,12 +217,12 @@ def format_operand(expr: ast.Expr, min_precedence: int) -> Pieces:
     # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not need them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or has_weights:
-        return concat_parts("(", expr, ")")
-    return concat_parts(expr)
+        return concat_pieces("(", expr, ")")
+    return concat_pieces(expr)
 
 
 def join_with_commas(
-    parts: Iterable[Part], separator: str = ",", line_break: LineBreak = SPACE_BREAK
+    parts: Iterable[Part], separator: str = ",", line_break: SoftLineBreak = SPACE_BREAK
 ) -> Pieces:
     """Join parts with a separator and line breaks. Line breaks inside a part are penalized."""
     pieces: Pieces = []
@@ -226,26 +230,26 @@ def join_with_commas(
         if n:
             pieces += [separator, line_break]
         pieces += [
-            p if isinstance(p, str) else LineBreak(p.flat, p.bonus - ITEM_PENALTY)
-            for p in concat_parts(part)
+            p if isinstance(p, str) else SoftLineBreak(p.flat, p.bonus - ITEM_PENALTY)
+            for p in concat_pieces(part)
         ]
     return pieces
 
 
 def format_call(expr: ast.Call) -> Pieces:
     """Format a call, e.g. `f(x, out=d) @ name`."""
-    options = (concat_parts(f"{o.name}=", o.value) for o in expr.options)
+    options = (concat_pieces(f"{o.name}=", o.value) for o in expr.options)
     arguments = join_with_commas((*expr.args, *options))
-    weights = expr.weights and concat_parts(" @ ", expr.weights)
-    return concat_parts(expr.function.path, "(", arguments, ")", weights)
+    weights = expr.weights and concat_pieces(" @ ", expr.weights)
+    return concat_pieces(expr.function.path, "(", arguments, ")", weights)
 
 
-def format_binary(expr: ast.Binary) -> Pieces:
+def format_binary_chain(expr: ast.Binary) -> Pieces:
     """Format a chain such as `a + b - c` in a loop, because a long sum is deeply nested."""
     # powers are right-associative, so they do not form chains
     if expr.op == "**":
         left, right = format_operand(expr.left, POSTFIX), format_operand(expr.right, SIGN)
-        return concat_parts(left, " ** ", right)
+        return concat_pieces(left, " ** ", right)
     operations: list[Pieces] = []
     first: ast.Expr = expr
     precedence = BINARY_LEVELS[expr.op]
@@ -256,7 +260,7 @@ def format_binary(expr: ast.Binary) -> Pieces:
         right = format_operand(first.right, precedence + 1)
         operations.append([SPACE_BREAK, f"{first.op} ", *right])
         first = first.left
-    return concat_parts(format_operand(first, precedence), *reversed(operations))
+    return concat_pieces(format_operand(first, precedence), *reversed(operations))
 
 
 def format_comparison(expr: ast.Compare) -> Pieces:
@@ -267,30 +271,30 @@ def format_comparison(expr: ast.Compare) -> Pieces:
     return pieces
 
 
-def format_unary(expr: ast.Unary) -> Pieces:
+def format_unary_operation(expr: ast.Unary) -> Pieces:
     """Format a unary operation, `-x` or `not x`."""
     sign, precedence = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
-    return concat_parts(sign, format_operand(expr.operand, precedence))
+    return concat_pieces(sign, format_operand(expr.operand, precedence))
 
 
 def format_conditional(expr: ast.Conditional) -> Pieces:
     """Format a conditional. `a if c else b if d else e` needs no parentheses."""
     then, condition = (
-        ["(", *concat_parts(e), ")"] if isinstance(e, ast.Conditional) else concat_parts(e)
+        ["(", *concat_pieces(e), ")"] if isinstance(e, ast.Conditional) else concat_pieces(e)
         for e in (expr.then, expr.condition)
     )
-    otherwise = concat_parts("else ", expr.otherwise)
-    return concat_parts(then, SPACE_BREAK, "if ", condition, SPACE_BREAK, otherwise)
+    otherwise = concat_pieces("else ", expr.otherwise)
+    return concat_pieces(then, SPACE_BREAK, "if ", condition, SPACE_BREAK, otherwise)
 
 
 def format_type(kind: ast.TypeExpr) -> Pieces:
     """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
     suffix = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.element_type is not None:
-        return concat_parts(kind.name, "[", kind.element_type, "]", suffix)
+        return concat_pieces(kind.name, "[", kind.element_type, "]", suffix)
     if kind.name == "choice" and kind.names:
-        names = join_with_commas(map(quote_unless_name, kind.names), " |")
-        return concat_parts("choice", "(", names, ")", suffix)
+        names = join_with_commas(map(format_name_or_string, kind.names), " |")
+        return concat_pieces("choice", "(", names, ")", suffix)
     if kind.name == "record":
         return [*format_record_type(kind.fields), suffix]
     # `dims` is None for a type without brackets, and empty for `[]`
@@ -303,17 +307,17 @@ def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
     """Format a record type, as in `record { layers: int = 4 }`."""
     if not fields:
         return ["record {}"]
-    parts = join_with_commas(fields, "", LineBreak("  "))
-    return concat_parts("record ", "{", SPACE_BREAK, parts, SPACE_BREAK, "}")
+    parts = join_with_commas(fields, "", SoftLineBreak("  "))
+    return concat_pieces("record ", "{", SPACE_BREAK, parts, SPACE_BREAK, "}")
 
 
-def format_field_suffix(field: ast.Field) -> Pieces:
+def format_field_clauses(field: ast.Field) -> Pieces:
     """Format the sources, the default value and the docstring of a config field."""
     sources = join_with_commas(field.sources, " |")
-    return concat_parts(
-        concat_parts(SPACE_BREAK, "from ", sources) if field.sources else None,
-        field.default and concat_parts(SPACE_BREAK, "= ", field.default),
-        concat_parts(SPACE_BREAK, quote_text(field.doc)) if field.doc else None,
+    return concat_pieces(
+        concat_pieces(SPACE_BREAK, "from ", sources) if field.sources else None,
+        field.default and concat_pieces(SPACE_BREAK, "= ", field.default),
+        concat_pieces(SPACE_BREAK, quote_dsl_string(field.doc)) if field.doc else None,
     )
 
 
@@ -325,52 +329,54 @@ def format_parameter(
 ) -> Pieces:
     """Format a parameter or a target, as in `x: float[batch, n] = 0`, `ahead=0` or `float`."""
     if not node.name:  # a single unnamed result is printed as its type
-        return concat_parts(node.type)
+        return concat_pieces(node.type)
     if isinstance(node, ast.BlockParameter) and node.is_from_inputs:
         return [node.name]
-    declared_type = node.type and concat_parts(": ", node.type)
+    declared_type = node.type and concat_pieces(": ", node.type)
     default = None if isinstance(node, ast.AssignmentTarget) else node.default
     equal = " = " if node.type else "="
-    return concat_parts(node.name, declared_type, default and concat_parts(equal, default))
+    return concat_pieces(node.name, declared_type, default and concat_pieces(equal, default))
 
 
 NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.NumberLiteral: lambda e: [e.text],
-    ast.StringLiteral: lambda e: [quote_text(e.value)],
+    ast.StringLiteral: lambda e: [quote_dsl_string(e.value)],
     ast.Name: lambda e: [e.path],
     ast.Call: format_call,
-    ast.Index: lambda e: concat_parts(
+    ast.Index: lambda e: concat_pieces(
         format_operand(e.base, POSTFIX), "[", join_with_commas(e.items), "]"
     ),
-    ast.Slice: lambda e: concat_parts(
+    ast.Slice: lambda e: concat_pieces(
         # `a:b:` is equivalent to `a:b`
         e.start,
         ":",
         e.stop,
-        e.step and concat_parts(":", e.step),
+        e.step and concat_pieces(":", e.step),
     ),
     ast.EllipsisDims: lambda _: ["..."],
-    ast.ListLiteral: lambda e: concat_parts("[", join_with_commas(e.items), "]"),
-    ast.ListComprehension: lambda e: concat_parts(
+    ast.ListLiteral: lambda e: concat_pieces("[", join_with_commas(e.items), "]"),
+    ast.ListComprehension: lambda e: concat_pieces(
         "[", e.item, SPACE_BREAK, f"for {e.variable} in ", e.iterable, "]"
     ),
-    ast.RecordLiteral: lambda e: concat_parts(
-        "{", join_with_commas(concat_parts(f"{o.name} = ", o.value) for o in e.fields), "}"
+    ast.RecordLiteral: lambda e: concat_pieces(
+        "{", join_with_commas(concat_pieces(f"{o.name} = ", o.value) for o in e.fields), "}"
     ),
-    ast.Unary: format_unary,
-    ast.Binary: format_binary,
+    ast.Unary: format_unary_operation,
+    ast.Binary: format_binary_chain,
     ast.Compare: format_comparison,
     ast.Conditional: format_conditional,
     # a path of names and numbers is not quoted
-    ast.WeightPath: lambda e: [e.text if DOTTED_PATH.fullmatch(e.text) else quote_text(e.text)],
+    ast.WeightPath: lambda e: [
+        e.text if DOTTED_PATH.fullmatch(e.text) else quote_dsl_string(e.text)
+    ],
     ast.TypeExpr: format_type,
     ast.AssignmentTarget: format_parameter,
     ast.BlockParameter: format_parameter,
     ast.DefinitionParameter: format_parameter,
     ast.InputDeclaration: format_parameter,
-    ast.Equation: lambda e: concat_parts(f"{e.name} = ", e.value),
+    ast.Equation: lambda e: concat_pieces(f"{e.name} = ", e.value),
     # the default lower bound 0 is omitted
     ast.DimDecl: lambda d: [f"{d.name} >= {d.minimum}" if d.minimum else d.name],
-    ast.Field: lambda f: concat_parts(f"{f.name}: ", f.type, format_field_suffix(f)),
+    ast.Field: lambda f: concat_pieces(f"{f.name}: ", f.type, format_field_clauses(f)),
 }
 """The formatters of expressions, types and other parts of a statement, by AST class."""

@@ -46,7 +46,7 @@ class AstBuilder(ErrorCollector):
         """Return the value of a string literal, and report invalid escape sequences."""
         return unescape_string(token, self.fragment, self)
 
-    def convert_child(self, child: object) -> object:
+    def convert_to_field_value(self, child: object) -> object:
         """Convert a child to a field value. Tokens become strings. Report E0115 if a literal is
         used as a name.
         """
@@ -80,7 +80,7 @@ class AstBuilder(ErrorCollector):
             children, self.get_span(opener).end, self.get_span(closer).start
         )
 
-    def report_duplicates(
+    def report_duplicate_names(
         self, description: str, children: Iterable[object], help: str = "remove one of the two"
     ) -> None:
         """Report E0116 if children have equal names. `description` is e.g. "the option"."""
@@ -107,8 +107,8 @@ NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
 NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     Token: lambda token, b: (token.text, b.get_span(token)),
     ast.StringLiteral: lambda node, _: (node.value, node.span),
-    ast.ExpectedValues: lambda node, _: (node.key, node.span),
-    ast.IgnoredKeys: lambda node, _: ("ignore", node.span),
+    ast.ExpectedConfigValues: lambda node, _: (node.key, node.span),
+    ast.IgnoredConfigKeys: lambda node, _: ("ignore", node.span),
     ast.NamedArg: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
@@ -123,7 +123,7 @@ N = TypeVar("N", bound=ast.Node)
 RULE_CALLBACKS: dict[str, RuleCallback] = {}
 
 
-def register_rule(name: str) -> Callable[[R], R]:
+def register_rule_callback(name: str) -> Callable[[R], R]:
     """Register a function as the callback of a grammar rule."""
 
     def register(function: R) -> R:
@@ -151,8 +151,8 @@ class TupleRuleCallback:
         """Return the children without absent optional symbols."""
         present_children = drop_absent_symbols(children)
         if self.unique:
-            b.report_duplicates(self.unique, present_children)
-        return tuple(map(b.convert_child, present_children))
+            b.report_duplicate_names(self.unique, present_children)
+        return tuple(map(b.convert_to_field_value, present_children))
 
 
 FLAG_FIELDS = ("reverse", "optional")
@@ -191,9 +191,9 @@ class NodeRuleCallback(Generic[N]):
             values |= {"doc": doc} if doc is not None else {}
             rest = body.children
         elif self.rest_field:
-            values[self.rest_field] = tuple(map(b.convert_child, rest))
+            values[self.rest_field] = tuple(map(b.convert_to_field_value, rest))
         if self.unique:
-            b.report_duplicates(self.unique, rest)
+            b.report_duplicate_names(self.unique, rest)
         if isinstance(trailing := values.pop("trailing", None), str):
             values["comments"] = ast.Comments(trailing=trailing)
         return self.kind(**values)
@@ -204,7 +204,7 @@ class NodeRuleCallback(Generic[N]):
             return dict(zip(name.split("+"), child, strict=True))
         if child is None:
             return {}
-        values = {name: b.convert_child(child) if name not in FLAG_FIELDS else True}
+        values = {name: b.convert_to_field_value(child) if name not in FLAG_FIELDS else True}
         if name == "name" and self.has_name_span and isinstance(child, Token):
             values["name_span"] = b.get_span(child)
         return values

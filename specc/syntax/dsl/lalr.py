@@ -192,12 +192,12 @@ class LalrParser:
             action = self.table.get_action(self.states[-1], token.kind)
             if action is None:
                 self.errors.append(self.explain(self, index))
-                restart = recover_from_error(self, index)
+                restart = recover_from_syntax_error(self, index)
                 if restart is None or len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
                     return None
                 index = restart
             elif action >= 0:
-                if index in restart_points and self.can_accept(self.states, "NAME"):
+                if index in restart_points and self.can_accept_token(self.states, "NAME"):
                     self.keywords_as_names.add(index)
                 self.states.append(action)
                 self.stack.append(StackEntry(token, index, index, 0))
@@ -208,7 +208,7 @@ class LalrParser:
                     return None if self.errors else self.stack[-1].value
         return None
 
-    def can_accept(self, states: Sequence[int], kind: str) -> bool:
+    def can_accept_token(self, states: Sequence[int], kind: str) -> bool:
         """Return True if a token of the terminal `kind` may follow the states `states`."""
         return (
             self.table.simulate_shift(states, kind, self.table.end_terminals[self.start])
@@ -240,7 +240,7 @@ class LalrParser:
             is_expression
             and entry.last_token - entry.first_token >= dsl_lexer.MAX_EXPRESSION_TOKENS
         ):
-            self.report_limit_exceeded("E0111", entry.first_token)
+            self.report_exceeded_limit("E0111", entry.first_token)
         state = self.table.get_goto_state(self.states[-1], rule.origin)
         assert state is not None
         self.states.append(state)
@@ -260,10 +260,10 @@ class LalrParser:
         if rule.inlines_single_child and len(children) == 1:
             return StackEntry(children[0], first, last, depth)
         if depth > dsl_lexer.MAX_EXPRESSION_DEPTH and first >= 0 and not self.is_stopped:
-            self.report_limit_exceeded("E0110", first)
+            self.report_exceeded_limit("E0110", first)
         return StackEntry(self.build(rule.callback, children, first, last), first, last, depth)
 
-    def report_limit_exceeded(self, code: str, first_token: int) -> None:
+    def report_exceeded_limit(self, code: str, first_token: int) -> None:
         """Report an exceeded limit at token `first_token`, and stop parsing."""
         self.errors.append(self.build_limit_error(code, first_token))
         self.is_stopped = True
@@ -297,7 +297,7 @@ def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
     return max_depth + 1 if rule.callback in NESTING_RULES else max_depth
 
 
-def recover_from_error(parser: LalrParser, index: int) -> int | None:
+def recover_from_syntax_error(parser: LalrParser, index: int) -> int | None:
     """Drop the item with an error at token `index`. Return the next restart point, or None.
 
     The restart point may be the token before `index` if this token was parsed as a name. In
@@ -323,7 +323,7 @@ def _drop_failed_item(parser: LalrParser, kind: str) -> bool:
     # skip states that accept a name, because those states are inside an expression
     for depth in range(len(parser.states), 1, -1):
         states = parser.states[:depth]
-        if parser.can_accept(states, kind) and not parser.can_accept(states, "NAME"):
+        if parser.can_accept_token(states, kind) and not parser.can_accept_token(states, "NAME"):
             del parser.states[depth:]
             del parser.stack[depth - 1 :]
             return True

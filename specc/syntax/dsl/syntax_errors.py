@@ -138,7 +138,7 @@ class SyntaxErrorExplainer:
             self.unbalanced = find_unbalanced_brackets(parser.tokens, parser.restart_points)
         error = UnexpectedToken(self.fragment, parser, index)
         return (
-            explain_weights_without_call(error)
+            explain_misplaced_weight_path(error)
             or explain_unbalanced_bracket(error, self.unbalanced)
             or explain_missing_header(error)
             or explain_foreign_syntax(error)
@@ -150,7 +150,7 @@ class SyntaxErrorExplainer:
         )
 
 
-def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
+def explain_misplaced_weight_path(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0107 for a weight path after a value that is not a call, as in `x @ w`, or None."""
     if error.token.kind != "AT":
         return None

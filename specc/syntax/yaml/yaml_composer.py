@@ -200,7 +200,7 @@ class YamlComposer:
             elif root and isinstance(event, yaml.DocumentStartEvent):
                 title, span = "a second document in one file", self._get_event_span(event)
                 raise_error("E0123", title, span, "starts here", helps=["write one spec per file"])
-        return None if root is None or is_empty_node(root) else root
+        return None if root is None or is_empty_yaml_node(root) else root
 
     def compose_node(
         self, event: yaml.NodeEvent, depth: int, *, is_list_item: bool = False
@@ -339,7 +339,7 @@ def get_list_items(node: YamlNode) -> list[YamlNode]:
     return node.items if isinstance(node, YamlSequence) else [node]
 
 
-def is_empty_node(node: YamlNode) -> bool:
+def is_empty_yaml_node(node: YamlNode) -> bool:
     """Return True if a node is an empty value."""
     return isinstance(node, YamlScalar) and not node.style and not node.value
 

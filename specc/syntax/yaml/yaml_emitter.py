@@ -253,7 +253,7 @@ def is_field_declaration(keys: Iterable[str], type_text: str = "") -> bool:
     return "type" in names and (names <= set(FIELD_KEYS) or TYPE_WORD.match(type_text) is not None)
 
 
-def is_bare_config_path(text: str) -> bool:
+def is_unquoted_config_path(text: str) -> bool:
     """Return True if a path in config.json does not look like a string literal or a call."""
     return bool(text) and not text.startswith('"') and "(" not in text
 
@@ -285,7 +285,7 @@ def config_path_to_yaml(expr: ast.Expr) -> str:
     """Convert a path in config.json to plain text, and any other expression to DSL text."""
     if not isinstance(expr, ast.StringLiteral):
         return format_expression(expr)
-    return expr.value if is_bare_config_path(expr.value) else format_expression(expr)
+    return expr.value if is_unquoted_config_path(expr.value) else format_expression(expr)
 
 
 def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
@@ -310,8 +310,10 @@ def config_override_to_yaml(entry: ast.ConfigOverride) -> YamlPair:
 
 CONFIG_ENTRIES: Mapping[type[ast.Node], Callable[..., YamlPair]] = {
     ast.Field: field_to_yaml,
-    ast.ExpectedValues: lambda e: YamlPair(f"expect {e.key}", make_yaml_list(e.values), e.comments),
-    ast.IgnoredKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.comments),
+    ast.ExpectedConfigValues: lambda e: YamlPair(
+        f"expect {e.key}", make_yaml_list(e.values), e.comments
+    ),
+    ast.IgnoredConfigKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.comments),
     ast.ConfigOverride: config_override_to_yaml,
 }
 """The functions that convert entries of `config` to YAML, by AST class."""

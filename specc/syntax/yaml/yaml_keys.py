@@ -110,7 +110,7 @@ class MapLayout(Generic[T]):
 
     def parse(self, reader: YamlReader, node: YamlNode) -> T | None:
         """Parse a YAML map to a syntax tree node, or return None after an error."""
-        entries = reader.read_known_keys(node, self.names, self.description, self.required)
+        entries = reader.read_entries_by_key(node, self.names, self.description, self.required)
         if not entries.keys() >= set(self.required):
             return None
         values: dict[str, object] = dict(self.constants)

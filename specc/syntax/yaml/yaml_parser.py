@@ -18,7 +18,7 @@ from specc.syntax.yaml.yaml_composer import (
     compose_yaml,
     get_list_items,
 )
-from specc.syntax.yaml.yaml_emitter import FIELD_KEYS, IGNORED_KEYS, is_bare_config_path
+from specc.syntax.yaml.yaml_emitter import FIELD_KEYS, IGNORED_KEYS, is_unquoted_config_path
 from specc.syntax.yaml.yaml_keys import (
     ITEM_CONSTRUCTS,
     REQUIRE_ENTRY,
@@ -98,7 +98,7 @@ def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Item
         item = ITEM_CONSTRUCTS[kind].parse(reader, node)
         return [item] if item is not None else []
     # an entry of `items:` may be a top-level key, e.g. `- dims: [batch]`
-    entries = reader.read_known_keys(node, (kind,), f"`{kind}`")
+    entries = reader.read_entries_by_key(node, (kind,), f"`{kind}`")
     return TOP_ITEM_PARSERS[kind](reader, entries[kind])
 
 
@@ -125,10 +125,10 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
     if entry.name.startswith("expect "):
         key = entry.name.removeprefix("expect ").strip()
         values = reader.read_strings(value, f"`{entry.name}`")
-        return ast.ExpectedValues(key, values, span=entry.span)
+        return ast.ExpectedConfigValues(key, values, span=entry.span)
     if entry.name == IGNORED_KEYS:
         keys = reader.read_strings(value, f"`{IGNORED_KEYS}`")
-        return ast.IgnoredKeys(keys, span=entry.span)
+        return ast.IgnoredConfigKeys(keys, span=entry.span)
     field_name = parse_yaml_name(reader, entry.key, "the name of a config value")
     if is_yaml_field(value):
         return parse_yaml_field(reader, field_name, entry, value)
@@ -139,7 +139,7 @@ def parse_yaml_field(
     reader: YamlReader, field_name: str, entry: YamlEntry, node: YamlMapping
 ) -> ast.Field:
     """Parse a config field, as in `{type: int, from: [hidden_size, n_embd], default: 768}`."""
-    entries = reader.read_known_keys(node, FIELD_KEYS, "a config value")
+    entries = reader.read_entries_by_key(node, FIELD_KEYS, "a config value")
     field_type, leading_comments = parse_yaml_field_type(reader, entries["type"])
     sources: tuple[ast.Expr, ...] = ()
     if "from" in entries:
@@ -167,7 +167,7 @@ def parse_yaml_field_type(
     node = entry.value
     if not isinstance(node, YamlMapping):
         return parse_yaml_type(reader, node), ()
-    entries = reader.read_known_keys(node, ("record",), "a type", ("record",))
+    entries = reader.read_entries_by_key(node, ("record",), "a type", ("record",))
     if "record" not in entries:
         return ast.MISSING_TYPE, ()
     record = entries["record"]
@@ -192,13 +192,13 @@ def parse_yaml_field_type(
 
 def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
     """Parse a source of a config field: a path in config.json, or a call such as `len("a")`."""
-    if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
+    if isinstance(node, YamlScalar) and is_unquoted_config_path(node.value):
         return ast.StringLiteral(node.value, span=node.span)
     path = parse_yaml_fragment(reader, node, SOURCE, "a path in config.json")
     return path or ast.StringLiteral("")
 
 
-def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
+def parse_yaml_preprocessing(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
     """Parse an entry of `reading`: an input preprocessing or a result postprocessing."""
     is_result = entry.name.startswith("show ")
     name = (
@@ -249,12 +249,12 @@ def parse_yaml_generate_section(reader: YamlReader, entry: YamlEntry) -> ast.Gen
     )
 
 
-def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
+def parse_yaml_quantize_setting(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeSetting:
     """Parse an entry of `quantize`, whose value is a word or a list of patterns."""
     value, subject = entry.value, f"`{entry.name}`"
     nodes = get_list_items(value)
     values = tuple(ast.StringLiteral(reader.read_scalar(n, subject), span=n.span) for n in nodes)
-    return ast.QuantizeEntry(entry.name, values, span=entry.span)
+    return ast.QuantizeSetting(entry.name, values, span=entry.span)
 
 
 def parse_yaml_stream_sections(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -300,12 +300,12 @@ TOP_ITEM_PARSERS: dict[str, ItemParser] = {
     "require": parse_yaml_requirements,
     "items": parse_yaml_items,
     "reading": make_section_parser(
-        ast.PreprocessingSection, parse_yaml_reading_entry, "`pixels: image(size=[8, 8])`"
+        ast.PreprocessingSection, parse_yaml_preprocessing, "`pixels: image(size=[8, 8])`"
     ),
     "weights": parse_yaml_weights,
     "generate": parse_yaml_generate_sections,
     "quantize": make_section_parser(
-        ast.QuantizeSection, parse_yaml_quantize_entry, "`{default: int8, keep: [lm_head]}`"
+        ast.QuantizeSection, parse_yaml_quantize_setting, "`{default: int8, keep: [lm_head]}`"
     ),
     "stream": parse_yaml_stream_sections,
 }
@@ -344,7 +344,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
     entries = reader.read_mapping(root, "a spec", "`specc: 1`, `model: my_model` and so on")
     if not isinstance(root, YamlMapping):
         return empty
-    entries_by_key = reader.read_known_keys(root, YAML_TOP_KEYS, "a spec", ("specc", "model"))
+    entries_by_key = reader.read_entries_by_key(root, YAML_TOP_KEYS, "a spec", ("specc", "model"))
     check_yaml_version(reader, entries_by_key)
     file_header = ast.File(
         version=1,

@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import has_blank_lines_around
-from specc.syntax.dsl.expression_printer import concat_parts, format_comment_lines, join_pieces
+from specc.syntax.dsl.expression_printer import concat_pieces, format_comment_lines, join_pieces
 from specc.syntax.yaml.yaml_emitter import (
     CONFIG_ENTRIES,
     YamlItem,
@@ -121,7 +121,7 @@ def get_item_key(item: ast.Item) -> str:
     return ""
 
 
-def partition_items(
+def partition_top_level_items(
     items: Sequence[ast.Item],
 ) -> tuple[list[ItemGroup], ItemGroup, list[ItemGroup]]:
     """Partition items into groups under top-level keys, below `items:`, and under later keys."""
@@ -141,7 +141,7 @@ def partition_items(
 
 def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemGroup, YamlPair]]:
     """Yield the items of each top-level key, and the `key: value` pair of the key."""
-    first_groups, listed_items, last_groups = partition_items(items)
+    first_groups, listed_items, last_groups = partition_top_level_items(items)
     for group in first_groups:
         yield group, item_group_to_yaml(group)
     if listed_items:
@@ -154,16 +154,18 @@ def item_group_to_yaml(group: ItemGroup) -> YamlPair:
     """Convert a top-level key and its items to a YAML pair."""
     match group[0]:
         case ast.UseStatement() | ast.RequireStatement():
-            entries = YamlList([top_level_entry_to_yaml(item) for item in group], is_multiline=True)
+            entries = YamlList([use_or_require_to_yaml(item) for item in group], is_multiline=True)
             return YamlPair(get_top_level_key(group[0]), entries)
         case ast.GenerateSection() | ast.StreamSection():
-            named_entries = YamlMap([named_item_to_yaml(item) for item in group], is_multiline=True)
+            named_entries = YamlMap(
+                [generate_or_stream_to_yaml(item) for item in group], is_multiline=True
+            )
             return YamlPair(get_top_level_key(group[0]), named_entries)
         case _:
             return section_to_yaml(group[0])
 
 
-def top_level_entry_to_yaml(item: ast.Item) -> YamlItem:
+def use_or_require_to_yaml(item: ast.Item) -> YamlItem:
     """Convert an entry of `use` or `require` to a YAML list item."""
     layout = USE_ENTRY if isinstance(item, ast.UseStatement) else REQUIRE_ENTRY
     value: YamlValue = layout.to_yaml(item)
@@ -173,7 +175,7 @@ def top_level_entry_to_yaml(item: ast.Item) -> YamlItem:
     return YamlItem(value, item.comments)
 
 
-def named_item_to_yaml(item: ast.Item) -> YamlPair:
+def generate_or_stream_to_yaml(item: ast.Item) -> YamlPair:
     """Convert `generate` to `text: {of: ids, from: logits}`, and `stream` to `logits: audio`."""
     if isinstance(item, ast.StreamSection):
         return YamlPair(item.source, item.input_name, item.comments)
@@ -185,7 +187,7 @@ def named_item_to_yaml(item: ast.Item) -> YamlPair:
     )
 
 
-def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
+def preprocessing_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
     """Convert an entry of the `reading` section to a YAML key-value pair."""
     name = f"show {entry.name}" if isinstance(entry, ast.OutputPostprocessing) else entry.name
     return YamlPair(name, expression_to_yaml(entry.value), entry.comments)
@@ -208,13 +210,13 @@ def input_declaration_to_yaml(node: ast.InputDeclaration) -> YamlPair:
     return replace(pair, comments=node.comments)
 
 
-def make_entry_map(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
+def make_multiline_map(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
     """Return a map with one line per entry. An empty map without comments is printed as `{}`."""
     return YamlMap(pairs, end, is_multiline=bool(pairs or end))
 
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
-    ast.DimsDecl: lambda item: make_yaml_list(join_pieces(concat_parts(d)) for d in item.names),
+    ast.DimsDecl: lambda item: make_yaml_list(join_pieces(concat_pieces(d)) for d in item.names),
     ast.WeightsSection: lambda item: make_multiline_list(
         [
             YamlItem(find_layout_of_node(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
@@ -222,16 +224,16 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
         ],
         item.end,
     ),
-    ast.ConfigSection: lambda item: make_entry_map(
+    ast.ConfigSection: lambda item: make_multiline_map(
         [CONFIG_ENTRIES[type(e)](e) for e in item.entries], item.end
     ),
-    ast.InputsSection: lambda item: make_entry_map(
+    ast.InputsSection: lambda item: make_multiline_map(
         list(map(input_declaration_to_yaml, item.entries)), item.end
     ),
-    ast.PreprocessingSection: lambda item: make_entry_map(
-        list(map(reading_entry_to_yaml, item.entries)), item.end
+    ast.PreprocessingSection: lambda item: make_multiline_map(
+        list(map(preprocessing_to_yaml, item.entries)), item.end
     ),
-    ast.QuantizeSection: lambda item: make_entry_map(
+    ast.QuantizeSection: lambda item: make_multiline_map(
         [
             YamlPair(e.name, strings_to_yaml([v.value for v in e.values]), e.comments)
             for e in item.entries
@@ -289,7 +291,7 @@ def translate_help_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
     def rewrite_code(advice: str) -> str:
         return CODE_SPAN_PATTERN.sub(
-            lambda piece: f"`{rewrite_as_yaml(piece[1], is_in_map=is_in_map)}`", advice
+            lambda piece: f"`{rewrite_dsl_as_yaml(piece[1], is_in_map=is_in_map)}`", advice
         )
 
     return replace(
@@ -300,7 +302,7 @@ def translate_help_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 
 @lru_cache(maxsize=256)
-def rewrite_as_yaml(code: str, *, is_in_map: bool = True) -> str:
+def rewrite_dsl_as_yaml(code: str, *, is_in_map: bool = True) -> str:
     """Rewrite a DSL fragment in a help message as YAML. Return the fragment unchanged if it is not
     DSL code. If `is_in_map` is True, the erroneous code is a map such as `{linear: {in: x}}`, so
     options and weight paths become map entries.

@@ -22,7 +22,7 @@ from specc.syntax.yaml.yaml_composer import (
     YamlScalar,
     YamlSequence,
     get_list_items,
-    is_empty_node,
+    is_empty_yaml_node,
 )
 
 N = TypeVar("N")
@@ -63,7 +63,7 @@ class YamlReader(ErrorCollector):
         """Return the entries of a map. An empty value is an empty map."""
         if isinstance(node, YamlMapping):
             return node.entries
-        if not is_empty_node(node):
+        if not is_empty_yaml_node(node):
             self.report_wrong_kind(node, subject, "a map", example)
         return []
 
@@ -71,7 +71,7 @@ class YamlReader(ErrorCollector):
         """Return the entries of a list. An empty value is an empty list."""
         if isinstance(node, YamlSequence):
             return node.items
-        if not is_empty_node(node):
+        if not is_empty_yaml_node(node):
             self.report_wrong_kind(node, subject, "a list", example)
         return []
 
@@ -94,7 +94,7 @@ class YamlReader(ErrorCollector):
             example = "it as a string, in quotes if it contains `: ` or brackets"
             self.report_wrong_kind(node, subject, "a string", example)
             return ""
-        if is_empty_node(node):
+        if is_empty_yaml_node(node):
             self.report_error(
                 "E0101",
                 f"{subject} is empty",
@@ -112,7 +112,7 @@ class YamlReader(ErrorCollector):
         """Return the value of a key as a string, or "" if the key is absent."""
         return self.read_scalar(entries[key].value, f"`{key}`") if key in entries else ""
 
-    def read_known_keys(
+    def read_entries_by_key(
         self, node: YamlNode, names: Iterable[str], subject: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
         """Return map entries by key. Report E0201 for unknown keys and E0126 for missing keys."""
@@ -226,7 +226,7 @@ def compute_node_span_with_comments(reader: YamlReader, node: YamlNode) -> Span:
 
 def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
     """Return the end offset of an entry's value, including comments."""
-    if not is_empty_node(entry.value):
+    if not is_empty_yaml_node(entry.value):
         return find_node_end(reader, entry.value)
     # the comments of an empty value are indented more than the key
     return find_comments_end(reader, entry.span.end, entry.key.span.column)
@@ -277,7 +277,9 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     # most scalars have the same characters in the value as in the source
     if not node.style and raw == node.value:
         return Fragment(source, node.value, span.start, is_yaml_scalar=True)
-    offsets = map_quoted_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
+    offsets = (
+        map_quoted_scalar_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
+    )
     # a folded scalar has no offsets, so each character has the span of the scalar
     if offsets is None:
         file_offsets = (*[span.start] * len(node.value), span.end)
@@ -286,7 +288,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     return Fragment(source, node.value, offsets=file_offsets, is_yaml_scalar=True)
 
 
-def map_quoted_offsets(quoted_text: str, value: str) -> list[int] | None:
+def map_quoted_scalar_offsets(quoted_text: str, value: str) -> list[int] | None:
     r"""Return the source offset of each character in a quoted scalar such as `'it''s'` or `"a\tb"`,
     and of the closing quote. Return None if a character has no single offset.
     """

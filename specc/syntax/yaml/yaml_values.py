@@ -29,7 +29,7 @@ from specc.syntax.yaml.yaml_composer import (
     YamlScalar,
     YamlSequence,
     get_list_items,
-    is_empty_node,
+    is_empty_yaml_node,
 )
 from specc.syntax.yaml.yaml_emitter import (
     YamlMap,
@@ -102,7 +102,7 @@ def list_yaml_nodes(node: YamlNode) -> list[YamlNode]:
     """Return the entries of a list. A single node is one entry. An empty value has no entries."""
     if isinstance(node, YamlSequence):
         return node.items
-    return [] if is_empty_node(node) else [node]
+    return [] if is_empty_yaml_node(node) else [node]
 
 
 def is_yaml_field(node: YamlNode) -> TypeGuard[YamlMapping]:
@@ -227,7 +227,7 @@ def parse_yaml_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
     return text == "true"
 
 
-def make_string_codec(
+def make_dsl_string_codec(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> YamlValueCodec:
     """Return the value kind of a string that is parsed as the grammar symbol `start` and sets
@@ -247,7 +247,7 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
     span, value, default = entry.key.span.extend_to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
         return ast.BlockParameter(name, parse_yaml_padding_mask_type(reader, value), span=span)
-    entries = reader.read_known_keys(value, ("type", "default"), "an input", ("type",))
+    entries = reader.read_entries_by_key(value, ("type", "default"), "an input", ("type",))
     declared_type = MISSING_TYPE
     if "type" in entries:
         declared_type = parse_yaml_padding_mask_type(reader, entries["type"].value)
@@ -384,15 +384,15 @@ EQUATIONS = YamlValueCodec(
     ),
 )
 ARCHITECTURES = YamlValueCodec(TEXTS.parse, NAMES.to_yaml)
-REPEAT_OVER = make_string_codec(
+REPEAT_OVER = make_dsl_string_codec(
     REPEAT_HEAD, lambda name, iterable: f"{name} in {format_expression(iterable)}"
 )
-SCAN_OVER = make_string_codec(
+SCAN_OVER = make_dsl_string_codec(
     SCAN_HEAD,
     lambda names, sequences: (
         f"{', '.join(names)} in {', '.join(map(format_expression, sequences))}"
     ),
 )
-SIGNATURE = make_string_codec(
+SIGNATURE = make_dsl_string_codec(
     DEFINITION_HEAD, lambda name, params, _: join_pieces(format_definition_header(name, params))
 )

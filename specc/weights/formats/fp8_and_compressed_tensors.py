@@ -5,18 +5,18 @@ import numpy as np
 from specc.ir.array import Array
 from specc.weights.formats.quantized_layout import (
     Codes,
-    LayoutError,
     Lengths,
     QuantizationSettings,
     QuantizedLayout,
+    QuantizedLayoutError,
     QuantizedWeightFormat,
     StoredTensors,
     check_element_count,
     decode_scales,
     has_ordered_groups,
-    infer_code_bits,
+    infer_bits_per_code,
     infer_group_size,
-    reshape_scale_grid,
+    reshape_scales_to_rank,
     subtract_zero_points,
     unpack_codes,
 )
@@ -31,11 +31,11 @@ def infer_pack_quantized_layout(
     """
     out, width = (int(length) for length in tensors[".weight_shape"])
     check_element_count("the rows of weight_packed", lengths["out"], out)
-    bits = infer_code_bits(width, lengths["words"], range(1, 9), settings.bits)
-    scales = reshape_scale_grid(tensors[".weight_scale"], 2)
+    bits = infer_bits_per_code(width, lengths["words"], range(1, 9), settings.bits)
+    scales = reshape_scales_to_rank(tensors[".weight_scale"], 2)
     group_count = scales.shape[1]
     if len(scales) not in (1, out):
-        raise LayoutError(f"scales of shape {list(scales.shape)} do not fit {out} rows")
+        raise QuantizedLayoutError(f"scales of shape {list(scales.shape)} do not fit {out} rows")
     group_size = infer_group_size(
         width, group_count, settings if group_count > 1 else QuantizationSettings()
     )
@@ -50,7 +50,7 @@ def infer_pack_quantized_layout(
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
         codes = unpack_codes(tensors[".weight_packed"][rows], bits)[:, :width]
         groups = tensors.get(".weight_g_idx", np.arange(width) // group_size)
-        scales = reshape_scale_grid(decode_scales(tensors[".weight_scale"]), 2)
+        scales = reshape_scales_to_rank(decode_scales(tensors[".weight_scale"]), 2)
         scales = np.broadcast_to(scales, (out, group_count))
         zeros: Array | int = 1 << (bits - 1)
         if has_zero_points:
@@ -119,7 +119,8 @@ FP4_DOUBLED = np.concatenate([FP4_VALUES, -FP4_VALUES])
 def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None) -> tuple[int, int]:
     """Infer the shape of the blocks that share one scale from the matrix shape and `grid`, the
     shape of the scales. `block` is the block shape in the config, or None. If the config has a
-    block shape, blocks at the edges may be smaller. Raise LayoutError if the shapes do not fit.
+    block shape, blocks at the edges may be smaller. Raise QuantizedLayoutError if the shapes do not
+    fit.
     """
     sizes = []
     for length, count, requested in zip(shape, grid, block or (0, 0), strict=True):
@@ -128,25 +129,29 @@ def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None)
         elif count and length % count == 0:
             sizes.append(length // count)
         else:
-            raise LayoutError(f"scales of shape {list(grid)} do not fit a matrix {list(shape)}")
+            raise QuantizedLayoutError(
+                f"scales of shape {list(grid)} do not fit a matrix {list(shape)}"
+            )
     return sizes[0], sizes[1]
 
 
-def infer_scaled_layout(
+def infer_fp8_or_int8_layout(
     tensors: StoredTensors, _: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of FP8 and int8 weights, whose scales are a separate tensor."""
     weight, suffix = ("", "_scale_inv") if "" in tensors else (".weight", ".weight_scale")
     dtype, shape, rank = tensors[weight].dtype, tensors[weight].shape, tensors[weight].ndim
     if rank < 2:
-        raise LayoutError(f"the weight has the shape {list(shape)} and is not a matrix")
-    grid, zeros = reshape_scale_grid(tensors[suffix], rank), tensors.get(".weight_zero_point")
+        raise QuantizedLayoutError(f"the weight has the shape {list(shape)} and is not a matrix")
+    grid, zeros = reshape_scales_to_rank(tensors[suffix], rank), tensors.get(".weight_zero_point")
     if grid.shape[:-2] not in ((), shape[:-2]):
-        raise LayoutError(
+        raise QuantizedLayoutError(
             f"scales of shape {list(grid.shape)} do not fit a weight of shape {list(shape)}"
         )
-    if zeros is not None and reshape_scale_grid(zeros, rank).shape != grid.shape:
-        raise LayoutError(f"zero points of shape {list(zeros.shape)} do not fit the scales")
+    if zeros is not None and reshape_scales_to_rank(zeros, rank).shape != grid.shape:
+        raise QuantizedLayoutError(
+            f"zero points of shape {list(zeros.shape)} do not fit the scales"
+        )
     block = _infer_block_shape(shape[-2:], grid.shape[-2:], settings.block_shape)
 
     def expand_grid(grid: Array, rows: slice) -> Array:
@@ -156,8 +161,8 @@ def infer_scaled_layout(
         return grid[..., i if rank > 2 else i[rows], :][..., j]
 
     def decode(tensors: StoredTensors, rows: slice) -> Codes:
-        scales = expand_grid(reshape_scale_grid(decode_scales(tensors[suffix]), rank), rows)
-        zeros = reshape_scale_grid(tensors.get(".weight_zero_point", np.zeros((1, 1))), rank)
+        scales = expand_grid(reshape_scales_to_rank(decode_scales(tensors[suffix]), rank), rows)
+        zeros = reshape_scales_to_rank(tensors.get(".weight_zero_point", np.zeros((1, 1))), rank)
         zeros = zeros.astype(np.float32)
         offset = zeros if zeros.size == 1 else expand_grid(zeros, rows)
         return tensors[weight][rows].astype(np.float32) - offset, scales
@@ -177,7 +182,7 @@ FP8_FORMATS = (
         marker_suffix="_scale_inv",
         weight_suffix="",
         required_tensors={"": "f8", "_scale_inv": "scale"},
-        open_weight=infer_scaled_layout,
+        open_weight=infer_fp8_or_int8_layout,
     ),
 )
 
@@ -211,7 +216,7 @@ COMPRESSED_TENSORS_FORMATS = (
         marker_suffix=".weight_scale",
         required_tensors={".weight": "f8|i8", ".weight_scale": "scale"},
         optional_tensors={".weight_zero_point": "i8"},
-        open_weight=infer_scaled_layout,
+        open_weight=infer_fp8_or_int8_layout,
     ),
     QuantizedWeightFormat(
         methods=("mxfp4",),

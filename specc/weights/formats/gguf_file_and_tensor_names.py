@@ -20,7 +20,7 @@ from specc.weights.formats.gguf_header_and_blocks import (
     GGUFHeader,
     GGUFTensor,
     Metadata,
-    raise_invalid_gguf,
+    raise_invalid_gguf_error,
     read_gguf_header,
 )
 from specc.weights.formats.safetensors import (
@@ -113,7 +113,7 @@ ARCHITECTURES = {
 """Supported architectures by `general.architecture`."""
 
 
-def select_architecture(header: GGUFHeader, path: str) -> GGUFArchitecture:
+def select_gguf_architecture(header: GGUFHeader, path: str) -> GGUFArchitecture:
     """Return the architecture of a GGUF file. Raise E0419 if no spec supports it."""
     name = header.metadata.get("general.architecture")
     if name == "llama" and header.metadata.get("llama.expert_count"):
@@ -138,7 +138,7 @@ class GGUFFile(TensorFile):
     def __init__(self, path: Path, fd: int, header: GGUFHeader) -> None:
         self.header = header
         self.changes: dict[str, TensorChange] = {}
-        architecture = select_architecture(header, str(path))
+        architecture = select_gguf_architecture(header, str(path))
         count = header.metadata.get("split.count", 1)
         if isinstance(count, int) and count > 1:
             command = "llama-gguf-split --merge FIRST_PART MERGED.gguf"
@@ -195,7 +195,7 @@ class GGUFFile(TensorFile):
         heads = self._heads[change]
         if len(stored) % (2 * heads):
             reason = f"has {len(stored)} rows, which do not match {heads} heads"
-            raise_invalid_gguf(self.path, f"`{escape_text(name)}` {reason}")
+            raise_invalid_gguf_error(self.path, f"`{escape_text(name)}` {reason}")
         pairs = stored.reshape(heads, -1, 2, *stored.shape[1:])
         return pairs.swapaxes(1, 2).reshape(stored.shape)
 
@@ -247,7 +247,7 @@ def open_gguf(path: str | Path) -> GGUFFile:
     try:
         if read_at_offset(fd, len(MAGIC), 0) != MAGIC:
             check_file_signature(path, read_at_offset(fd, 64, 0), "a GGUF file")
-            raise_invalid_gguf(path, f"it does not begin with {MAGIC.decode()}")
+            raise_invalid_gguf_error(path, f"it does not begin with {MAGIC.decode()}")
         return GGUFFile(path, fd, _read_header(path, get_file_identity(os.fstat(fd))))
     except BaseException:
         os.close(fd)

@@ -176,11 +176,11 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
         tensors = [GGUFTensor(n, t, s, start + offset) for n, t, s, offset in raw_tensors]
         _check_ranges(tensors, alignment, len(data))
     except _InvalidHeaderError as error:
-        raise_invalid_gguf(path, str(error))
+        raise_invalid_gguf_error(path, str(error))
     return GGUFHeader(metadata, tuple(tensors), data[: reader.offset])
 
 
-def raise_invalid_gguf(path: str | Path, reason: str) -> NoReturn:
+def raise_invalid_gguf_error(path: str | Path, reason: str) -> NoReturn:
     """Raise E0506 because a GGUF file is invalid."""
     raise_error(
         "E0506",

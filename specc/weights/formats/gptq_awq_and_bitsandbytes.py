@@ -9,16 +9,16 @@ import numpy as np
 from specc.ir.array import Array
 from specc.weights.formats.quantized_layout import (
     Codes,
-    LayoutError,
     Lengths,
     QuantizationSettings,
     QuantizedLayout,
+    QuantizedLayoutError,
     QuantizedWeightFormat,
     StoredTensors,
     check_element_count,
     decode_scales,
     has_ordered_groups,
-    infer_code_bits,
+    infer_bits_per_code,
     infer_group_size,
     subtract_zero_points,
     unpack_codes,
@@ -41,14 +41,14 @@ def infer_gptq_layout(
     along `in`, zero points along `out`. `g_idx` is the group index of each input channel.
     """
     out, zero_offset = lengths["out"], settings.zero_offset
-    bits = infer_code_bits(out, lengths["zero_words"], (4, 8, 2, 3), settings.bits)
+    bits = infer_bits_per_code(out, lengths["zero_words"], (4, 8, 2, 3), settings.bits)
     width = lengths.get("in", lengths["words"] * 32 // bits)
-    infer_code_bits(width, lengths["words"], (bits,), 0)
+    infer_bits_per_code(width, lengths["words"], (bits,), 0)
     group_size = infer_group_size(width, lengths["groups"], settings)
     is_ordered = has_ordered_groups(tensors.get(".g_idx"), width, group_size, lengths["groups"])
     max_code = (1 << bits) - 1
     if zero_offset and (unpack_codes(tensors[".qzeros"], bits) == max_code).any():
-        raise LayoutError(
+        raise QuantizedLayoutError(
             f"a stored zero point is {max_code}, which versions of GPTQ read as {max_code + 1} or 0"
         )
 
@@ -130,7 +130,7 @@ def _read_quant_state(tensors: StoredTensors) -> dict[str, Any]:
         if min(map(int, sizes)) < 1 or len(state["shape"]) != 2:
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise LayoutError("its quant_state does not describe a matrix") from None
+        raise QuantizedLayoutError("its quant_state does not describe a matrix") from None
     return dict(state)
 
 
@@ -148,7 +148,9 @@ def infer_bnb4_layout(
     if (tensors[".absmax"].dtype == np.uint8) != all(
         f".nested_{suffix}" in tensors for suffix in ("absmax", "quant_map")
     ):
-        raise LayoutError("absmax is quantized, or nested_absmax and nested_quant_map are missing")
+        raise QuantizedLayoutError(
+            "absmax is quantized, or nested_absmax and nested_quant_map are missing"
+        )
     if ".nested_absmax" in tensors:
         block_count = -(-lengths["blocks"] // int(state["nested_blocksize"]))
         check_element_count("nested_absmax", len(tensors[".nested_absmax"]), block_count)

@@ -34,7 +34,7 @@ _DTYPE_CLASSES: Mapping[str, frozenset[str]] = {
 _TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
-class LayoutError(Exception):
+class QuantizedLayoutError(Exception):
     """Raised if tensors do not form a valid quantized weight. The message contains the reason."""
 
 
@@ -42,7 +42,8 @@ def check_tensor_pattern(tensor_name: str, tensor: Array, pattern: str, lengths:
     """Check a tensor against a pattern and add its axis sizes to `lengths`.
 
     `float|u8[groups, 16]` requires one of two types, and two axes, of which the second has size 16.
-    `any` matches every type. Without brackets, any shape matches. Otherwise, raise LayoutError.
+    `any` matches every type. Without brackets, any shape matches. Otherwise, raise
+    QuantizedLayoutError.
     """
     match = _TENSOR_PATTERN.fullmatch(pattern)
     assert match is not None, pattern
@@ -53,18 +54,20 @@ def check_tensor_pattern(tensor_name: str, tensor: Array, pattern: str, lengths:
     )
     message = f"{tensor_name} is {tensor.dtype.name}{list(tensor.shape)}, expected {pattern}"
     if not is_dtype_valid or (axes is not None and len(axis_names) != tensor.ndim):
-        raise LayoutError(message)
+        raise QuantizedLayoutError(message)
     for name, length in zip(axis_names, tensor.shape, strict=False):
         expected = int(name) if name.isdigit() else lengths.setdefault(name, length)
         if expected != length:
             binding = "" if name.isdigit() else f" with {name} = {expected}"
-            raise LayoutError(message + binding)
+            raise QuantizedLayoutError(message + binding)
 
 
 def check_element_count(name: str, count: int, expected: int) -> None:
-    """Raise LayoutError unless a tensor has the number of elements that other tensors imply."""
+    """Raise QuantizedLayoutError unless a tensor has the number of elements that other tensors
+    imply.
+    """
     if count != expected:
-        raise LayoutError(f"{name}: {count} values, expected {expected}")
+        raise QuantizedLayoutError(f"{name}: {count} values, expected {expected}")
 
 
 StoredTensors: TypeAlias = Mapping[str, Array]
@@ -159,14 +162,14 @@ def decode_scales(stored: Array) -> Array:
     return stored.astype(np.float32)
 
 
-def reshape_scale_grid(scales: Array, rank: int) -> Array:
+def reshape_scales_to_rank(scales: Array, rank: int) -> Array:
     """Reshape scales or zero points to `rank` axes, the rank of the weight. A single scale becomes
-    [1, 1]. Raise LayoutError if the scales have another rank.
+    [1, 1]. Raise QuantizedLayoutError if the scales have another rank.
     """
     if scales.size == 1 and scales.ndim < 3:
         return scales.reshape(1, 1)
     if scales.ndim != rank:
-        raise LayoutError(f"scales of shape {list(scales.shape)} do not fit {rank} axes")
+        raise QuantizedLayoutError(f"scales of shape {list(scales.shape)} do not fit {rank} axes")
     return scales
 
 
@@ -177,30 +180,36 @@ def subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
     )
 
 
-def infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int], bits: int) -> int:
+def infer_bits_per_code(
+    code_count: int, word_count: int, candidates: Sequence[int], bits: int
+) -> int:
     """Return the first number of bits in `candidates` for which `code_count` codes take exactly
     `word_count` 32-bit words. If `bits`, the number of bits in the config, is not 0, it is the only
-    candidate. Raise LayoutError if no candidate fits.
+    candidate. Raise QuantizedLayoutError if no candidate fits.
     """
     matching_bits = [
         b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)
     ]
     if not matching_bits:
         size = f"{bits} bits" if bits else f"{' or '.join(map(str, candidates))} bits"
-        raise LayoutError(f"{code_count} codes of {size} do not take {word_count} times 32 bits")
+        raise QuantizedLayoutError(
+            f"{code_count} codes of {size} do not take {word_count} times 32 bits"
+        )
     return matching_bits[0]
 
 
 def infer_group_size(width: int, group_count: int, settings: QuantizationSettings) -> int:
     """Infer the group size of a weight with `width` input features and `group_count` groups per
-    row. Raise LayoutError if the result differs from the group size in `settings`.
+    row. Raise QuantizedLayoutError if the result differs from the group size in `settings`.
     """
     requested = width if settings.group_size < 0 else settings.group_size
     if requested and -(-width // requested) == group_count:
         return requested
     if requested or group_count < 1 or width % group_count:
         size = f" of {requested}" if requested else ""
-        raise LayoutError(f"{group_count} scales per row do not fit {width} values in groups{size}")
+        raise QuantizedLayoutError(
+            f"{group_count} scales per row do not fit {width} values in groups{size}"
+        )
     return width // group_count
 
 
@@ -212,5 +221,5 @@ def has_ordered_groups(
         return True
     check_element_count("g_idx", len(group_index), width)
     if group_index.size and not 0 <= group_index.min() <= group_index.max() < group_count:
-        raise LayoutError(f"g_idx names groups outside 0 to {group_count - 1}")
+        raise QuantizedLayoutError(f"g_idx names groups outside 0 to {group_count - 1}")
     return bool(np.array_equal(group_index, np.arange(width) // group_size))

@@ -14,7 +14,7 @@ import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.atomic_write import write_file_atomically
-from specc.io.file_type_detection import PRODUCER_NAME, identify_other_file_format
+from specc.io.file_type_detection import PRODUCER_NAME, identify_file_format
 from specc.io.output_paths import WEIGHTS_OUTPUT, resolve_output_path
 from specc.io.platform_and_signals import read_at_offset, read_into_buffer
 from specc.io.safe_read import (
@@ -270,7 +270,7 @@ def get_file_identity(status: os.stat_result) -> FileIdentity:
 
 def check_file_signature(path: Path, first_bytes: bytes, expected: str) -> None:
     """Raise E0502 if `first_bytes`, the first bytes of a file, indicate another known format."""
-    match = identify_other_file_format(first_bytes, escape_text(path.name))
+    match = identify_file_format(first_bytes, escape_text(path.name))
     if match:
         format_name, help = match
         raise_error(

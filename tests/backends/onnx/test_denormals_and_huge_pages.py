@@ -27,7 +27,7 @@ from specc_onnx.denormals_and_huge_pages import (
     HUGE_PAGE_BYTES,
     RUNS_BEFORE_MOVE,
     Interval,
-    SessionMemory,
+    SessionMemoryMappings,
     align_to_huge_pages,
     compute_denormal,
     flush_denormals,
@@ -36,7 +36,7 @@ from specc_onnx.denormals_and_huge_pages import (
     subtract_intervals,
 )
 from specc_onnx.ort_model import OrtModel
-from specc_onnx.ort_session import open_ort_model_bytes
+from specc_onnx.ort_session import open_serialized_ort_model
 
 HERE = pytest.mark.skipif(get_denormal_mode() is None, reason="this platform has no such mode")
 
@@ -46,7 +46,7 @@ def open_graph(graph: Graph, threads: int = 1) -> OrtModel:
     values = sample_parameters(graph)
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
-    return open_ort_model_bytes(built.model.SerializeToString(), threads=threads)
+    return open_serialized_ort_model(built.model.SerializeToString(), threads=threads)
 
 
 @HERE
@@ -214,7 +214,7 @@ def test_intervals_shrink_to_whole_huge_pages() -> None:
 
 @pytest.mark.skipif(not list_anonymous_mappings(), reason="this system has no huge pages")
 def test_contents_do_not_change() -> None:
-    memory = SessionMemory()
+    memory = SessionMemoryMappings()
     with memory.record_mappings():
         area = mmap.mmap(-1, 4 * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         values = np.frombuffer(area, np.uint8)
@@ -229,13 +229,13 @@ def test_a_session_moves_once_and_its_outputs_stay_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[int] = []
-    move = SessionMemory.move_to_huge_pages
+    move = SessionMemoryMappings.move_to_huge_pages
 
-    def record_move(self: SessionMemory) -> None:
+    def record_move(self: SessionMemoryMappings) -> None:
         move(self)
         moved.append(len(self.intervals))
 
-    monkeypatch.setattr(SessionMemory, "move_to_huge_pages", record_move)
+    monkeypatch.setattr(SessionMemoryMappings, "move_to_huge_pages", record_move)
     found: list[Interval] = []
 
     def record_intervals(intervals: list[Interval]) -> list[Interval]:

@@ -13,7 +13,7 @@ from support.verification_lines import list_model_lines
 import specc
 from specc.diagnostics.diagnostic import SpeccError
 from specc_onnx import execution_providers
-from specc_onnx.execution_providers import NodeKey, find_compute_nodes
+from specc_onnx.execution_providers import NodeKey, find_cpu_compute_nodes
 
 
 def build_model_proto(
@@ -51,12 +51,12 @@ def list_keys(nodes: list[onnx.NodeProto]) -> list[NodeKey]:
 
 
 def test_lengths_and_scalars_may_run_on_the_cpu() -> None:
-    assert find_compute_nodes(build_model_proto(*LENGTHS, *REST), list_keys(LENGTHS)) == []
+    assert find_cpu_compute_nodes(build_model_proto(*LENGTHS, *REST), list_keys(LENGTHS)) == []
 
 
 def test_computing_nodes_are_listed_once() -> None:
     left = list_keys([*LENGTHS, *REST, *REST])
-    assert find_compute_nodes(build_model_proto(*LENGTHS, *REST), left) == [
+    assert find_cpu_compute_nodes(build_model_proto(*LENGTHS, *REST), left) == [
         ("MatMul", "n/h"),
         ("Reshape", "n/y"),
     ]
@@ -65,13 +65,13 @@ def test_computing_nodes_are_listed_once() -> None:
 def test_vector_inputs_are_no_scalars() -> None:
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
     embedding = make_op("Gather", "w ids", "y")
-    assert find_compute_nodes(
+    assert find_cpu_compute_nodes(
         build_model_proto(embedding, given=[ids]), list_keys([embedding])
     ) == [("Gather", "n/y")]
 
 
 def test_unknown_nodes_are_listed() -> None:
-    assert find_compute_nodes(build_model_proto(*LENGTHS), [("FusedConv", "made up")]) == [
+    assert find_cpu_compute_nodes(build_model_proto(*LENGTHS), [("FusedConv", "made up")]) == [
         ("FusedConv", "made up")
     ]
 
@@ -91,7 +91,7 @@ def test_nodes_inside_loops_are_classified() -> None:
     body = helper.make_graph(inside, "body", [i, going, state], results)
     loop = make_op("Loop", "limit  x", "y", body=body)
     left = list_keys([*inside, loop])
-    assert find_compute_nodes(build_model_proto(loop), left) == [
+    assert find_cpu_compute_nodes(build_model_proto(loop), left) == [
         ("Mul", "n/square"),
         ("Loop", "n/y"),
     ]
@@ -131,7 +131,7 @@ def test_cpu_fallback_is_rejected_with_node_names() -> None:
 
 
 @pytest.mark.skipif(
-    not execution_providers.can_report_placement(), reason="needs ONNX Runtime 1.24"
+    not execution_providers.can_report_node_placement(), reason="needs ONNX Runtime 1.24"
 )
 def test_onnx_runtime_reports_our_node_names() -> None:
     options = onnxruntime.SessionOptions()

@@ -13,7 +13,7 @@ from support.verification_lines import list_model_lines
 import specc
 from specc_onnx import int8_saturation
 from specc_onnx.int8_saturation import convert_weights_to_uint8
-from specc_onnx.ort_session import open_ort_model_bytes
+from specc_onnx.ort_session import open_serialized_ort_model
 
 RNG = np.random.default_rng(11)
 COLUMNS = 24
@@ -68,7 +68,7 @@ def test_products_equal_integer_arithmetic(
     if is_converted:
         assert convert_weights_to_uint8(model) == {}
     codes = RNG.choice(np.array([0, 1, 128, 254, 255], np.uint8), (7, depth))
-    session = open_ort_model_bytes(model.SerializeToString()).session
+    session = open_serialized_ort_model(model.SerializeToString()).session
     y, z = session.run(None, {"x": codes, "condition": np.array(True)})
     centered = codes.astype(np.int64) - 128
     np.testing.assert_array_equal(y, centered @ weights.astype(np.int64).T)

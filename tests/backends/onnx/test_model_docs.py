@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from specc.cli.main import main
-from specc_onnx.lower.subgraphs import iterate_subgraphs
+from specc_onnx.lower.subgraphs import iterate_node_subgraphs
 
 LM = [
     "--set",
@@ -80,5 +80,5 @@ def list_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a graph and of its bodies."""
     for node in graph.node:
         yield node
-        for body in iterate_subgraphs(node):
+        for body in iterate_node_subgraphs(node):
             yield from list_nodes(body)

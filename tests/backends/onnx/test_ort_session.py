@@ -22,7 +22,7 @@ from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 from specc_onnx.execution_providers import get_ort_provider
 from specc_onnx.ort_model import OrtModel
-from specc_onnx.ort_session import open_ort_model_bytes
+from specc_onnx.ort_session import open_serialized_ort_model
 
 
 def open_two_input_model() -> OrtModel:
@@ -33,7 +33,7 @@ def open_two_input_model() -> OrtModel:
     graph = b.build_graph(
         "sum", {"sum": b.add_op(ops.Arith("add"), x, y), "rest": b.add_op(ops.Arith("sub"), x, y)}
     )
-    return open_ort_model_bytes(
+    return open_serialized_ort_model(
         build_model(graph, get_target("onnx")).model.SerializeToString(), name="sum.onnx"
     )
 
@@ -45,7 +45,7 @@ def test_directory_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
         GraphBuilder().build_graph("g", {}), get_target("onnx")
     ).model.SerializeToString()
     with pytest.raises(SpeccError, match=r"E0923(.|\n)*is not UTF-8"):
-        open_ort_model_bytes(model, directory=directory)
+        open_serialized_ort_model(model, directory=directory)
 
 
 def make_f32(*shape: int) -> np.ndarray:
@@ -114,12 +114,12 @@ def test_missing_provider_is_an_error_without_fallback() -> None:
     with pytest.raises(
         SpeccError, match=r"E0922\]: the execution provider `cuda` is not available"
     ):
-        open_ort_model_bytes(b"", "cuda")
+        open_serialized_ort_model(b"", "cuda")
 
 
 def test_invalid_model_is_a_one_line_error(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SpeccError, match=r"E0923\]: ONNX Runtime cannot load"):
-        open_ort_model_bytes(b"no protobuf at all")
+        open_serialized_ort_model(b"no protobuf at all")
     assert capfd.readouterr() == ("", "")
 
 
@@ -129,7 +129,7 @@ def test_run_time_error_is_a_diagnostic_without_output(capfd: pytest.CaptureFixt
     built = build_model(graph, get_target("onnx"))
     for name, array in sample_parameters(graph).items():
         built.weights[name].raw_data = array.tobytes()
-    model = open_ort_model_bytes(built.model.SerializeToString(), name="decoder.onnx")
+    model = open_serialized_ort_model(built.model.SerializeToString(), name="decoder.onnx")
     with pytest.raises(
         SpeccError, match=r"E0924\]: `decoder\.onnx` failed while running"
     ) as caught:
@@ -166,7 +166,7 @@ def test_interrupt_stops_a_long_run() -> None:
     result = [value("end", onnx.TensorProto.FLOAT, ["n"])]
     graph = helper.make_graph([loop], "long", given, result)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    model = open_ort_model_bytes(made.SerializeToString())
+    model = open_serialized_ort_model(made.SerializeToString())
     start = np.ones(1000, np.float32)
     short = {"turns": np.array(3), "start": start}
     np.testing.assert_array_equal(model.run_interruptibly(short)["end"], model.run(short)["end"])

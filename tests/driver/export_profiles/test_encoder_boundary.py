@@ -5,8 +5,8 @@ import pytest
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.driver.hf_encoder_decoder_profile import (
-    build_encoder_decoder,
-    find_cross_attention,
+    build_encoder_decoder_graphs,
+    find_cross_attention_inputs,
     find_encoder_output,
 )
 from specc.ir import ops
@@ -115,13 +115,13 @@ def test_value_from_an_earlier_layer_moves_the_encoder_output() -> None:
 
 def test_cross_attention_keys_and_values() -> None:
     derived = build_step(build_encoder()[0])
-    assert find_cross_attention(derived.step, derived.loop_invariant_inputs) == [
+    assert find_cross_attention_inputs(derived.step, derived.loop_invariant_inputs) == [
         {"key": "k", "value": "v"}
     ]
 
 
 def test_encoder_decoder_graphs() -> None:
-    made = build_encoder_decoder(build_step(build_encoder()[0]), "logits").graphs
+    made = build_encoder_decoder_graphs(build_step(build_encoder()[0]), "logits").graphs
     assert list(made["decoder_with_past_model"].inputs) == [
         "input_ids", "encoder_attention_mask", "past_key_values.0.decoder.key", "past_key_values.0.decoder.value",
         "past_key_values.0.encoder.key", "past_key_values.0.encoder.value",
@@ -132,7 +132,7 @@ def test_encoder_decoder_graphs() -> None:
 
 def test_passed_value_must_be_a_key_or_value() -> None:
     with pytest.raises(SpeccError) as caught:
-        build_encoder_decoder(build_step(build_encoder("more")[0]), "logits")
+        build_encoder_decoder_graphs(build_step(build_encoder("more")[0]), "logits")
     (found,) = caught.value.diagnostics
     assert found.code == "E0752"
     assert "`sum` is passed to the decoder and is not a key or value of an attention" in found.title

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.parse import convert_help_snippets_to_yaml
 from specc.syntax.yaml.yaml_parser import parse_yaml
-from specc.syntax.yaml.yaml_printer import rewrite_as_yaml
+from specc.syntax.yaml.yaml_printer import rewrite_dsl_as_yaml
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -43,17 +43,17 @@ ALIKE = [
 
 @pytest.mark.parametrize("piece", AS_YAML)
 def test_rewritten_advice(piece: str) -> None:
-    assert rewrite_as_yaml(piece) == AS_YAML[piece]
+    assert rewrite_dsl_as_yaml(piece) == AS_YAML[piece]
 
 
 @pytest.mark.parametrize("piece", ALIKE)
 def test_unchanged_advice(piece: str) -> None:
-    assert rewrite_as_yaml(piece) == piece
+    assert rewrite_dsl_as_yaml(piece) == piece
 
 
 def test_options_inside_expressions() -> None:
-    assert rewrite_as_yaml("mask=causal", is_in_map=False) == "mask=causal"
-    assert rewrite_as_yaml("@ name", is_in_map=False) == "@ name"
+    assert rewrite_dsl_as_yaml("mask=causal", is_in_map=False) == "mask=causal"
+    assert rewrite_dsl_as_yaml("@ name", is_in_map=False) == "@ name"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_options_inside_expressions() -> None:
     ],
 )
 def test_rewritten_items_parse_to_the_same_tree(item: str, key: str | None) -> None:
-    text = rewrite_as_yaml(item)
+    text = rewrite_dsl_as_yaml(item)
     if key:
         text = f"{key}:\n  {text}"
     read = parse_yaml(Source("m.yaml", f"specc: 1\nmodel: m\n{text}\n"))
@@ -79,7 +79,7 @@ def test_rewritten_items_parse_to_the_same_tree(item: str, key: str | None) -> N
 def test_all_advice_is_valid_yaml() -> None:
     said = "".join(p.read_text() for p in GOLDEN.glob("errors*/*.txt"))
     pieces = {p for h in re.findall(r"= help: (.*)", said) for p in re.findall(r"`([^`]+)`", h)}
-    changed = {p: made for p in pieces if (made := rewrite_as_yaml(p)) != p}
+    changed = {p: made for p in pieces if (made := rewrite_dsl_as_yaml(p)) != p}
     assert len(changed) > 20
     for made in changed.values():
         yaml.safe_load(made.replace("…", "x"))

@@ -22,8 +22,8 @@ import specc_numpy
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc_onnx import DEFAULT_OPSET, build_generation_model, get_target
-from specc_onnx.generate.generator_model import find_invariant_nodes
-from specc_onnx.lower.subgraphs import iterate_subgraphs
+from specc_onnx.generate.generator_model import find_loop_invariant_nodes
+from specc_onnx.lower.subgraphs import iterate_node_subgraphs
 
 PROMPTED = (
     "gpt2",
@@ -275,7 +275,7 @@ def test_weights_are_stored_once_in_the_main_graph() -> None:
     initializers = [t.name for t in case.model.graph.initializer]
     assert len(initializers) == len(set(initializers))
     (loop,) = (node for node in case.model.graph.node if node.op_type == "Loop")
-    (body,) = iterate_subgraphs(loop)
+    (body,) = iterate_node_subgraphs(loop)
     assert not body.initializer
     assert "lm_head.weight" in initializers
     assert sum(name.endswith("c_attn.weight") for name in initializers) == 2
@@ -287,7 +287,7 @@ def test_invariant_nodes_are_hoisted_out_of_the_loop() -> None:
         elaborate_smallest("rnnsearch"), make_settings(elaborate_smallest("rnnsearch"))
     )
     (loop,) = (node for node in case.model.graph.node if node.op_type == "Loop")
-    (body,) = iterate_subgraphs(loop)
+    (body,) = iterate_node_subgraphs(loop)
     read = {name for node in body.node for name in node.input}
     assert not any("encoder" in name for name in read if name.endswith(("weight_ih", "weight_hh")))
     assert not [node for node in body.node if node.op_type == "GRU" and "encoder" in node.name]
@@ -297,7 +297,7 @@ def test_invariant_nodes_read_weights_and_encoder_outputs() -> None:
     derived = GenerationCase(
         elaborate_smallest("transformer"), make_settings(elaborate_smallest("transformer"))
     ).ingredients.derived
-    fixed = set(find_invariant_nodes(derived.step, derived.loop_invariant_inputs))
+    fixed = set(find_loop_invariant_nodes(derived.step, derived.loop_invariant_inputs))
     assert {node for node, _ in derived.step.nodes} - fixed
     known = {derived.step.inputs[n] for n in derived.loop_invariant_inputs} | set(
         derived.step.parameters.values()

@@ -7,7 +7,11 @@ import pytest
 from support.onnx_sessions import EmittedModel
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_uint64
+from specc.weights.random_stream import (
+    derive_random_stream_key,
+    derive_random_substream_key,
+    generate_uint64,
+)
 from specc_onnx.generate import generator_sampling
 from specc_onnx.lower.onnx_values import OnnxValue
 
@@ -18,10 +22,10 @@ STEPS = (0, 1, 2, 511, 100_000)
 
 def emit_random_numbers(x: Mapping[str, OnnxValue]) -> Sequence[OnnxValue]:
     """Emit the keys of several streams, and one uniform number of each."""
-    keys = generator_sampling.emit_substream_key(
-        generator_sampling.emit_stream_key(x["seed"], "sample"), x["rows"].cast("u64")
+    keys = generator_sampling.emit_random_substream_key(
+        generator_sampling.emit_random_stream_key(x["seed"], "sample"), x["rows"].cast("u64")
     )
-    at_step = generator_sampling.emit_substream_key(keys, x["step"].cast("u64"))
+    at_step = generator_sampling.emit_random_substream_key(keys, x["step"].cast("u64"))
     return [keys, generator_sampling.emit_uniform_sample(at_step)]
 
 
@@ -34,12 +38,15 @@ def build_random_model() -> EmittedModel:
 def test_keys_and_uniforms_have_the_same_bits() -> None:
     model = build_random_model()
     for seed in SEEDS:
-        wanted = [derive_substream_key(derive_stream_key(seed, "sample"), int(r)) for r in ROWS]
+        wanted = [
+            derive_random_substream_key(derive_random_stream_key(seed, "sample"), int(r))
+            for r in ROWS
+        ]
         for step in STEPS:
             keys, drawn = model.run(seed=np.int64(seed), rows=ROWS, step=np.int64(step))
             assert keys.tolist() == wanted
             units = np.array(
-                [generate_uint64(derive_substream_key(k, step), 0) >> 40 for k in wanted],
+                [generate_uint64(derive_random_substream_key(k, step), 0) >> 40 for k in wanted],
                 np.float32,
             ) * np.float32(2**-24)
             assert drawn.dtype == np.float32

@@ -12,8 +12,8 @@ from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
     Floats,
     LogitsProcessorInputs,
-    find_prompt_tokens,
     make_prompt_mask,
+    make_prompt_vocab_mask,
 )
 from specc_onnx.generate import generator_logits_processors, generator_sampling
 from specc_onnx.generate.generator_inputs import SAMPLING_INPUTS
@@ -28,7 +28,7 @@ def build_sampling_model(vocabulary: int = VOCABULARY) -> EmittedModel:
 
     def emit_graph(x: Mapping[str, OnnxValue]) -> Sequence[OnnxValue]:
         s = generator_sampling.emit_sampler_settings(x["seed"], x["rows"], vocabulary, x)
-        seen = generator_logits_processors.emit_prompt_token_mask(
+        seen = generator_logits_processors.emit_prompt_vocabulary_mask(
             x["prompt"], x["keep"], vocabulary
         )
         logits = generator_logits_processors.emit_repetition_penalty(
@@ -99,7 +99,7 @@ def test_samples_match_python(settings: GenerationSettings) -> None:
             step=step, prompt_lengths=make_prompt_mask(prompt, keep).sum(axis=1)
         )
         wanted = select_next_tokens(
-            logits, find_prompt_tokens(prompt, VOCABULARY, keep), settings, place
+            logits, make_prompt_vocab_mask(prompt, VOCABULARY, keep), settings, place
         )
         assert sample_tokens(model, logits, settings, step, prompt, keep) == wanted.tolist(), (
             f"step {step}"

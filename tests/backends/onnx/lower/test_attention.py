@@ -16,7 +16,7 @@ from specc.transforms import pass_pipeline
 from specc_onnx import build_model, get_target
 from specc_onnx.lower import blocked_attention_loop
 from specc_onnx.lower.blocked_attention_slices import PositionSpan
-from specc_onnx.lower.subgraphs import iterate_subgraphs
+from specc_onnx.lower.subgraphs import iterate_node_subgraphs
 from specc_onnx.write.onnx_verifier import verify_built_model
 
 SPEC = """specc 1
@@ -38,7 +38,7 @@ def build_spec(directory: Path, score: str, mask: str, result: str = "mixed") ->
 
 
 def list_op_types(graph: GraphProto) -> list[str]:
-    inner = [k for n in graph.node for b in iterate_subgraphs(n) for k in list_op_types(b)]
+    inner = [k for n in graph.node for b in iterate_node_subgraphs(n) for k in list_op_types(b)]
     return [*(n.op_type for n in graph.node), *inner]
 
 

@@ -24,7 +24,7 @@ from specc_onnx import build_model, get_target
 from specc_onnx.lower import blocked_attention_loop, blocked_attention_slices
 from specc_onnx.lower.blocked_attention_slices import PositionSpan
 from specc_onnx.lower.onnx_values import OnnxValue
-from specc_onnx.lower.subgraphs import iterate_subgraphs
+from specc_onnx.lower.subgraphs import iterate_node_subgraphs
 from specc_onnx.write.instrumentation import add_attention_outputs
 from specc_onnx.write.onnx_verifier import (
     convert_weights_to_inputs,
@@ -145,7 +145,7 @@ def test_windows_at_least_as_wide_as_the_sequence() -> None:
 def list_nodes(graph: GraphProto) -> Iterator[str]:
     for node in graph.node:
         yield node.op_type
-        for body in iterate_subgraphs(node):
+        for body in iterate_node_subgraphs(node):
             yield from list_nodes(body)
 
 
@@ -208,7 +208,7 @@ def _list_short_branch_values(graph: GraphProto) -> set[str]:
 
 def _list_subgraphs(graph: GraphProto) -> Iterator[list[str]]:
     for node in graph.node:
-        for body in iterate_subgraphs(node):
+        for body in iterate_node_subgraphs(node):
             yield [o for n in body.node for o in n.output]
             yield from _list_subgraphs(body)
 

@@ -24,7 +24,7 @@ from specc.weights.formats.safetensors_header import NUMPY_DTYPES, get_array_dty
 from specc.weights.parameter_sources import ByteRange
 from specc.weights.weight_rules_and_initializers import ModelParameter
 from specc_onnx import get_target
-from specc_onnx.ort_session import open_ort_model_bytes
+from specc_onnx.ort_session import open_serialized_ort_model
 from specc_onnx.write.model_writer import write_model
 
 KEPT = {"specc": "what the model says of itself"}
@@ -88,7 +88,9 @@ def check_results(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) 
     given = {"tokens": np.array([[1, 5, 2], [10, 0, 3]])}
     assert_outputs_match(
         specc_numpy.evaluate_graph(graph, given, arrays),
-        list(open_ort_model_bytes(path.read_bytes(), directory=path.parent).run(given).values()),
+        list(
+            open_serialized_ort_model(path.read_bytes(), directory=path.parent).run(given).values()
+        ),
     )
 
 
