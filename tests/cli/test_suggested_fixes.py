@@ -48,14 +48,16 @@ CASES = read_golden_cases()
 def find_snippets(said: str) -> set[str]:
     """Return the code snippets in the help lines."""
     helps = [h for h in HELP.findall(said) if not MEANT.search(h)]
-    return {p for h in helps for p in PIECE.findall(h) if WRITTEN.search(p)} - OTHER_ADVICE
+    return {p for h in helps for p in PIECE.findall(h) if WRITTEN.search(p)}
 
 
 def test_every_snippet_has_an_applied_fix() -> None:
     missing = {
         f"{name}: {piece}"
         for name, (_, said) in CASES.items()
-        for piece in find_snippets(said) - {d[0] for d in APPLIED_FIXES.get(name, ())}
+        for piece in find_snippets(said)
+        - {d[0] for d in APPLIED_FIXES.get(name, ())}
+        - OTHER_ADVICE
     }
     assert not missing, "say in tests/support/suggested_fixes.py what the spec is then"
     assert APPLIED_FIXES.keys() <= CASES.keys()
