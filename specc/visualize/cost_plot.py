@@ -148,7 +148,7 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 
 
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
-    """Return the maximum sequence length of the plot and the reason for the limit."""
+    """Return the largest sequence length that the plot shows and the reason for this limit."""
     all_limits = find_length_limits(graph)
     limits = [all_limits[s] for s in symbols if s in all_limits]
     limit = min(limits, key=lambda limit: limit.max_length, default=None)
