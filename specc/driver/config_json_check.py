@@ -149,9 +149,10 @@ IGNORED_KEY_GROUPS = {
     "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
     "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens "
     "task_specific_params temperature top_k top_p typical_p",
+    "quantization of the weights, which is read with them": "quantization_config",
     "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
-"""Keys in published configs that do not affect the computation, by reason."""
+"""Keys in published configs that no spec needs to read, by reason."""
 
 
 IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())

@@ -43,14 +43,14 @@ CONFIG = {
 }
 
 
-def warned(tmp_path: Path, path: str) -> list[str]:
+def warned(tmp_path: Path, path: str, value: object = 3) -> list[str]:
     """Return the unread keys that are reported for a config with one more key."""
     config = json.loads(json.dumps(CONFIG))
     *parents, key = path.split(".")
     inner = config
     for parent in parents:
         inner = inner[parent]
-    inner[key] = 3
+    inner[key] = value
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "m.specc").write_text(SPEC)
     spec = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
@@ -83,6 +83,11 @@ def test_unread_key_is_reported(path: str, tmp_path: Path) -> None:
 )
 def test_read_or_ignored_key_is_not_reported(path: str, tmp_path: Path) -> None:
     assert warned(tmp_path, path) == []
+
+
+def test_quantization_of_the_weights_is_not_reported(tmp_path: Path) -> None:
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 8, "desc_act": False}
+    assert warned(tmp_path, "quantization_config", settings) == []
 
 
 ROPE_SPEC = """specc 1
