@@ -16,10 +16,10 @@ from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
     align_broadcast_operand,
+    are_all_true,
+    is_any_true,
     is_transposed_pair,
     solve_memoized,
-    solve_until_false,
-    solve_until_true,
     unwrap_view,
 )
 from specc.analysis.value_ranges import (
@@ -223,10 +223,10 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
         if _is_repeated_mask(node):
             return (yield operands[0])
         if _keeps_truth(node.op):
-            return (yield from solve_until_false(operands))
+            return (yield from are_all_true(operands))
         match node.op:
             case ops.Or():
-                return (yield from solve_until_true(operands))
+                return (yield from is_any_true(operands))
             case ops.Compare("eq" | "le" | "ge") if is_transposed_pair(*operands):
                 return True
         return _is_true_on_diagonal(qk)

@@ -18,9 +18,9 @@ from typing import TypeAlias
 from specc.analysis.query_key_tensors import (
     QueryKeyTensor,
     TraversalBudget,
+    are_all_true,
+    is_any_true,
     solve_memoized,
-    solve_until_false,
-    solve_until_true,
     unwrap_view,
 )
 from specc.analysis.value_ranges import COMPARISON_FUNCTIONS, find_splat_value, find_value_range
@@ -91,7 +91,7 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
     if (operand := unwrap_view(qk)) is not None:
         return (yield operand)
     if (factors := split_contraction_factors(qk)) is not None:
-        return (yield from solve_until_false(factors))
+        return (yield from are_all_true(factors))
     match node.op:
         case ops.Pointwise("exp" | "sigmoid" | "tanh"):
             return True
@@ -99,7 +99,7 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
             # A key-dependent operand may be infinite at only some keys.
             if any(isinf(find_splat_value(a) or 0.0) for a in node.operands):
                 return False
-            return (yield from solve_until_false(qk.align_operands()))
+            return (yield from are_all_true(qk.align_operands()))
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
             return not any(_has_infinity_constant(a) for a in node.args)
     return True
@@ -144,7 +144,7 @@ def can_contain_zero_division(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, b
         case ops.Pointwise("log1p") if find_value_range(operands[0].value)[0] <= -1:
             return True
         case op if isinstance(op, (*SUM_OF_PRODUCTS_OPS, *ELEMENTWISE_OPS)):
-            return (yield from solve_until_true(operands))
+            return (yield from is_any_true(operands))
     return False
 
 

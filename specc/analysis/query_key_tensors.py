@@ -271,7 +271,7 @@ def solve_all_subproblems(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
     return results
 
 
-def solve_until_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
+def is_any_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     """Return True if the result of any subproblem is True. Stop at the first True."""
     for subproblem in subproblems:
         if (yield subproblem):
@@ -279,7 +279,7 @@ def solve_until_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     return False
 
 
-def solve_until_false(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
+def are_all_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     """Return True if the results of all subproblems are True. Stop at the first False."""
     for subproblem in subproblems:
         if not (yield subproblem):

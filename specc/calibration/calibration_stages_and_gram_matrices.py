@@ -206,9 +206,9 @@ class _StagedGraph:
 
 
 class _FactorFiles:
-    """The Cholesky factors of the Gram matrices for `tap_points`. A stacked weight can be quantized
-    as soon as the factors of all its experts are available. Until then, the factors are stored in
-    `directory`.
+    """The inverse Cholesky factors of the Gram matrices for `tap_points`. A stacked weight can be
+    quantized as soon as the factors of all its experts are available. Until then, the factors are
+    stored in `directory`.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Executable]]
 the end of the `with` block."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], QuantizedWeightFiles]
 """A function that quantizes a weight. The arguments are the weight's name, a function that returns
-the Cholesky factor for each expert, and the path prefix of the files to write."""
+the inverse Cholesky factor for each expert, and the path prefix of the files to write."""
 
 
 def quantize_with_gptq(
@@ -287,9 +287,9 @@ def quantize_with_gptq(
         for activations, total in sums.pop_complete_sums(stage.activations_by_output.values()):
             factor = compute_inverse_cholesky_factor(total)
             del total  # release the Gram matrix, which is as large as its Cholesky factor
-            for name, get_cholesky_factor in factors.add_factor(activations, factor):
+            for name, get_inverse_cholesky_factor in factors.add_factor(activations, factor):
                 quantized[name] = quantize_weight(
-                    name, get_cholesky_factor, directory / f"{len(quantized)}"
+                    name, get_inverse_cholesky_factor, directory / f"{len(quantized)}"
                 )
     return quantized
 

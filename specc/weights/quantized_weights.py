@@ -118,13 +118,15 @@ def quantize_weight_to_files(
     values: ParameterSource,
     name: str,
     format: QuantizationFormat,
-    get_cholesky_factor: GetFactor,
+    get_inverse_cholesky_factor: GetFactor,
     stem: Path,
 ) -> QuantizedWeightFiles:
     """Quantize a weight with GPTQ, and write its codes and scales to the files `stem` plus a
     suffix. Raise E0810 to E0815 on failure.
     """
-    quantized = QuantizedWeights(values, {name: format}, get_cholesky_factor=get_cholesky_factor)
+    quantized = QuantizedWeights(
+        values, {name: format}, get_inverse_cholesky_factor=get_inverse_cholesky_factor
+    )
     tensors = [format.format_tensor_name(name, role) for role in ("codes", "scales")]
     paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
     for tensor, path in zip(tensors, paths, strict=True):
@@ -142,14 +144,15 @@ def quantize_weight_to_files(
 class QuantizedWeights(ParameterOverrides):
     """Parameters whose weights in `plan` are quantized. The class implements `ParameterSource`.
 
-    `prequantized` weights are read from files. `get_cholesky_factor` returns the GPTQ factor of a
-    weight, or of each matrix of a stacked weight. None means rounding to nearest. `stored_scales`
-    are the scales of weights that the checkpoint stores quantized, one scale per element.
+    `prequantized` weights are read from files. `get_inverse_cholesky_factor` returns the GPTQ
+    factor of a weight, or of each matrix of a stacked weight. None means rounding to nearest.
+    `stored_scales` are the scales of weights that the checkpoint stores quantized, one scale per
+    element.
     """
 
     plan: QuantizationPlan
     prequantized: Mapping[str, QuantizedWeightFiles] = field(default_factory=dict)
-    get_cholesky_factor: GetFactor | None = None
+    get_inverse_cholesky_factor: GetFactor | None = None
     stored_scales: ParameterSource | None = None
     streams: dict[str, QuantizationStream] = field(default_factory=dict)
 
@@ -228,8 +231,8 @@ class QuantizedWeights(ParameterOverrides):
         """
         stream, format = self.streams[name], self.plan[name]
         stream.error, scales, zero_points = QuantizationErrorStats(), [], [NO_ZERO_POINTS]
-        get_cholesky_factor = self.get_cholesky_factor
-        stream.recipe = "nearest" if get_cholesky_factor is None else "gptq"
+        get_inverse_cholesky_factor = self.get_inverse_cholesky_factor
+        stream.recipe = "nearest" if get_inverse_cholesky_factor is None else "gptq"
         stream.recipe = stream.recipe if self.stored_scales is None else "stored"
         columns = None
         if format.layout == "columns":
@@ -238,7 +241,9 @@ class QuantizedWeights(ParameterOverrides):
             )
         position = 0
         row_chunks = self._iterate_rows(name)
-        rows_and_factors = _pair_with_factors(row_chunks, stream.out_channels, get_cholesky_factor)
+        rows_and_factors = _pair_with_factors(
+            row_chunks, stream.out_channels, get_inverse_cholesky_factor
+        )
         if self.stored_scales is not None:
             rows_and_factors = zip(
                 row_chunks, self._iterate_rows(name, self.stored_scales), strict=True
@@ -274,7 +279,7 @@ class QuantizedWeights(ParameterOverrides):
             max(1, elements // max(stream.in_channels, 1))
             for elements in (CHUNK_VALUES, GPTQ_CHUNK_ELEMENTS)
         )
-        if self.get_cholesky_factor is not None:
+        if self.get_inverse_cholesky_factor is not None:
             # GPTQ takes about as long for a few rows as for many
             chunk_rows *= -(-gptq_chunk_rows // chunk_rows)
         iterate = (
@@ -294,13 +299,13 @@ class _QuantizedRows:
 
 
 def _pair_with_factors(
-    row_chunks: Iterator[Array], out_channels: int, get_cholesky_factor: GetFactor | None
+    row_chunks: Iterator[Array], out_channels: int, get_inverse_cholesky_factor: GetFactor | None
 ) -> Iterator[RowsAndFactor]:
     """Yield the rows of each matrix in order, with the GPTQ factor of the matrix."""
     position, factor = 0, None
     for rows in row_chunks:
-        if get_cholesky_factor is not None and position % out_channels == 0:
-            factor = get_cholesky_factor(position // out_channels)
+        if get_inverse_cholesky_factor is not None and position % out_channels == 0:
+            factor = get_inverse_cholesky_factor(position // out_channels)
         position += len(rows)
         yield rows, factor
 

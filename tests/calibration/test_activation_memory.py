@@ -160,7 +160,7 @@ def test_prequantized_values_equal_quantization_on_the_fly(tmp_path: Path) -> No
     whole = QuantizedWeights(BASE, dict.fromkeys(ready, FORM), ready)
     x = np.concatenate(SEEN).astype(np.float64)
     factor = int_quantization.compute_inverse_cholesky_factor(x.T @ x)
-    one = QuantizedWeights(BASE, {"w0": FORM}, get_cholesky_factor=lambda _: factor)
+    one = QuantizedWeights(BASE, {"w0": FORM}, get_inverse_cholesky_factor=lambda _: factor)
     for part, dtype in (
         (FORM.format_tensor_name("w0", "codes"), "u8"),
         (FORM.format_tensor_name("w0", "scales"), "f32"),
