@@ -202,7 +202,13 @@ def test_check_compares_the_weights_of_a_checkpoint(
     assert "names and shapes of the weights match the checkpoint\n" in capsys.readouterr().out
     # the head of a graph that the architecture does not name may be new
     assert main([*arguments, "--graph", "classes"]) == 0
-    assert "no weights for the head" in capsys.readouterr().out
+    assert "no weights for the head: compile with `--init-missing 0`" in capsys.readouterr().out
+    # the head of the default graph is required, as in `specc compile`
+    text = config.read_text()
+    config.write_text(text.replace("SmallModel", "SmallClassifier"))
+    assert main([*arguments, "--graph", "classes"]) == 1
+    assert "E0501" in capsys.readouterr().err
+    config.write_text(text)
     config.write_text(config.read_text().replace("4}", "6}"))
     assert main(arguments) == 1
     assert "6 according to `hidden_size` in config.json" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def execute_check(args: Namespace) -> int:
         # import here, because a spec without weights does not need the readers of weight files
         from specc.driver.compile_model_and_graph_selection import check_checkpoint_weights
 
-        check_result = check_checkpoint_weights(spec, check_result, args.graph)
+        check_result = check_checkpoint_weights(spec, check_result)
     model = check_result.model or check_result.trials[0].model
     report = _analyze_model(model)
     if report.errors:

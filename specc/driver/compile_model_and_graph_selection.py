@@ -20,9 +20,10 @@ from specc.driver.output_files_and_compile_report import (
     write_model_file,
     write_package,
 )
-from specc.driver.spec_check_and_elaboration import SpecCheckResult
+from specc.driver.spec_check_and_elaboration import SpecCheckResult, is_default_graph
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weight_sources import WeightSources, get_checkpoint_warnings, load_parameters
+from specc.weights.checkpoint_files import NO_WEIGHTS_HELP
 
 
 def drop_unsupported_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
@@ -108,25 +109,25 @@ def _check_decode_loop_support(job: CompileJob) -> None:
 
 MATCHING_WEIGHTS = "names and shapes of the weights match the checkpoint"
 MATCHING_BASE_WEIGHTS = (
-    f"{MATCHING_WEIGHTS}, which has no weights for the head: compile with --init-missing 0"
+    f"{MATCHING_WEIGHTS}, which has no weights for the head: compile with `--init-missing 0` "
+    "(in Python `init_missing=0`)"
 )
 
 
-def check_checkpoint_weights(
-    spec: LoadedSpec, check_result: SpecCheckResult, graph: str = ""
-) -> SpecCheckResult:
+def check_checkpoint_weights(spec: LoadedSpec, check_result: SpecCheckResult) -> SpecCheckResult:
     """Check that a checkpoint directory, passed as the spec, has the parameters of the model with
     the right shapes, and add warnings and a remark to `check_result`. The headers of the weight
-    files are read, but no weights, unless a tied parameter is stored twice. The head of a graph
-    that is not the default, `graph`, may be missing.
+    files are read, but no weights, unless a tied parameter is stored twice. If the graph is not the
+    default graph, its head may be missing.
 
     Raise the errors of `specc compile`.
     """
     if check_result.model is None:
         raise SpeccError(*check_result.missing)
-    sources = WeightSources(init_missing=0 if graph else None)
+    graph = check_result.model.graph
+    sources = WeightSources(init_missing=None if is_default_graph(spec, graph.name) else 0)
     try:
-        values = load_parameters(spec, check_result.model.graph, sources)
+        values = load_parameters(spec, graph, sources)
     except SpeccError as failed:
         raise _suggest_check_of_config(failed, spec.repository) from None
     with closing(values):
@@ -141,8 +142,11 @@ def check_checkpoint_weights(
 
 
 def _suggest_check_of_config(error: SpeccError, directory: str) -> SpeccError:
-    """Return the error with help for a directory that has no weights (E0518)."""
+    """Return the error. For a directory without weights, replace the help on `specc compile`."""
     fix = f"to check only its config.json, write `specc check SPEC --config {directory}`"
     return SpeccError(
-        *(replace(d, helps=(fix,)) if d.code == "E0518" else d for d in error.diagnostics)
+        *(
+            replace(d, helps=(fix,)) if d.helps == (NO_WEIGHTS_HELP,) else d
+            for d in error.diagnostics
+        )
     )

@@ -15,6 +15,7 @@ from specc.driver.quantize_section import (
 )
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weights_section_and_load_transforms import check_weight_rules, mark_tied_weights
+from specc.frontend.generate_stream_and_reading_sections import list_graph_blocks
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.frontend.symbolic_check import SymbolicElaboration, check_spec_symbolically
 from specc.frontend.unused_names_and_share_rules import (
@@ -31,6 +32,15 @@ def _choose_default_graph(spec: LoadedSpec) -> str:
     """Return the graph for the config's `architectures`, or "" for the spec's first graph."""
     file = spec.config_reader.config_file
     return model_family.find_graph_for_architecture(spec.program, file) if file else ""
+
+
+def is_default_graph(spec: LoadedSpec, graph: str) -> bool:
+    """Return True if `specc compile` selects the graph without `--graph`."""
+    try:
+        default = _choose_default_graph(spec)
+    except SpeccError:  # no graph for the config's `architectures`
+        return False
+    return graph == (default or list_graph_blocks(spec.program)[0].name)
 
 
 @dataclass

@@ -358,28 +358,28 @@ class _TypeMatcher:
                 labels += Label.labels_from_span(dim.origin.span, f"`{dim}` comes from here")
         text = _format_type_source(expr)
         expected = f"{declared} is declared" if text == str(declared) else f"`{text}` is {declared}"
-        value_span = self.value_context.span
         raise SpeccError(
             Diagnostic(
                 "E0302",
                 f"{description} has length {actual}, but {expected}",
-                Label.from_span(value_span, f"this is {describe_value(self.tensor)}"),
+                Label.from_span(self.value_context.span, f"this is {describe_value(self.tensor)}"),
                 tuple({lab.span: lab for lab in labels}.values()),
-                helps=self._suggest_captured_length(expr)
-                or suggest_length_correction(text, actual),
+                helps=self._suggest_length_fixes(expr, actual),
             )
         )
 
-    def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
-        """Return help messages for a declared type that uses the dimension `expr` of `dims`."""
-        block = self.value_context.block
+    def _suggest_length_fixes(self, expr: ast.Expr, actual: Dim) -> tuple[str, ...]:
+        """Return help messages for an axis declared as `expr`, whose length is `actual`."""
+        context = self.value_context
+        if not context.block:  # otherwise the names in `expr` may be undefined at the call
+            return suggest_length_correction(_format_type_source(expr), actual, context.span)
         name = expr.path if isinstance(expr, ast.Name) else ""
         is_captured = name in self.env.module.root.dims and name not in self.env.dims
         # for a block of another file, operands determine the dimension
-        if not block or not is_captured or self.env.dynamic_lengths is not None:
+        if not is_captured or self.env.dynamic_lengths is not None:
             return ()
         return (
-            f"in `{block}`, `{name}` is the length declared in `dims`; for an independent "
+            f"in `{context.block}`, `{name}` is the length declared in `dims`; for an independent "
             f"length use a name that `dims` does not contain, such as `{name}_`",
         )
 

@@ -103,13 +103,15 @@ def suggest_dtype_conversion(actual: Type, declared_name: str, span: Span | None
     return []
 
 
-def suggest_length_correction(declared: str, actual: Dim) -> tuple[str, ...]:
+def suggest_length_correction(declared: str, actual: Dim, value: Span | None) -> tuple[str, ...]:
     """Return a help message to change the argument that determines the actual length, or the
-    declared length. Return no help if no argument is the actual length.
+    declared length. Return no help if no argument in the expression `value` is the actual length.
     """
     origin = actual.origin.span if actual.origin else None
-    if declared == str(actual) or origin is None:
+    if declared == str(actual) or origin is None or value is None:
         return ()
+    if origin.source is not value.source or not value.start <= origin.start < value.end:
+        return ()  # the argument is in a called block
     text = origin.source.text
     argument = re.search(r"\w+=\Z", text[max(0, origin.start - 40) : origin.start])
     if argument is None or not text.startswith((",", ")"), origin.end):

@@ -54,8 +54,10 @@ def suggest_similar_path(
     path: Path, is_candidate: Callable[[Path], bool], display_name: str = ""
 ) -> list[str]:
     """Return a help text that names the candidate with the most similar name in the directory of
-    `path`, or no text. `display_name` is the path in messages.
+    `path`, or no text if `path` exists. `display_name` is the path in messages.
     """
+    if os.path.lexists(path):
+        return []
     try:
         names = [p.name for p in sorted(path.parent.iterdir()) if is_candidate(p)]
     except (OSError, ValueError):  # the parent path is not a readable directory

@@ -13,6 +13,7 @@ from specc.artifact.package_index_and_format_versions import INDEX_FILE, read_pa
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, render_html_table
+from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import Closeable, escape_text, suggest_similar_path
 from specc.ir.array import Array
 from specc.preprocessing.tasks import Task
@@ -316,6 +317,8 @@ def _raise_missing_model(path: Path) -> NoReturn:
     # also try the path with the suffix `.onnx`, because users often omit the suffix
     with_suffix = path.parent / f"{path.name}.onnx"
     helps = suggest_similar_path(path, _is_model) or suggest_similar_path(with_suffix, _is_model)
+    if os.path.lexists(with_suffix):
+        helps = [format_suggestion(escape_text(with_suffix))]
     raise_error(
         "E0802",
         f"cannot read the model `{escape_text(path)}`: no such file or directory",

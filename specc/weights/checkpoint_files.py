@@ -28,6 +28,10 @@ from specc.weights.formats.safetensors_header import TensorEntry
 
 MAX_INDEX_BYTES = 100_000_000
 INDEX_SUFFIX = ".safetensors.index.json"
+NO_WEIGHTS_HELP = (
+    "pass the directory or file that contains them with --weights, or initialize randomly with "
+    "--init 0"
+)
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
 _OTHER_FORMATS = {
@@ -214,11 +218,7 @@ def _raise_ambiguous_directory(
             "searched for model.safetensors, an index of shards, and other .safetensors files",
             *_describe_other_formats(names),
         ],
-        helps=[
-            safe_read.suggest_cached_snapshot(directory)
-            or "pass the directory or file that contains them with --weights, or initialize "
-            "randomly with --init 0"
-        ],
+        helps=[safe_read.suggest_cached_snapshot(directory) or NO_WEIGHTS_HELP],
     )
 
 
