@@ -127,7 +127,7 @@ def _format_output_option(path: Path, stem: str) -> str:
     package for a generative model, otherwise a model file.
     """
     # import here, because a compiled model runs without the spec library
-    from specc.library.spec_file_lookup import is_generative
+    from specc.huggingface.model_family import is_generative
 
     with suppress(SpeccError):
         if is_generative(path):

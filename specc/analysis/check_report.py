@@ -34,14 +34,15 @@ class AxisCausality:
     """The result of a causality check along the axis with the symbolic dimension `symbol`.
 
     `is_causal` is None if no output has the axis. `reason` describes the op that reads later
-    positions. `has_causal_mask` is True if a mask of the graph excludes later positions of the
-    axis. `receptive_fields` maps each output to its receptive field along the axis.
+    positions. `is_bidirectional` is True if attention reads later positions and no mask of the
+    graph is causal, as in an encoder. `receptive_fields` maps each output to its receptive field
+    along the axis.
     """
 
     symbol: str
     is_causal: bool | None
     reason: str = ""
-    has_causal_mask: bool = False
+    is_bidirectional: bool = False
     receptive_fields: Mapping[str, Interval]
 
     def format_line(self) -> str:
@@ -50,10 +51,8 @@ class AxisCausality:
             return f"every output depends on all positions of {self.symbol}"
         if self.is_causal:
             return f"causal along {self.symbol}"
-        # the reason is of interest only if the model seems to be meant to be causal
-        if self.has_causal_mask:
-            return f"not causal along {self.symbol}: {self.reason}"
-        return f"bidirectional along {self.symbol}: outputs may depend on later positions"
+        kind = "bidirectional" if self.is_bidirectional else "not causal"
+        return f"{kind} along {self.symbol}: {self.reason}"
 
 
 def check_causality_of_dynamic_axes(
@@ -79,22 +78,29 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     live = collect_required_nodes(graph.outputs[name] for name in fields)
     violation = next((candidate for candidate in flow.violations if candidate.node in live), None)
     if violation is not None:
+        # the op is of interest only if the model seems to be meant to be causal
+        is_bidirectional = _is_attention(violation) and not _has_causal_mask(graph, symbol)
         return AxisCausality(
             symbol=symbol,
             is_causal=False,
-            reason=_format_violation_reason(graph, violation, flow),
-            has_causal_mask=_has_causal_mask(graph, symbol),
+            reason="outputs may depend on later positions"
+            if is_bidirectional
+            else _format_violation_reason(graph, violation, flow),
+            is_bidirectional=is_bidirectional,
             receptive_fields=fields,
         )
     acausal_output = next((n for n, interval in fields.items() if interval.low < 0), "")
     reason = f"`{acausal_output}` reads later positions" if acausal_output else ""
     return AxisCausality(
-        symbol=symbol,
-        is_causal=not acausal_output,
-        reason=reason,
-        has_causal_mask=_has_causal_mask(graph, symbol),
-        receptive_fields=fields,
+        symbol=symbol, is_causal=not acausal_output, reason=reason, receptive_fields=fields
     )
+
+
+def _is_attention(violation: CausalityViolation) -> bool:
+    """Return True if the op of a violation, or the op in the body of a loop, is attention."""
+    while violation.body_violation:
+        _, violation = violation.body_violation
+    return isinstance(violation.node.op, ops.Attend | ops.MaskedWeights)
 
 
 def _has_causal_mask(graph: Graph, symbol: str) -> bool:

@@ -57,7 +57,6 @@ from specc.runtime.inference_model import (
     InferenceModel,
     get_attention_model,
     get_model_task,
-    get_spec_sources,
     get_streaming_model,
     is_single_forward_pass,
     list_model_files,
@@ -173,7 +172,7 @@ def _run_model(
         return run_task_command(model, task, args, settings)
     reject_task_options(args)
     arguments, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
-    run_inputs = parse_input_arguments(input_signature, arguments, get_spec_sources(model))
+    run_inputs = parse_input_arguments(input_signature, arguments)
     files = [*run_inputs.files, *args.image]
     outputs = parse_output_options(args, [*list_model_files(model), *map(Path, files)])
     outputs.check_output_paths()

@@ -10,7 +10,6 @@ import numpy as np
 from specc.cli.run_task_inputs import (
     ARRAY_FILE_SUFFIXES,
     AUDIO_READINGS,
-    get_tokenizer_help,
     parse_json_values,
     print_unread_file_note,
     raise_extra_argument_error,
@@ -72,7 +71,6 @@ class _InputCollector:
     """A collector of command-line inputs: values by input name, files read, image sizes."""
 
     model: ModelInputs
-    text_help: str
     values_by_input: dict[str, list["ArgumentValue"]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     sizes: list[ImageSize] = field(default_factory=list)
@@ -96,12 +94,8 @@ class _InputCollector:
             # waveforms of a batch may differ in length
             is_waveform = isinstance(record, Waveform)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
-        input_type = self.model.graph.inputs[name].type
         # the value is token ids or other numbers, because text requires a tokenizer
-        is_token_ids = input_type.dtype == "i64" and len(input_type.shape) == 2
-        text_hint = self.text_help.format(name) if is_token_ids else ""
-        pad_left = self.model.is_left_padded(name)
-        numbers = _read_numbers(argument, name, text_hint, pad_left=pad_left)
+        numbers = _read_numbers(argument, name, self.model)
         if numbers is None:
             return self._read_arrays(name, argument)
         return self._add_value(name, numbers)
@@ -197,14 +191,10 @@ def _check_image_paths(values: Sequence[object], name: str, argument: str) -> li
     return paths
 
 
-def parse_input_arguments(
-    model: ModelInputs, arguments: Sequence[str], sources: Mapping[str, str] = {}
-) -> ParsedInputs:
-    """Parse `NAME=VALUE` and positional arguments. Several values of an input form a batch.
-    `sources` are the spec files of the model.
-    """
+def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> ParsedInputs:
+    """Parse `NAME=VALUE` and positional arguments. Several values of an input form a batch."""
     names = [s.name for s in model.input_specs]
-    collector = _InputCollector(model, get_tokenizer_help(sources))
+    collector = _InputCollector(model)
     has_text = any(
         isinstance(model.preprocessing.get_input_config(name), TEXT_CONFIGS) for name in names
     )
@@ -336,27 +326,29 @@ def _read_values(path: str) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {"": value}
 
 
-def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False) -> Array | None:
+def _read_numbers(argument: str, name: str, model: ModelInputs) -> Array | None:
     """Parse a JSON number or a JSON list of numbers. Return None if the argument is a file name.
-    Raise E0906 with the help `hint` if the argument is neither numbers nor a file name.
+    Raise E0906 if the argument is neither numbers nor a file name.
     """
     try:
         value = parse_strict_json(argument, NO_LIMITS)
         if isinstance(value, list | int | float):
+            pad_left = model.is_left_padded(name)
             return convert_lists_to_array(value, f"the JSON text in {name}", pad_left=pad_left)
     except ValueError:
         pass
     # an argument with a file suffix or an existing path is a file name
     if not argument.startswith("[") and (splitext(argument)[1] or exists(argument)):
         return None
+    text_helps = model.list_text_helps(name)
     raise_error(
         "E0906",
         f"the input `{name}` expects numbers, but `{escape_text(argument)[:60]}` is neither a "
         "file nor a list of numbers",
-        notes=[f"the model was compiled without a tokenizer for `{name}`"],
+        notes=[f"the model was compiled without a tokenizer for `{name}`"] if text_helps else [],
         helps=[
             'pass numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
-            *([hint] if hint else []),
+            *text_helps,
         ],
     )
 

@@ -19,7 +19,6 @@ from specc.preprocessing.preprocessing_records import (
     LogMelConfig,
     Waveform,
 )
-from specc.preprocessing.python_inputs import TOKENIZER_HELP
 from specc.preprocessing.tasks import Task, TaskInput
 from specc.runtime.model_inputs import ModelInputs
 
@@ -69,15 +68,6 @@ def raise_missing_file_error(argument: str) -> NoReturn:
             "MODEL -",
         ],
     )
-
-
-def get_tokenizer_help(sources: Mapping[str, str]) -> str:
-    """Return the help for a text that is passed to an input without a tokenizer. `sources` are the
-    spec files of the model.
-    """
-    if any("text(tokenizer(" in text for text in sources.values()):
-        return TOKENIZER_HELP
-    return "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
 
 
 def print_unread_file_note(argument: str) -> None:

@@ -188,7 +188,7 @@ def _evaluate_single(
 def _evaluate_unset_field(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Return a symbol, the default or a trial value for a field without an assigned value."""
+    """Return a symbol, the default or a placeholder for a field without an assigned value."""
     reader = evaluation.reader
     full_path = reader.qualify_field_path(path)
     origin = Origin(entry.span, f"the config value `{full_path}`")
@@ -204,8 +204,8 @@ def _evaluate_unset_field(
     if reader.is_symbolic and entry.type.name == "float":
         nodes = NodeBuilder(env.context, entry.span)
         return convert_to_float(nodes, Dim.symbol(full_path, origin))
-    if reader.is_symbolic and (trial_value := get_placeholder_value(entry.type)) is not None:
-        return trial_value
+    if reader.is_symbolic and (placeholder := get_placeholder_value(entry.type)) is not None:
+        return placeholder
     _raise_missing_value(entry, full_path, reader)
 
 
@@ -332,15 +332,19 @@ def _get_example(entry: ast.Field, unknown_name: str) -> str:
 
 
 def get_placeholder_value(type: ast.TypeExpr) -> SpecValue:
-    """Return the value of an unset field in the first trial of `symbolic_check`."""
+    """Return the placeholder of a bool, text or choice field that has neither a value nor a default
+    in symbolic elaboration, or None for other types.
+    """
     if type.name == "choice" and type.names:
         return StringChoice(type.names[0], type.names)
     values: dict[str, SpecValue] = {"bool": True, "text": ""}
     return values.get(type.name)
 
 
-def get_first_trial_choice(entry: ast.Field) -> SpecValue:
-    """Return the value of a bool or choice field in the first trial, or None for other fields."""
+def get_placeholder_choice(entry: ast.Field) -> SpecValue:
+    """Return the value of an unset bool or choice field in symbolic elaboration, which is its
+    default or a placeholder, or None for other fields.
+    """
     if entry.default is None:
         return None if entry.type.optional else get_placeholder_value(entry.type)
     if not isinstance(entry.default, ast.Name):
@@ -360,7 +364,7 @@ def get_default_number(entry: ast.Field) -> Dim | float | None:
 
 
 def get_placeholder_number(entry: ast.Field) -> Dim | float:
-    """Return a trial number for a field: 0.5 for a float, its default if 0, 1 or 2, otherwise 2."""
+    """Return a placeholder for a number: 0.5 for a float, the default if 0, 1 or 2, otherwise 2."""
     if entry.type.name == "float":
         return 0.5
     value = get_default_number(entry)

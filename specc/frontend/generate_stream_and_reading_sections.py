@@ -176,25 +176,40 @@ def _evaluate_known_data(expr: ast.Expr, env: LexicalScope) -> object:
         return None
 
 
+def find_generate_section(program: Program, block: ast.Block) -> ast.GenerateSection | None:
+    """Return the `generate` section of the spec if it applies to the graph `block`, or None."""
+    for item, _ in program.iterate_items(ast.GenerateSection):
+        graphs = list_graph_blocks(program)
+        # in a spec with several task heads, one graph generates, and other graphs e.g. classify
+        is_other = not _is_generated_by(block, item) and any(
+            _is_generated_by(graph, item) for graph in graphs
+        )
+        return None if is_other else item
+    return None
+
+
+def has_generate_section(program: Program, graph: str) -> bool:
+    """Return True if the `generate` section applies to the graph, or to the first graph for ""."""
+    blocks = [block for block in list_graph_blocks(program) if graph in ("", block.name)]
+    return any(find_generate_section(program, block) for block in blocks[:1])
+
+
 def evaluate_generate_section(
     program: Program, block: ast.Block, env: LexicalScope, main_graph: Graph
 ) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
     """Return the `generate` section of the spec for the graph of `block`, and warnings."""
-    for item, _ in program.iterate_items(ast.GenerateSection):
-        graphs = list_graph_blocks(program)
-        # in a spec with several task heads, one graph generates, and other graphs e.g. classify
-        if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
-            return None, ()
-        _check_names(block, item)
-        # symbolic elaboration checks only names, and values that are not symbols
-        if env.context.symbols.is_symbolic:
-            evaluate_generation_settings(item, env, VocabularySizes())
-            return GenerateSection(item.name, item.input_name, item.source), ()
-        vocabulary = get_vocabulary_sizes(main_graph, item.input_name, item.source)
-        codebooks = count_codebooks(main_graph.inputs[item.input_name].type)
-        settings, warnings = evaluate_generation_settings(item, env, vocabulary, codebooks)
-        return GenerateSection(item.name, item.input_name, item.source, settings), warnings
-    return None, ()
+    item = find_generate_section(program, block)
+    if item is None:
+        return None, ()
+    _check_names(block, item)
+    # symbolic elaboration checks only names, and values that are not symbols
+    if env.context.symbols.is_symbolic:
+        evaluate_generation_settings(item, env, VocabularySizes())
+        return GenerateSection(item.name, item.input_name, item.source), ()
+    vocabulary = get_vocabulary_sizes(main_graph, item.input_name, item.source)
+    codebooks = count_codebooks(main_graph.inputs[item.input_name].type)
+    settings, warnings = evaluate_generation_settings(item, env, vocabulary, codebooks)
+    return GenerateSection(item.name, item.input_name, item.source, settings), warnings
 
 
 def evaluate_stream_section(

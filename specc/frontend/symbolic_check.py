@@ -13,7 +13,7 @@ from specc.diagnostics.render import format_repr
 from specc.frontend.config_values import (
     ConfigReadOptions,
     get_default_number,
-    get_first_trial_choice,
+    get_placeholder_choice,
     get_placeholder_number,
     is_computed_int_field,
 )
@@ -209,8 +209,8 @@ def _run_trials(
     fields = program.map_fields_by_path()
     for path, value in alternatives[:MAX_TRIALS]:
         trial_model = model
-        # if the first trial has used the choice value, the model of the first trial is reused
-        if path in fixed_values or value != get_first_trial_choice(fields[path]):
+        # if the value is that of the first trial, the model of the first trial is reused
+        if path in fixed_values or value != get_placeholder_choice(fields[path]):
             try:
                 trial_model = runner.elaborate_alternative(fixed_values, path, value)
             except SpeccError as failed:

@@ -7,14 +7,18 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Source, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.frontend.generate_stream_and_reading_sections import list_graph_blocks
+from specc.frontend.generate_stream_and_reading_sections import (
+    has_generate_section,
+    list_graph_blocks,
+)
 from specc.frontend.json_parser_with_spans import JsonList, JsonMember, JsonObject, JsonScalar
-from specc.frontend.spec_modules import Program
+from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
 from specc.io.file_type_detection import is_gguf_path
 from specc.io.safe_read import escape_text
 from specc.library.spec_file_lookup import (
     CONFIG_FILE_NAME,
+    SpecLibrary,
     find_builtin_specs,
     has_config_json,
     load_config_json,
@@ -121,6 +125,18 @@ def find_spec_for_checkpoint(directory: str) -> str:
             ],
         )
     return spec_name
+
+
+def is_generative(path: Path) -> bool:
+    """Return True if the graph that is compiled by default for a spec file or a checkpoint
+    directory has a `generate` section. Raise the errors of reading the spec or the config.json.
+    """
+    library, is_checkpoint = SpecLibrary(), path.is_dir()
+    spec = find_spec_for_checkpoint(str(path)) if is_checkpoint else str(path)
+    program = build_program(library.open_spec(spec), library)
+    data = load_checkpoint_config(str(path)) if is_checkpoint else None
+    graph = find_graph_for_architecture(program, data) if data else ""
+    return has_generate_section(program, graph)
 
 
 def suggest_spec_for_config_value(spec: str, key: str, value: str) -> list[str]:

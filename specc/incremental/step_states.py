@@ -36,7 +36,7 @@ class StateNameGenerator:
     node_origins: Mapping[Node, NodeOrigin]
     body_input_names: Mapping[Value, str]
     value_users: Mapping[Value, tuple[str, StateRole, int]]
-    loop_numbers: Mapping[Node, int]
+    loop_indices: Mapping[Node, int]
     taken_names: set[str]
     cache_count: int = 0
 
@@ -63,7 +63,7 @@ class StateNameGenerator:
             node_origins=node_origins,
             body_input_names=_name_body_inputs(inlined_loop_bodies, loops),
             value_users=users,
-            loop_numbers=loops,
+            loop_indices=loops,
             taken_names={*graph.inputs, *graph.outputs},
         )
 
@@ -102,7 +102,7 @@ class StateNameGenerator:
 
     def get_loop_index(self, node: Node) -> int:
         """Return the index of a loop in graph order."""
-        return self.loop_numbers.get(node, 0)
+        return self.loop_indices.get(node, 0)
 
     def _make_unique(self, name: str) -> str:
         unique_name, number = name, 1
@@ -114,11 +114,11 @@ class StateNameGenerator:
 
 
 def _name_body_inputs(
-    inlined_loop_bodies: Mapping[Node, Graph], loop_numbers: Mapping[Node, int]
+    inlined_loop_bodies: Mapping[Node, Graph], loop_indices: Mapping[Node, int]
 ) -> dict[Value, str]:
     """Return the names of all loop body inputs."""
     return {
-        value: f"scan.{loop_numbers[node]}.{name.replace(' ', '_')}"
+        value: f"scan.{loop_indices[node]}.{name.replace(' ', '_')}"
         for node, body in inlined_loop_bodies.items()
         for name, value in body.inputs.items()
     }

@@ -60,21 +60,6 @@ def has_config_json(directory: str | Path) -> bool:
         return False
 
 
-GENERATIVE_CLASS_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "MTModel")
-"""The suffixes of the class names of generative models in transformers."""
-
-
-def is_generative(path: Path) -> bool:
-    """Return True if a spec file has a `generate` section, or if the class of a checkpoint
-    directory generates text. Raise the errors of reading the spec or the config.json.
-    """
-    if not path.is_dir():
-        items = read_spec_file(path, str(path)).items
-        return any(isinstance(item, ast.GenerateSection) for item in items)
-    names = str(load_config_json(path).to_python().get("architectures"))
-    return any(f"{suffix}'" in names for suffix in GENERATIVE_CLASS_SUFFIXES)
-
-
 SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 
 
@@ -189,9 +174,10 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
     return _parse_cached(source.name, source.text)
 
 
-YAML_SPEC_KEY = re.compile(
-    r"^[ \t]*[\"']?(?:specc|model|extends|config|items|dims)[\"']?[ \t]*:|^[ \t]*[{?]", re.MULTILINE
-)
+SPEC_KEYS = ("specc", "model", "extends", "config", "items", "dims")
+"""The keys of which a YAML or JSON spec contains at least one."""
+YAML_SPEC_KEY = re.compile(rf"^[ \t]*[\"']?(?:{'|'.join(SPEC_KEYS)})[\"']?[ \t]*:", re.MULTILINE)
+FLOW_MAPPING = re.compile(r"^[ \t]*[{?]", re.MULTILINE)
 NOT_A_SPEC_HELP = "pass a spec, which begins with `specc 1`, or a checkpoint directory"
 
 
@@ -216,12 +202,22 @@ def _has_spec_content(suffix: str, text: str) -> bool:
                 keys = parse_strict_json(text, NO_LIMITS)
             except ValueError:  # the parser of the spec reports the position
                 return True
-            return not isinstance(keys, dict) or bool({"specc", "extends"} & keys.keys())
+            # `model` in a tokenizer.json is an object
+            return not isinstance(keys, dict) or any(
+                key in keys and (key != "model" or isinstance(keys[key], str)) for key in SPEC_KEYS
+            )
         case ".yaml" | ".yml":
-            return not text.strip() or YAML_SPEC_KEY.search(text) is not None
+            has_mapping = YAML_SPEC_KEY.search(text) or FLOW_MAPPING.search(text)
+            return not text.strip() or has_mapping is not None
         case "" | ".specc":
             return True
-    return detect_syntax_of_content(text) is not None
+    match detect_syntax_of_content(text):
+        case "yaml" if text.lstrip().startswith("{"):
+            return _has_spec_content(".json", text)
+        case "yaml":
+            return YAML_SPEC_KEY.search(text) is not None
+        case syntax:
+            return syntax is not None
 
 
 @lru_cache(maxsize=256)

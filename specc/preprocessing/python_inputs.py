@@ -1,6 +1,7 @@
 """Convert Python values to arrays: tensors of other libraries, table columns and images."""
 
-from collections.abc import Iterator, Mapping, Set
+import re
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -9,6 +10,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
+from specc.ir.types import Type
 from specc.preprocessing.array_files import convert_lists_to_array
 
 ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
@@ -16,6 +18,8 @@ DLPACK_HOST_DEVICES = (1, 3)
 """DLPack device types of host memory: CPU memory and CUDA pinned memory."""
 TEXT_IMAGES_RANK = 4
 """Rank of an array that contains several images of one text."""
+TOKEN_IDS = ("i64", 2)
+"""The dtype and the rank of a batch of token ids."""
 MAX_LIST_DEPTH = 8
 """Maximum depth up to which nested lists are searched for arrays."""
 
@@ -53,13 +57,35 @@ def convert_input_value(value: object, name: str) -> object:
 
 
 TOKENIZER_HELP = (
-    "to pass text, put tokenizer.json into the checkpoint directory and compile the model again"
+    "to pass text, put tokenizer.json into the checkpoint directory (the directory of `--weights` "
+    "or `--config`), and compile the model again"
 )
+COMMENT = re.compile("#.*")
 
 
-def convert_to_array(value: object, name: str, *, pad_left: bool = False) -> Array:
+def get_text_helps(name: str, type: Type, sources: Mapping[str, str]) -> list[str]:
+    """Return the help for a text that is passed to the input `name` without a tokenizer, or [] if
+    the type is not a batch of token ids. `sources` are the spec files of the model.
+    """
+    if (type.dtype, type.rank) != TOKEN_IDS:
+        return []
+    # in YAML, the name and the expression may be in quotes
+    reading = re.compile(rf"\b{name}[\"']?\s*[=:]\s*[\"']?text\s*\(\s*tokenizer\s*\(")
+    if reading.search(COMMENT.sub("", "\n".join(sources.values()))):
+        return [TOKENIZER_HELP]
+    return [f"or declare in the spec how text is tokenized: `reading {{ {name} = text(bytes()) }}`"]
+
+
+def convert_to_array(
+    value: object,
+    name: str,
+    *,
+    pad_left: bool = False,
+    list_text_helps: Callable[[str], list[str]] = lambda name: [],
+) -> Array:
     """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid.
-    If `pad_left` is True, the help text shows lists padded on the left.
+    If `pad_left` is True, the help text shows lists padded on the left. `list_text_helps` returns
+    the help for a text that is passed to an input of numbers.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -77,7 +103,7 @@ def convert_to_array(value: object, name: str, *, pad_left: bool = False) -> Arr
         raise_error(
             "E0906",
             f"the input `{escape_text(name)}` takes numbers, not text",
-            helps=["pass an array or a list of numbers", TOKENIZER_HELP],
+            helps=["pass an array or a list of numbers", *list_text_helps(name)],
         )
     return convert_lists_to_array(value, f"the value of `{name}`", pad_left=pad_left)
 

@@ -1,6 +1,6 @@
 """Generate tokens and text with a generative model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from specc.diagnostics.render import format_repr
 from specc.io.json_io import get_exact_integer
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
+from specc.ir.input_shapes_and_defaults import find_default_sources
 from specc.ir.model_definition import GenerateSection, has_token_logits
 from specc.preprocessing.input_checks import LengthBound
 from specc.runtime.decoder_sessions import (
@@ -39,7 +40,7 @@ from specc.runtime.generation_request import (
     prepare_prompt_inputs,
 )
 from specc.runtime.generation_stream_and_results import GenerationStream
-from specc.runtime.model_inputs import ModelInputs, find_unused_inputs
+from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.single_model_file import LoadedModel
 from specc.runtime.standalone_generator import check_compiled_settings, select_compiled_settings
@@ -199,7 +200,7 @@ def _make_standalone_generator(
                 **input_signature.length_bounds,
                 **parse_length_bounds(decode_settings.get("bounds")),
             },
-            unused_inputs=find_unused_inputs(manifest.graph, None, read),
+            unused_inputs=_find_unused_inputs(manifest.graph, None, read),
             padding_strides=_parse_strides(decode_settings.get("strides")),
             right_padded_masks=find_right_padded_masks(manifest.scoring_graph or manifest.graph),
         ),
@@ -292,6 +293,21 @@ def _parse_strides(data: object) -> dict[str, int]:
     }
 
 
+def _find_unused_inputs(
+    graph: Graph, defaults: Graph | None, read_names: Iterable[str]
+) -> frozenset[str]:
+    """Return the inputs without a consumer. They are neither in `read_names` nor used by the
+    default of an input in `read_names`.
+    """
+    pending, used_names = list(read_names), set[str]()
+    while pending:
+        name = pending.pop()
+        if name not in used_names and defaults and name in defaults.outputs:
+            pending += find_default_sources(defaults, name)
+        used_names.add(name)
+    return frozenset(graph.inputs.keys() - used_names)
+
+
 def _build_step_inputs(
     metadata: GenerationMetadata, step: Graph, package: ModelPackage
 ) -> ModelInputs:
@@ -313,7 +329,8 @@ def _build_step_inputs(
             **{n: LengthBound(v) for n, v in signature.min_lengths.items()},
             **metadata.length_bounds,
         },
-        unused_inputs=find_unused_inputs(signature, metadata.defaults, known_names),
+        unused_inputs=_find_unused_inputs(signature, metadata.defaults, known_names),
         padding_strides={**find_padding_mask_strides(step), **strides},
         right_padded_masks=find_right_padded_masks(step) | masks,
+        spec_sources=package.index.sources,
     )

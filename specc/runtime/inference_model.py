@@ -246,11 +246,6 @@ def get_model_task(model: InferenceModel) -> Task | None:
     return None if has_no_full_forward else model.default_model.manifest.preprocessing.task
 
 
-def get_spec_sources(model: InferenceModel) -> Mapping[str, str]:
-    """Return the spec files of a model, by name."""
-    return (model.package.index if model.package else model.default_model.manifest).sources
-
-
 def has_batch_shared_scales(model: InferenceModel) -> bool:
     """Return True if activation scales are per-tensor, so that batch elements share them."""
     package = model.package

@@ -44,6 +44,7 @@ from specc.preprocessing.python_inputs import (
     convert_image_arrays,
     convert_input_value,
     convert_to_array,
+    get_text_helps,
 )
 from specc.preprocessing.text_batches_and_windows import (
     encode_text_inputs,
@@ -58,6 +59,7 @@ class ModelInputs:
     inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds of each
     symbolic dimension. Left padding must be a multiple of `padding_strides`. Masks in
     `right_padded_masks` may only be padded on the right. `unused_inputs` have no consumer.
+    `spec_sources` are the spec files of the model, by name.
     """
 
     graph: Graph
@@ -68,6 +70,7 @@ class ModelInputs:
     unused_inputs: frozenset[str] = frozenset()
     padding_strides: Mapping[str, int] = field(default_factory=dict)
     right_padded_masks: frozenset[str] = frozenset()
+    spec_sources: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         return format_repr(f"inputs of {self.graph.format_signature()}")
@@ -116,6 +119,10 @@ class ModelInputs:
         """Return True if an input is padded on the left when a batch is formed."""
         return name in self.graph.inputs and is_left_padded(self.graph, name, self.sequence_input)
 
+    def list_text_helps(self, name: str) -> list[str]:
+        """Return the help for a text that is passed to an input without a tokenizer, or []."""
+        return get_text_helps(name, self.graph.inputs[name].type, self.spec_sources)
+
     def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, including computed defaults."""
         kinds = {s.name: s for s in self.input_specs}
@@ -129,7 +136,10 @@ class ModelInputs:
         for name, value in encode_text_inputs(
             self.graph, self.preprocessing, converted, self.sequence_input
         ).items():
-            array = convert_to_array(value, name, pad_left=self.is_left_padded(name))
+            pad_left = self.is_left_padded(name)
+            array = convert_to_array(
+                value, name, pad_left=pad_left, list_text_helps=self.list_text_helps
+            )
             arrays[name] = cast_input_array(array, kinds[name].dtype, name)
         arrays = group_images_by_text(self.graph, self.preprocessing, arrays)
         checked = check_inputs(
@@ -168,7 +178,11 @@ class ModelInputs:
 
 
 def build_model_inputs(
-    graph: Graph, preprocessing: PreprocessingConfig, defaults: Graph | None, sequence_input: str
+    graph: Graph,
+    preprocessing: PreprocessingConfig,
+    defaults: Graph | None,
+    sequence_input: str,
+    spec_sources: Mapping[str, str] = {},
 ) -> ModelInputs:
     """Build the input description of a full-forward graph, including bounds and strides."""
     return ModelInputs(
@@ -179,22 +193,8 @@ def build_model_inputs(
         length_bounds=find_length_bounds(graph),
         padding_strides=find_padding_mask_strides(graph),
         right_padded_masks=find_right_padded_masks(graph),
+        spec_sources=spec_sources,
     )
-
-
-def find_unused_inputs(
-    graph: Graph, defaults: Graph | None, read_names: Iterable[str]
-) -> frozenset[str]:
-    """Return the inputs without a consumer. They are neither in `read_names` nor used by the
-    default of an input in `read_names`.
-    """
-    pending, used_names = list(read_names), set[str]()
-    while pending:
-        name = pending.pop()
-        if name not in used_names and defaults and name in defaults.outputs:
-            pending += find_default_sources(defaults, name)
-        used_names.add(name)
-    return frozenset(graph.inputs.keys() - used_names)
 
 
 def _solve_lengths(text: str, env: Mapping[str, int]) -> int | None:

@@ -158,7 +158,7 @@ class LoadedModel:
         """The inputs of the model with their preprocessing and defaults."""
         m = self.manifest
         sequence_input = str((m.generation or {}).get("sequence_input", ""))
-        return build_model_inputs(m.graph, m.preprocessing, m.defaults, sequence_input)
+        return build_model_inputs(m.graph, m.preprocessing, m.defaults, sequence_input, m.sources)
 
     def prepare_inputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, including computed defaults."""

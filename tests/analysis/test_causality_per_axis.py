@@ -52,6 +52,29 @@ def test_reason_is_given_if_another_mask_is_causal(
     assert any(found.startswith(line) for found in list_analysis_lines(str(spec)))
 
 
+CONV = "conv(x, out=8, kernel=3, padding=same) @ conv"
+
+
+@pytest.mark.parametrize(
+    ("result", "line"),
+    [
+        (CONV, "not causal along seq: `conv` (leak.specc:6:"),
+        ("attention(x, heads=2, mask=all) @ attn", "bidirectional along seq: outputs may depend"),
+        (f"attention({CONV}, heads=2, mask=all) @ attn", "not causal along seq: `conv` ("),
+    ],
+)
+def test_text_and_json_name_the_op_that_is_not_attention(
+    result: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    head = LEAK.partition("  x = x")[0].replace("mask window(w: int) = abs(i - j) <= w\n", "")
+    Path("leak.specc").write_text(f"{head}  return {result}\n}}\n")
+    report = analyze_graph(elaborate_spec(open_spec("leak.specc")).graph)
+    (axis,) = report.other_axes
+    assert axis.format_line().startswith(line)
+    assert axis.format_line().endswith(f": {axis.reason}")
+
+
 def test_decoder_is_causal_with_and_without_generation() -> None:
     assert "causal along seq" in list_analysis_lines("gpt2")
     written = list_analysis_lines("gpt2", growing="input_ids", source="logits")

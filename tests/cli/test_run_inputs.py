@@ -232,4 +232,4 @@ def test_text_for_a_model_without_tokenizer(tmp_path: Path) -> None:
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
     with specc.load(tmp_path / "m.onnx") as model, pytest.raises(SpeccError) as caught:
         model.run(ids="hello")
-    assert "tokenizer.json" in str(caught.value)
+    assert "text(bytes())" in str(caught.value)

@@ -155,7 +155,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "specc.model_loading": {
         "specc.artifact", "specc.decode.setting_names_and_limits", "specc.diagnostics", "specc.driver.option_kinds",
-        "specc.io", "specc.library", "specc.model", "specc.runtime",
+        "specc.huggingface", "specc.io", "specc.library", "specc.model", "specc.runtime",
     },
     # the public interface
     "specc.api": {

@@ -15,6 +15,7 @@ from specc.huggingface.model_family import (
     UNSUPPORTED_CLASSES,
     UNSUPPORTED_TYPES,
     find_spec_for_checkpoint,
+    is_generative,
     map_supported_model_types,
 )
 from specc.weights.formats.safetensors import write_safetensors
@@ -253,3 +254,21 @@ def test_custom_spec_with_a_checkpoint_directory(tmp_path: Path) -> None:
     assert elaborate_spec(found).config["rows"] == 7
     with pytest.raises(SpeccError, match="E0222"):
         open_spec(str(tmp_path / "m.specc"), checkpoint_spec=str(tmp_path / "m.specc"))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "vision-encoder-decoder"}, True),
+        ({"model_type": "speecht5", "architectures": ["SpeechT5ForSpeechToText"]}, True),
+        ({"model_type": "imagegpt", "architectures": ["ImageGPTForCausalImageModeling"]}, True),
+        ({"model_type": "gpt2"}, True),
+        ({"model_type": "gpt2", "architectures": ["GPT2ForSequenceClassification"]}, False),
+        ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, False),
+        ({"model_type": "roberta", "architectures": ["RobertaForCausalLM"]}, False),
+        ({"model_type": "xlnet", "architectures": ["XLNetLMHeadModel"]}, False),
+    ],
+)
+def test_generative_checkpoints(config: dict[str, object], expected: bool, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert is_generative(tmp_path) == expected

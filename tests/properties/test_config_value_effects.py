@@ -1,8 +1,10 @@
 """Every config value of every built-in spec has an effect: another value changes the model or is
 rejected.
 
-The spec lists its fields, including those of records. An effect is a change of the graph, the
-defaults of inputs, preprocessing, or generation settings.
+The spec lists its fields, including those of records. The fields of a used spec that is itself in
+`SMALL_CONFIGS` are tested only with that spec, so a field of it that the using spec ignores is not
+detected. An effect is a change of the graph, the defaults of inputs, preprocessing, or generation
+settings.
 """
 
 import re
@@ -46,7 +48,7 @@ OF_OTHER_SPECS = {
 
 
 def iterate_fields(spec: LoadedSpec) -> Iterator[tuple[str, ast.TypeExpr]]:
-    """Yield every field by its dotted path. The fields of used specs are tested with those specs."""
+    """Yield every field by its dotted path, except the fields of used specs in `SMALL_CONFIGS`."""
     used = {u.name for u in spec.program.used_specs if u.program.name in SMALL_CONFIGS}
     for path, entry in spec.program.map_fields_by_path().items():
         if entry.type.name != "record" and path.split(".")[0] not in used:

@@ -181,3 +181,39 @@ graph tag(x: float[batch, n, 4], keep: keep[batch, n] right) -> (y: float[batch,
         specc.SpeccError, match=r"`keep\[1, 0\]` is false, and the next position is true"
     ):
         model.run(x=x, keep=[[True] * 3, [False, True, True]])
+
+
+TEXT_HELPS = {
+    "graph g(x: float[batch, n])": "",
+    "graph g(x: int[batch, n])": "`reading { x = text(bytes()) }`",
+    "graph g(x: int[batch, n, 2])": "",
+    "# reading { x = text(tokenizer()) }\ngraph g(x: int[batch, n])": "text(bytes())",
+    "reading { x = text(tokenizer()) }\ngraph g(x: int[batch, n])": "tokenizer.json",
+    "reading { x=text( tokenizer( special=false )) }\ngraph g(x: int[batch, n])": "tokenizer.json",
+}
+"""What the help for a text says besides passing numbers, by the start of the graph."""
+
+
+@pytest.mark.parametrize("graphs", [None, ["score"]])
+@pytest.mark.parametrize("head", TEXT_HELPS)
+def test_help_for_text_as_numbers(head: str, graphs: list[str] | None, tmp_path: Path) -> None:
+    spec = f"specc 1\nmodel m\ndims batch, n\n{head} -> (y: int[batch]) {{\n  return x[:, 0]\n}}\n"
+    if "n, 2" in head:
+        spec = spec.replace("int[batch])", "int[batch, 2])")
+    spec = spec.replace("y: int", "y: float") if "float" in head else spec
+    (tmp_path / "m.specc").write_text(spec)
+    output = tmp_path / ("m" if graphs else "m.onnx")
+    specc.compile(tmp_path / "m.specc", output, init=0, **({"graphs": graphs} if graphs else {}))
+    with pytest.raises(specc.SpeccError, match="takes numbers, not text") as raised:
+        specc.load(output).run(x="hello")
+    (diagnostic,) = raised.value.diagnostics
+    assert diagnostic.helps[0] == "pass an array or a list of numbers"
+    assert len(diagnostic.helps) == 1 + bool(TEXT_HELPS[head])
+    assert TEXT_HELPS[head] in diagnostic.helps[-1]
+
+
+def test_help_for_text_as_token_ids_of_a_generator(tmp_path: Path) -> None:
+    model = compiled(tmp_path, "at: int[n] = range(n)", PLACED)
+    with pytest.raises(specc.SpeccError, match="takes numbers, not text") as raised:
+        model.generate(ids="hello")
+    assert "reading { ids = text(bytes()) }" in raised.value.diagnostics[0].helps[-1]

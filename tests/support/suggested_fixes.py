@@ -125,6 +125,7 @@ APPLIED_FIXES: dict[str, list[tuple[str, str, str]]] = {
             ("mask: near(n)", "{mask: near(n), is: i - j < n}"),
         )),
     ],
+    "E0222-other-format": [("specc: 1", "model: m\n", "specc: 1\nmodel: m\n")],
     "E0126-missing-keys-yaml": [
         ("out: …", "in: {x: 'float[n]'}", "in: {x: 'float[n]'}\n    out: float[n]"),
         ("do: …", "in: {x: 'float[n]'}", "in: {x: 'float[n]'}\n    do: [return: x]"),

@@ -84,13 +84,19 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     return cast(T, value)
 
 
+FIRST_TERMINALS = ITEM_TERMINALS | {"MODEL", "EXTENDS"}
+"""The keywords with which a spec without a version line may begin."""
+
+
 def _select_lexer_errors(lexer_result: LexerResult, start_symbol: str) -> list[Diagnostic]:
-    """Return the first 20 errors, or only the first error of a file without a version line, which
-    is probably not a spec.
+    """Return the first 20 errors, or only the first error of a file that is probably not a spec: it
+    has no version line, does not begin with an item, and its suffix is not `.specc`.
     """
     errors = truncate_diagnostics(lexer_result.errors)
-    has_version = [t.kind for t in lexer_result.tokens[:2]] == ["SPECC", "NUMBER"]
-    if has_version or start_symbol != FILE.symbol:
+    kinds = [token.kind for token in lexer_result.tokens[:2]]
+    begins_like_spec = kinds == ["SPECC", "NUMBER"] or kinds[0] in FIRST_TERMINALS
+    name = errors[0].primary.span.source.name if errors[0].primary else ""
+    if begins_like_spec or name.lower().endswith(".specc") or start_symbol != FILE.symbol:
         return errors
     help = "a spec begins with the line `specc 1`; if this is another file, pass the spec"
     return [replace(errors[0], helps=(*errors[0].helps, help))]
