@@ -105,7 +105,7 @@ def _is_attention(violation: CausalityViolation) -> bool:
 
 def _has_causal_mask(graph: Graph, symbol: str) -> bool:
     """Return True if a comparison of query and key positions along the axis with the symbolic
-    dimension `symbol` excludes later positions.
+    dimension `symbol` excludes later positions, or all of them except the next position.
     """
     comparisons = (values for node, values in graph.nodes if isinstance(node.op, ops.Compare))
     return any(_is_causal_mask(value, symbol) for values in comparisons for value in values)
@@ -114,7 +114,8 @@ def _has_causal_mask(graph: Graph, symbol: str) -> bool:
 def _is_causal_mask(mask: Value, symbol: str) -> bool:
     rank = len(mask.shape)
     is_square = [dim.name for dim in mask.shape[-2:]] == [symbol, symbol]
-    return is_square and find_band_interval(mask, rank - 2, rank - 1).low >= 0
+    # -1: a causal mask that is off by one
+    return is_square and find_band_interval(mask, rank - 2, rank - 1).low >= -1
 
 
 def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Interval]:

@@ -12,6 +12,7 @@ LEAK = """specc 1
 model leak
 dims batch, seq
 mask window(w: int) = abs(i - j) <= w
+mask later = j <= i + 1
 
 graph g(x: float[batch, seq, 8]) -> (y: float[batch, seq, 8]) {
   x = x + (attention(x, heads=2, mask=FIRST) @ first)
@@ -40,6 +41,7 @@ def test_encoder_is_not_causal() -> None:
     [
         ("causal", "not causal along seq: `attend` ("),
         ("causal & window(2)", "not causal along seq: `attend` ("),
+        ("later", "not causal along seq: `attend` ("),
         ("window(2)", "bidirectional along seq: "),
         ("all", "bidirectional along seq: "),
     ],
