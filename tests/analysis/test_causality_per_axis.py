@@ -60,7 +60,7 @@ CONV = "conv(x, out=8, kernel=3, padding=same) @ conv"
 @pytest.mark.parametrize(
     ("result", "line"),
     [
-        (CONV, "not causal along seq: `conv` (leak.specc:6:"),
+        (CONV, "not causal along seq: `conv` (leak.specc:7:"),
         ("attention(x, heads=2, mask=all) @ attn", "bidirectional along seq: outputs may depend"),
         (f"attention({CONV}, heads=2, mask=all) @ attn", "not causal along seq: `conv` ("),
     ],
