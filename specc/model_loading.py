@@ -19,7 +19,7 @@ from specc.driver.option_kinds import (
     STRING_OPTION,
     check_argument_values,
 )
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import escape_text, quote_argument
 from specc.runtime.package_integrity import open_package_files
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def check_model_is_compiled(model: str | Path) -> None:
                 _format_compile_arguments(name, find_builtin_specs()[name]),
             )
         return
-    output = _format_output_option(path, escape_text(path.resolve().stem))
+    output = _format_output_option(path, path.resolve().stem)
     if path.suffix in SPEC_SUFFIXES and path.is_file():
-        arguments = f"{escape_text(name)} --weights DIR {output}"
+        arguments = f"{quote_argument(name)} --weights DIR {output}"
         _raise_uncompiled(
             "E0926", f"`{escape_text(name)}` is a spec, not a compiled model", arguments + _OR_SEED
         )
@@ -118,7 +118,7 @@ def check_model_is_compiled(model: str | Path) -> None:
         _raise_uncompiled(
             "E0926",
             f"`{escape_text(name)}` is a checkpoint, not a compiled model",
-            f"{escape_text(disambiguate_spec_path(name))} {output}",
+            f"{quote_argument(disambiguate_spec_path(name))} {output}",
         )
 
 
@@ -131,8 +131,8 @@ def _format_output_option(path: Path, stem: str) -> str:
 
     with suppress(SpeccError):
         if is_generative(path):
-            return f"--graphs all -o out/{stem}"
-    return f"-o {stem}.onnx"
+            return f"--graphs all -o {quote_argument(f'out/{stem}')}"
+    return f"-o {quote_argument(f'{stem}.onnx')}"
 
 
 def _format_compile_arguments(spec: str, path: Path) -> str:

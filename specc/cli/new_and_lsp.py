@@ -22,7 +22,7 @@ from specc.driver.spec_draft import (
 )
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import escape_text, quote_argument
 from specc.library.spec_file_lookup import get_specs_directory
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.yaml.yaml_printer import format_yaml
@@ -102,11 +102,11 @@ def execute_new(args: Namespace) -> int:
         _print_draft(draft)
     if draft is not None and not draft.is_known_model_type:
         print_result_line(
-            f"next: specc expand {escape_text(path)} --keep-from -o FILE, then follow "
+            f"next: specc expand {quote_argument(path)} --keep-from -o FILE, then follow "
             'docs/families.md, "Adding a model type"'
         )
     else:
-        print_result_line(f"next: specc check {escape_text(path)}")
+        print_result_line(f"next: specc check {quote_argument(path)}")
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeAlias
 from specc.cli.terminal import STDIN_NAME, print_note, read_standard_input
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
-from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
+from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, quote_argument, read_bytes
 from specc.preprocessing.array_files import load_strict_json
 from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
@@ -250,7 +250,7 @@ def add_example_to_error(
             computed_names.add(model.sequence_input)  # the model generates the sequence input
         names = [name for name in model.required_inputs if name not in computed_names]
         arguments = [_make_example_argument(model, name) for name in names]
-    example = f"example: `specc run {escape_text(path)} {' '.join(arguments)}`"
+    example = f"example: `specc run {quote_argument(path)} {' '.join(arguments)}`"
     return SpeccError(
         *(replace(d, helps=(example,)) if d.code == "E0910" else d for d in error.diagnostics)
     )

@@ -23,6 +23,7 @@ from specc.driver.output_files_and_compile_report import (
 from specc.driver.spec_check_and_elaboration import SpecCheckResult, is_default_graph
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weight_sources import WeightSources, get_checkpoint_warnings, load_parameters
+from specc.io.safe_read import quote_argument
 from specc.weights.checkpoint_files import NO_WEIGHTS_HELP
 
 
@@ -143,7 +144,8 @@ def check_checkpoint_weights(spec: LoadedSpec, check_result: SpecCheckResult) ->
 
 def _suggest_check_of_config(error: SpeccError, directory: str) -> SpeccError:
     """Return the error. For a directory without weights, replace the help on `specc compile`."""
-    fix = f"to check only its config.json, write `specc check SPEC --config {directory}`"
+    command = f"specc check SPEC --config {quote_argument(directory)}"
+    fix = f"to check only its config.json, write `{command}`"
     return SpeccError(
         *(
             replace(d, helps=(fix,)) if d.helps == (NO_WEIGHTS_HELP,) else d

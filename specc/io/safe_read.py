@@ -72,6 +72,13 @@ def escape_text(text: object, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in str(text))
 
 
+def quote_argument(text: object) -> str:
+    """Format a text as an argument of a shell command that a message shows."""
+    from shlex import quote  # import here, because few commands print such a message
+
+    return quote(escape_text(text))
+
+
 def has_lone_surrogate(text: str) -> bool:
     """Return True if a text contains a lone surrogate, which UTF-8 cannot encode."""
     return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)

@@ -106,8 +106,8 @@ def format_shadowing_note(spec: str) -> str:
 
 def _suggest_gguf_file(directory: str) -> str:
     """Suggest compiling a GGUF file in a directory, or return "" if the directory has none."""
-    files = sorted(Path(directory).glob("*.gguf"))[:1]
-    return "".join(f"compile the GGUF file: specc compile {escape_text(f)}" for f in files)
+    files = map(safe_read.quote_argument, sorted(Path(directory).glob("*.gguf"))[:1])
+    return "".join(f"compile the GGUF file: specc compile {file}" for file in files)
 
 
 def _raise_missing_config(directory: str) -> NoReturn:
@@ -120,7 +120,7 @@ def _raise_missing_config(directory: str) -> NoReturn:
         if cache_help
         else [
             "download the config.json that belongs to the weights",
-            f"or pass the spec: specc compile SPEC --weights {directory}",
+            f"or pass the spec: specc compile SPEC --weights {safe_read.quote_argument(directory)}",
         ],
     )
 
