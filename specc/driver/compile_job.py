@@ -24,7 +24,11 @@ from specc.driver.spec_check_and_elaboration import elaborate_spec, iterate_sibl
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.taps import add_intermediate_outputs
 from specc.driver.weight_sources import keep_checkpoint_weight_layout, load_parameters
-from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files
+from specc.huggingface.adapter_config import (
+    find_embedded_adapter,
+    get_adapter_language,
+    list_adapter_config_files,
+)
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import add_pipeline_task
 from specc.ir.array import Arrays
@@ -87,6 +91,11 @@ class CompileJob:
     def opset(self) -> int:
         """The requested ONNX opset version, or the default opset of the backend."""
         return self.options.opset or self.compiler.DEFAULT_OPSET
+
+    @property
+    def embedded_adapter(self) -> str:
+        """Return the checkpoint directory if it contains a LoRA adapter, or ""."""
+        return find_embedded_adapter(self.options.weights or self.spec.checkpoint)
 
     @property
     def spec_sources(self) -> dict[str, str]:
@@ -170,7 +179,7 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
     if isinstance(job.parameter_source, CheckpointBinding):
         checkpoint = job.parameter_source.checkpoint
         files += [checkpoint.path, *(file.path for file in checkpoint.all_files)]
-    files += list_adapter_config_files(job.options.adapter)
+    files += list_adapter_config_files(job.options.adapter or job.embedded_adapter)
     if job.spec.config_file:
         config = Path(job.spec.config_file)
         # `options.weights` may be a file or a checkpoint directory

@@ -28,6 +28,7 @@ from specc.io.output_paths import (
     resolve_output_path,
     sanitize_file_stem,
 )
+from specc.io.safe_read import escape_text
 from specc.ir.model_definition import ModelDefinition, ModelSource
 from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
 from specc.weights.checkpoint_weight_streaming import CheckpointBinding
@@ -148,11 +149,11 @@ def build_compile_report(
     job: LoweringJob, written_model: WrittenModel, *remarks: str
 ) -> CompileReport:
     """Build the report on the written files. `remarks` precede the remarks on weights."""
-    warnings = (
-        job.parameter_source.warnings if isinstance(job.parameter_source, CheckpointBinding) else ()
-    )
+    source = job.parameter_source
+    warnings = source.warnings if isinstance(source, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
+        *_describe_embedded_adapter(job),
         *preprocessing_section.describe_preprocessing_files(job.model, job.directories),
         *job.remarks,
         *job.quantize.remarks,
@@ -175,6 +176,14 @@ def build_compile_report(
         warnings=(*job.spec.warnings, *warnings, *job.model.warnings),
         attention_lowerings=tuple(job.attention_lowerings),
     )
+
+
+def _describe_embedded_adapter(job: LoweringJob) -> Iterator[str]:
+    """Yield a remark if an adapter is merged that the checkpoint directory itself contains."""
+    has_checkpoint = isinstance(job.parameter_source, CheckpointBinding)
+    if has_checkpoint and not job.options.adapter and job.embedded_adapter:
+        directory = escape_text(job.embedded_adapter)
+        yield f"the LoRA adapter in `{directory}` is merged into the weights"
 
 
 def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:

@@ -22,7 +22,7 @@ from specc.driver.weights_section_and_load_transforms import (
 )
 from specc.frontend.elaboration_limits_and_errors import extend_recursion_limit
 from specc.frontend.spec_values import SpecValue
-from specc.huggingface.adapter_config import open_adapter
+from specc.huggingface.adapter_config import find_embedded_adapter, open_adapter
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.quantization_config import GGUF_QUANTIZATION, CheckpointQuantization
 from specc.io.file_type_detection import is_gguf_path
@@ -80,9 +80,9 @@ def count_parameters(values: CheckpointBinding | RandomInitWeights) -> int:
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
     """The sources of parameter values: the checkpoint `weights`, merged with the LoRA weights in
-    the directory `adapter`, or the seed `init` for all parameters. Without a checkpoint or a seed,
-    the spec names the weights file. A missing task head is initialized from the seed
-    `init_missing`.
+    the directory `adapter` (default: an adapter in the checkpoint directory), or the seed `init`
+    for all parameters. Without a checkpoint or a seed, the spec names the weights file. A missing
+    task head is initialized from the seed `init_missing`.
     """
 
     weights: str = ""
@@ -125,7 +125,7 @@ def load_parameters(
             rules,
             path,
             head_initialization,
-            sources.adapter,
+            sources.adapter or find_embedded_adapter(sources.weights or spec.checkpoint),
             modules,
             quantization=spec.quantization,
         )

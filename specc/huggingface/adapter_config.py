@@ -54,6 +54,14 @@ def is_language_adapter(adapter: str) -> bool:
     return adapter.endswith(ADAPTER_SUFFIX)
 
 
+def find_embedded_adapter(checkpoint: str) -> str:
+    """Return the checkpoint directory if it also contains a LoRA adapter, or "".
+
+    `from_pretrained` of transformers loads such an adapter together with the model.
+    """
+    return checkpoint if checkpoint and (Path(checkpoint) / ADAPTER_CONFIG_FILE).is_file() else ""
+
+
 def list_adapter_config_files(adapter: str) -> list[Path]:
     """Return the config files of an adapter. Return [] if the adapter is "" (none)."""
     has_no_config = not adapter or is_language_adapter(adapter)

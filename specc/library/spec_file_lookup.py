@@ -110,9 +110,21 @@ def _suggest_gguf_file(directory: str) -> str:
     return "".join(f"compile the GGUF file: specc compile {file}" for file in files)
 
 
+def _suggest_base_model(directory: str) -> str:
+    """Suggest compiling the base model of a LoRA adapter, or return "" for other directories."""
+    if not (Path(directory) / "adapter_config.json").is_file():
+        return ""
+    adapter = safe_read.quote_argument(directory)
+    return f"merge this adapter into its base model: specc compile BASE --adapter {adapter}"
+
+
 def _raise_missing_config(directory: str) -> NoReturn:
     """Raise E0222 for a directory without a config.json."""
-    cache_help = _suggest_gguf_file(directory) or safe_read.suggest_cached_snapshot(Path(directory))
+    cache_help = (
+        _suggest_gguf_file(directory)
+        or _suggest_base_model(directory)
+        or safe_read.suggest_cached_snapshot(Path(directory))
+    )
     raise_error(
         "E0222",
         f"the checkpoint directory `{directory}` has no config.json",

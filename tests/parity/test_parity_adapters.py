@@ -93,6 +93,19 @@ def compare(path: Path, theirs: Any, within: float = 1e-5) -> None:
         assert_arrays_close(got[valid], wanted[valid], "logits", within)
 
 
+def test_adapter_in_the_checkpoint_directory(tmp_path: Path) -> None:
+    """`from_pretrained` loads an adapter in the directory of the model. specc merges it, with a remark."""
+    model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
+    model.save_pretrained(tmp_path)
+    adapted(model, {"target_modules": ["q_proj", "v_proj"]}, seed=6).save_pretrained(tmp_path)
+    report = specc.compile(tmp_path, tmp_path / "out.onnx")
+    assert f"the LoRA adapter in `{tmp_path}` is merged into the weights" in report.remarks
+    compare(
+        tmp_path / "out.onnx",
+        transformers.LlamaForCausalLM.from_pretrained(tmp_path).double().eval(),
+    )
+
+
 def test_base_model_with_the_head_of_the_adapter(tmp_path: Path) -> None:
     """The classifier was trained with the adapter and is in no other file."""
     _, _, tiny, given = CASES["bert-new-head"]
