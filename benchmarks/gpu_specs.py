@@ -21,7 +21,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.api import Model
 from specc.cli.main import main
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 from specc.runtime.static_shapes import specialize_to_static_shapes
 from specc_onnx.execution_providers import ORT_PROVIDER_NAMES, silence_provider_startup
 
@@ -77,7 +77,7 @@ def compare_tokens(directory: Path, provider: str) -> dict[str, object]:
         for path in (directory, directory / "generate.onnx"):
             model = specc.load(path, execution_provider=at)
             input_signature = model.input_signature
-            lengths = choose_axis_sizes(input_signature.graph, 1)
+            lengths = choose_dim_sizes(input_signature.graph, 1)
             inputs = make_random_inputs(input_signature.graph, lengths, np.random.default_rng(0))
             given = {n: v for n, v in inputs.items() if n not in _list_defaulted_inputs(model)}
             made = model.generate(**given, max_tokens=TOKEN_COUNT)
@@ -116,7 +116,7 @@ def compare_cuda_graph(path: Path, provider: str) -> dict[str, object]:
     """
     model = specc.load(path, execution_provider=provider).full_forward_model
     graph = model.manifest.graph
-    lengths = choose_axis_sizes(graph, 1)
+    lengths = choose_dim_sizes(graph, 1)
     fixed = specialize_to_static_shapes(model, lengths)
     rng, difference = np.random.default_rng(0), 0.0
     for _ in range(3):

@@ -27,7 +27,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.cli.main import main as run_command
 from specc.runtime.attention_plot import capture_attention, render_attention
-from specc.runtime.attention_weights import locate_attention_nodes
+from specc.runtime.attention_weights import find_attention_nodes
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.quantization_error import choose_verification_axis_sizes
 
@@ -75,7 +75,7 @@ def _draw_untrained(name: str, path: Path, directory: Path) -> str:
     specc.compile(name, model, set=sets, init=0)
     whole = specc.load(model).default_model
     graph = whole.manifest.graph
-    if not locate_attention_nodes(graph):
+    if not find_attention_nodes(graph):
         return ""
     given = make_random_inputs(
         graph, choose_verification_axis_sizes(graph), np.random.default_rng(0)

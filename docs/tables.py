@@ -17,7 +17,7 @@ from specc.ir.op import OPS_BY_NAME
 from specc.library.spec_file_lookup import (
     find_builtin_specs,
     find_error_doc_pages,
-    read_page_title,
+    parse_page_title,
     read_spec_file,
 )
 
@@ -230,7 +230,7 @@ def render_codes_page() -> str:
     """Return docs/errors/README.md with every diagnostic code, its exit status and its title."""
     rows = "\n".join(
         f"| [{code}]({code}.md) | {get_error_category(code).value} | "
-        f"{read_page_title(page.read_text(encoding='utf-8'))} |"
+        f"{parse_page_title(page.read_text(encoding='utf-8'))} |"
         for code, page in find_error_doc_pages().items()
     )
     return (

@@ -14,7 +14,7 @@ from pathlib import Path
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import spec_check_and_elaboration as driver
 from specc.driver.compile_model_and_graph_selection import check_checkpoint_weights, compile_model
-from specc.driver.compile_options import ARGUMENT_KINDS, build_compile_options, parse_graph_names
+from specc.driver.compile_options import ARGUMENT_TYPES, build_compile_options, parse_graph_names
 from specc.driver.option_kinds import check_argument_values
 from specc.driver.output_files_and_compile_report import CompileReport
 from specc.driver.spec_loader import open_spec_argument, translate_errors_to_spec_syntax
@@ -40,7 +40,7 @@ def check(
     specc.diagnostics.diagnostic.SpeccError: error[E0201]: the config of `vit` has no `lyers`
     ...
     """
-    check_argument_values(ARGUMENT_KINDS, {"spec": spec, "config": config, "set": set})
+    check_argument_values(ARGUMENT_TYPES, {"spec": spec, "config": config, "set": set})
     loaded = open_spec_argument(spec, config=config, config_values=set)
     check_result = driver.check_spec(loaded)
     return check_checkpoint_weights(loaded, check_result) if loaded.checkpoint else check_result
@@ -89,7 +89,7 @@ def compile(
     <specc compiled xor: xor.onnx, 1 file, ...>
     """
     arguments = dict(locals())  # `locals()` contains only the arguments so far
-    check_argument_values(ARGUMENT_KINDS, arguments)
+    check_argument_values(ARGUMENT_TYPES, arguments)
     _check_generation_config(generation_config, parse_graph_names(graphs))
     options = build_compile_options({**arguments, "generation_config": generation_config or {}})
     length = int(context_length)

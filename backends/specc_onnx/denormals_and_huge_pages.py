@@ -39,7 +39,7 @@ FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 """The session option that makes ONNX Runtime flush denormals on the threads of its pool."""
 
 
-class DenormalMode:
+class FlushToZeroMode:
     """A switch for the calling thread's flush-to-zero mode, which uses C's `fenv_t`."""
 
     def __init__(self, offset: int, bits: int) -> None:
@@ -63,13 +63,13 @@ class DenormalMode:
 
 
 @cache
-def get_denormal_mode() -> DenormalMode | None:
+def get_flush_to_zero_mode() -> FlushToZeroMode | None:
     """Return the flush-to-zero mode of this platform (probed once), or None if unsupported."""
     control = FLUSH_CONTROL_BITS.get(platform.machine())
     if control is None or not sys.platform.startswith("linux"):
         return None
     try:
-        mode = DenormalMode(*control)
+        mode = FlushToZeroMode(*control)
     except (OSError, AttributeError):
         # The C library has no `fenv.h`.
         return None
@@ -87,7 +87,7 @@ def compute_denormal() -> float:
 @contextmanager
 def flush_denormals() -> Iterator[None]:
     """Flush denormals on the current thread inside a `with` block."""
-    if (mode := get_denormal_mode()) is None:
+    if (mode := get_flush_to_zero_mode()) is None:
         yield
         return
     previous_mode = mode.flush()
@@ -123,7 +123,7 @@ class SessionMemoryMappings:
             subtract_intervals(list_anonymous_mappings(), previous_mappings)
         )
 
-    def record_run(self) -> None:
+    def count_run(self) -> None:
         """Count a run. After `RUNS_BEFORE_MOVE` runs, start a thread that moves memory to huge
         pages.
         """

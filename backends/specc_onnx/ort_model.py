@@ -74,7 +74,7 @@ class OrtModel:
         try:
             with flush_denormals():
                 yield
-            self.memory.record_run()
+            self.memory.count_run()
         except Exception as error:  # the exceptions of ONNX Runtime have no common base class
             raise_ort_error("E0924", f"`{self.name}` failed while running", error)
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.compile_options import ARGUMENT_KINDS
+from specc.driver.compile_options import ARGUMENT_TYPES
 from specc.driver.option_kinds import check_argument_values
 from specc.driver.spec_loader import open_spec_argument, translate_errors_to_spec_syntax
 from specc.driver.weight_sources import WeightSources, open_training_spec
@@ -55,7 +55,7 @@ def module(
     or from the weights that the spec names. If there are none, the seed is 0. Raise the errors of
     `specc.compile`.
     """
-    check_argument_values(ARGUMENT_KINDS, locals())  # `locals()` contains only arguments here
+    check_argument_values(ARGUMENT_TYPES, locals())  # `locals()` contains only arguments here
     opened_spec = open_spec_argument(
         spec, config=config, config_values=set, weights=str(weights), context_length=int(context)
     )

@@ -174,7 +174,7 @@ def _rules() -> dict[str, Schema]:
     """Return the schema of each kind of rule in `weights`."""
     return {
         kind: _make_layout_schema(layout, (kind, *layout.required))
-        for kind, layout in yaml_keys.WEIGHT_RULE_CONSTRUCTS.items()
+        for kind, layout in yaml_keys.WEIGHT_RULE_LAYOUTS.items()
     }
 
 
@@ -191,7 +191,7 @@ def _statement() -> Schema:
         kind: describe_schema(
             _make_layout_schema(layout, (kind, *layout.required)), STATEMENT_DOCS[kind]
         )
-        for kind, layout in yaml_keys.STATEMENT_CONSTRUCTS.items()
+        for kind, layout in yaml_keys.STATEMENT_LAYOUTS.items()
     }
     typed = make_mapping_schema({"type": SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA}, ("type", "is"))
     let = {
@@ -215,13 +215,13 @@ def get_keyword_docs(words: Iterable[str]) -> dict[str, str]:
     return {word: extract_docstring_summary(KEYWORD_NODES[word].__doc__) for word in words}
 
 
-STATEMENT_DOCS = get_keyword_docs(yaml_keys.STATEMENT_CONSTRUCTS)
+STATEMENT_DOCS = get_keyword_docs(yaml_keys.STATEMENT_LAYOUTS)
 """The documentation of the keywords that begin a statement."""
 KEY_SCHEMAS: dict[yaml_values.YamlValueCodec, Schema] = {
     yaml_values.EXPRESSION: EXPRESSION_SCHEMA,
     yaml_values.EXPRESSIONS: EXPRESSION_SCHEMA,
-    yaml_keys.BODY_KIND: STATEMENTS_SCHEMA,
-    yaml_keys.ELSE_KIND: STATEMENTS_SCHEMA,
+    yaml_keys.BODY_CODEC: STATEMENTS_SCHEMA,
+    yaml_keys.ELSE_CODEC: STATEMENTS_SCHEMA,
     yaml_values.NAMES: NAMES_SCHEMA,
     yaml_values.WEIGHT_NAMES: TEXTS_SCHEMA,
     yaml_values.FLAG: {"enum": [True, False, "true", "false"]},

@@ -110,11 +110,11 @@ def _of(program: Program) -> Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _described(field: ast.Field, words: Sequence[str]) -> Schema:
+def _described(field: ast.ConfigField, words: Sequence[str]) -> Schema:
     return describe_schema(_value(field.type, words), _about(field))
 
 
-def _about(field: ast.Field) -> str:
+def _about(field: ast.ConfigField) -> str:
     """Return the description of a config value: its documentation and its default."""
     default = f"default: {format_expression(field.default)}" if field.default else ""
     return "; ".join(filter(None, (field.doc, default))) or "no default"

@@ -83,11 +83,11 @@ class _BatchAxis:
                 if isinstance(node.op, ops.Scan)
                 else None
             )
-            if inner_node or self._is_mixing_elements(node, results):
+            if inner_node or self._mixes_elements(node, results):
                 mixed_values.update(results)
                 yield inner_node or (graph, node)
 
-    def _is_mixing_elements(self, node: Node, results: NodeResults) -> bool:
+    def _mixes_elements(self, node: Node, results: NodeResults) -> bool:
         """Return True if a node passes values between different batch elements, or if its result
         depends on the batch size.
         """
@@ -104,7 +104,7 @@ class _BatchAxis:
                 return False  # all expanded batch elements are equal
             case ops.Scan():
                 return self._is_mixing_scan(node, node.op, results)
-        return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
+        return self._has_batch_attribute(node.op) or self._crosses_batch(node, results)
 
     def _has_mixed_axes(self, result: Value) -> bool:
         """Return True if several axes depend on the batch size, or if an axis depends on the batch
@@ -117,7 +117,7 @@ class _BatchAxis:
         """Return True if an attribute of an op contains the batch size."""
         return any(map(self.is_batch_dependent, op.iterate_attribute_dims()))
 
-    def _is_crossing_batch(self, node: Node, results: NodeResults) -> bool:
+    def _crosses_batch(self, node: Node, results: NodeResults) -> bool:
         """Return True if a node mixes positions of the batch axis, or creates a batch axis."""
         return any(
             k.kind != "same"

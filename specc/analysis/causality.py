@@ -214,7 +214,7 @@ def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str 
     return find_chunk_count_symbol(value, int(value.rank > 1), chunk_size) if value.rank else None
 
 
-def check_default_causality(
+def check_causality_of_defaults(
     graph: Graph, defaults: Graph | None, symbol: str, time_input: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
     """Return E0718 for each default that `outputs` read and that changes as the time axis grows."""

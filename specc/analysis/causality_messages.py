@@ -237,7 +237,7 @@ def _describe_concat(
     )
 
 
-def rephrase_for_normalizer(message: CausalityMessage, label: Label | None) -> CausalityMessage:
+def make_normalizer_message(message: CausalityMessage, label: Label | None) -> CausalityMessage:
     """Convert the message for an op inside a normalizer into E0723, which names the normalizer."""
     name = label.span.normalizer if label else ""
     if not name:
@@ -333,7 +333,7 @@ def make_violation_error(
     """Return the error for an op through which `output` depends on later positions."""
     message = describe_causality_violation(graph, violation, flow)
     primary, secondary = make_violation_labels(graph, violation, flow)
-    message = rephrase_for_normalizer(message, primary)
+    message = make_normalizer_message(message, primary)
     title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
     secondary += make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
     notes = message.notes

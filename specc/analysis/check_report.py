@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from specc.analysis.batch_independence import check_batch_independence, find_batch_symbol
 from specc.analysis.causality import (
     check_causality,
-    check_default_causality,
+    check_causality_of_defaults,
     check_streaming_causality,
     find_time_symbol,
     has_same_group_mask,
@@ -226,7 +226,7 @@ def analyze_graph(
         chunk_size, errors, fields = _check_time_axis(
             graph, symbol, time_input, names, is_streaming=bool(streamed_outputs)
         )
-        errors = errors or check_default_causality(graph, defaults, symbol, time_input, names)
+        errors = errors or check_causality_of_defaults(graph, defaults, symbol, time_input, names)
     inlined_graph = inline_defaults(graph, defaults) if defaults else graph
     batch_symbol = find_batch_symbol(inlined_graph)
     batch_warnings = check_batch_independence(inlined_graph, batch_symbol) if batch_symbol else []

@@ -249,10 +249,10 @@ def plan_blocked_attention(
     if not isinstance(node.op, ops.Attend):
         return None
     q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))
-    return plan_blocked_mask(node.op.mask(node), q, k, padding_masks)
+    return plan_blocks_for_mask(node.op.mask(node), q, k, padding_masks)
 
 
-def plan_blocked_mask(
+def plan_blocks_for_mask(
     mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
 ) -> BlockedAttentionPlan | None:
     """Plan blocked attention for a mask [b, h, q, k], where `queries` and `keys` are the sizes of
@@ -276,7 +276,7 @@ def _is_too_short(queries: Dim, local_attention: BlockedAttentionPlan) -> bool:
     return queries.number is not None and queries.number <= local_attention.length_threshold
 
 
-def plan_blocked_weights(weights: Value) -> BlockedAttentionPlan | None:
+def plan_blocks_for_weights(weights: Value) -> BlockedAttentionPlan | None:
     """Plan blocked attention for attention weights […, q, k] that are zero outside a band. Return
     None if the band is unbounded on both sides, or if blocks would be slower.
     """

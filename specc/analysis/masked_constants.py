@@ -57,7 +57,7 @@ from specc.analysis.query_key_products import (
     has_no_key_dependent_infinities,
     intersect_masked_constants,
     is_preserved_by_reduction,
-    propagate_constants_through_binary_op,
+    propagate_binary_constants,
     propagate_unary_constants,
     split_contraction_factors,
 )
@@ -285,7 +285,7 @@ def _infer_boolean_constants(
         case ops.Compare(function_name):
             bands = {0.0: find_one_sided_band(qk), 1.0: find_one_sided_band(qk, is_negated=True)}
             return intersect_masked_constants(
-                [bands, propagate_constants_through_binary_op(function_name, *operand_constants)]
+                [bands, propagate_binary_constants(function_name, *operand_constants)]
             )
     return NO_MASKED_CONSTANTS
 
@@ -297,7 +297,7 @@ def _infer_arithmetic_constants(
     -inf.
     """
     operand_constants: list[MaskedConstants] = yield from solve_all_subproblems(operands)
-    results = [propagate_constants_through_binary_op(function_name, *operand_constants)]
+    results = [propagate_binary_constants(function_name, *operand_constants)]
     for n, is_right_operand in ((0, False), (1, True)):
         other = operands[1 - n]
         # `0 * inf` and `inf - inf` are NaN.
@@ -309,7 +309,7 @@ def _infer_arithmetic_constants(
             for number, interval in operand_constants[n].items():
                 if function_name == "div" and not number and is_nonzero:
                     results.append({0.0: interval})
-                result = compute_absorbing_result(
+                result = fold_absorbing_constant(
                     function_name, number, lower_bound, is_right_operand
                 )
                 if result is not None:
@@ -317,7 +317,7 @@ def _infer_arithmetic_constants(
     return intersect_masked_constants(results)
 
 
-def compute_absorbing_result(
+def fold_absorbing_constant(
     function_name: str, number: float, lower_bound: float, is_right_operand: bool
 ) -> float | None:
     """Return the result of a function if `number` absorbs the other operand, as in `-inf - x`, or

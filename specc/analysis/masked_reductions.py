@@ -38,7 +38,7 @@ VisibleKeys = tuple[int, Interval]
 """A result axis (the query axis), and the interval of `q - k` in which keys affect the result."""
 
 
-def find_unaffected_query_axes(
+def find_visible_keys(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
     """Yield the query axes of a reduction that masked keys do not affect, with the visible keys."""

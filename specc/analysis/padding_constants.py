@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, isinf
 
-from specc.analysis.masked_constants import compute_absorbing_result
+from specc.analysis.masked_constants import fold_absorbing_constant
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult
 from specc.analysis.padding_order_and_windows import is_gather_in_sort_order, is_padding_sorted_last
 from specc.analysis.query_key_products import (
     EXACT_UNARY_FUNCTIONS,
     MaskedConstants,
     intersect_masked_constants,
-    propagate_constants_through_binary_op,
+    propagate_binary_constants,
     propagate_unary_constants,
 )
 from specc.analysis.value_ranges import cast_number, find_splat_value, find_value_range
@@ -85,7 +85,7 @@ def _infer_axis_op_constants(result: PaddedResult) -> dict[int, float]:
     node, operand_facts = result.node, result.operand_facts
     match node.op:
         case ops.Sort(axis) if result.value.index == 0:
-            number = operand_facts[0].get_padded_value(axis)
+            number = operand_facts[0].get_padding_constant(axis)
             if number is not None and is_padding_sorted_last(node, operand_facts[0]):
                 return {axis: number}
         # padded positions are last, and a cumulative sum of infinities remains infinite
@@ -133,9 +133,7 @@ def fold_constants(op: Op, numbers: Sequence[float | None]) -> float | None:
             )
         case ops.Arith(function_name) | ops.Compare(function_name):
             return _get_only_number(
-                propagate_constants_through_binary_op(
-                    function_name, *map(_make_masked_constants, numbers)
-                )
+                propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
             )
         case ops.Cast(to):
             return None if first is None else cast_number(first, to)
@@ -175,15 +173,13 @@ def _infer_arithmetic_number(
     """Return the constant that an arithmetic op computes at padded positions of `axis`, or None.
     The result is computed from two constants, or from one constant that absorbs the other operand.
     """
-    constants = [
-        propagate_constants_through_binary_op(function_name, *map(_make_masked_constants, numbers))
-    ]
+    constants = [propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))]
     has_axis = result.flag_operands_with_axis(axis)
     for operand, other in ((0, 1), (1, 0)):
         number, facts = numbers[operand], result.operand_facts[other]
         if number is not None and (facts.is_finite or not has_axis[other]):
             minimum = find_value_range(result.node.args[other])[0]
-            absorbed = compute_absorbing_result(function_name, number, minimum, operand == 1)
+            absorbed = fold_absorbing_constant(function_name, number, minimum, operand == 1)
             constants += [{absorbed: EMPTY_INTERVAL}] if absorbed is not None else []
     return _get_only_number(intersect_masked_constants(constants))
 
@@ -209,7 +205,7 @@ def _has_sign(result: PaddedResult, value: Value | None, axis: int, sign: int) -
     if facts.can_be_nan:
         return False
     is_padded = value.rank == result.value.rank and value.shape[axis] == result.value.shape[axis]
-    number = facts.get_padded_value(axis) if is_padded else None
+    number = facts.get_padding_constant(axis) if is_padded else None
     low, high = find_value_range(value) if number is None else (number, number)
     if low >= 0 if sign > 0 else high <= 0:
         return True
@@ -240,7 +236,7 @@ def _get_operand_number(result: PaddedResult, operand: int, axis: int) -> float 
     """Return the constant of an operand where `axis` of the result is padded, or None."""
     for k in result.dependences:
         if k.operand == operand and k.result_axis == axis:
-            return result.operand_facts[operand].get_padded_value(k.operand_axis)
+            return result.operand_facts[operand].get_padding_constant(k.operand_axis)
     return find_splat_value(result.node.args[operand])
 
 

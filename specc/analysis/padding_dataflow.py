@@ -27,7 +27,6 @@ from specc.analysis.padding_offsets import (
     is_position_embedding_shifted,
 )
 from specc.analysis.padding_order_and_windows import (
-    can_keep_padding_facts,
     combines_sorted_and_unsorted_axes,
     find_order_dependent_roll,
     find_reversed_axes,
@@ -36,6 +35,7 @@ from specc.analysis.padding_order_and_windows import (
     is_gather_in_sort_order,
     is_padding_copied,
     is_padding_sorted_first,
+    preserves_padding_facts,
 )
 from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
@@ -152,7 +152,7 @@ class PaddingDataflow:
         """True if padding is last, so a sort that puts it last keeps indices of valid elements."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
-    def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
+    def reads_padded_axis(self, node: Node, dependence: Dependence) -> bool:
         """Return True if a dependence reads a padded axis."""
         return get_operand_axis_size(node, dependence) in self.padded_lengths
 
@@ -189,7 +189,7 @@ class PaddingDataflow:
         """Return the dependences through which a node's result `value` reads padded positions."""
         if isinstance(node.op, ops.Flip | ops.Roll):
             dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
-        padded = [k for k in dependences if self.is_reading_padded_axis(node, k)]
+        padded = [k for k in dependences if self.reads_padded_axis(node, k)]
         return [self.make_padded_read(node, value, k, operand_facts) for k in padded]
 
     def infer_result(
@@ -208,7 +208,7 @@ class PaddingDataflow:
             value=value,
             operand_facts=operand_facts,
             known_facts=known_facts,
-            dependences={r.dependence for r in reads if can_keep_padding_facts(r)},
+            dependences={r.dependence for r in reads if preserves_padding_facts(r)},
             padding_mask=self.padding_mask,
             always_true_masks=self.always_true_masks,
             padded_lengths=self.padded_lengths,
@@ -308,7 +308,7 @@ class PaddingDataflow:
             return source
         if not any(facts.rolled_axes for facts in operand_facts):
             return None
-        reads = (k for k in find_dependences(node) if self.is_reading_padded_axis(node, k))
+        reads = (k for k in find_dependences(node) if self.reads_padded_axis(node, k))
         return find_order_dependent_roll(node, operand_facts, reads)
 
     def _is_counted(

@@ -94,7 +94,7 @@ class PaddingFacts:
         """True if an axis is reversed, sorted or rotated, or extended by copies of its ends."""
         return bool(self.reversed_axes or self.sorted_axes or self.rolled_axes)
 
-    def get_padded_value(self, axis: int) -> float | None:
+    def get_padding_constant(self, axis: int) -> float | None:
         """Return the constant at all padded positions of an axis, or None if it is unknown."""
         return 0.0 if axis in self.zero_pad_axes else self.constants.get(axis)
 
@@ -324,7 +324,7 @@ class PaddedRead:
     @property
     def padding_constant(self) -> float | None:
         """The constant at padded positions, or None."""
-        return self.read_facts.get_padded_value(self.axis)
+        return self.read_facts.get_padding_constant(self.axis)
 
     @property
     def is_finite(self) -> bool:

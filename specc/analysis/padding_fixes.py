@@ -295,7 +295,9 @@ def _suggest_added_number(violation: PaddingViolation) -> str:
         return ""
     number = _get_added_number(violation, joining_node)
     padded = violation.find_padded_operand(joining_node)
-    padded_value = violation.get_facts(padded).get_padded_value(violation.get_padded_axis(padded))
+    padded_value = violation.get_facts(padded).get_padding_constant(
+        violation.get_padded_axis(padded)
+    )
     if number is None or padded_value == float(number) or (padded and padded.dtype == "bool"):
         return violation.suggest_padding_side(_get_other_side(violation, joining_node))
     return (

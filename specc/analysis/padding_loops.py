@@ -136,7 +136,7 @@ def _evaluate_carries(
     new loop-carried values, or None for unknown values.
     """
     inner, outer = op.split_body_inputs(), op.split_operands(read.operand_facts)
-    numbers = [facts.get_padded_value(op.axis) for facts in outer.scanned]
+    numbers = [facts.get_padding_constant(op.axis) for facts in outer.scanned]
     numbers += map(find_splat_value, op.split_operands(read.node.args).captured)
     known_values: dict[Value, KnownValue] = dict(zip(inner.initial_carries, states, strict=True))
     inputs = (*inner.scanned, *inner.captured)

@@ -3,8 +3,8 @@ value such as -inf.
 
 A mask fill value is at most -1e30. A maximum ignores any fill value that is smaller than all values
 at valid positions, such as -1 for position ids. Ignoring a fill value is sound only if all other
-scores are finite and above the fill value: `can_have_mask_value` checks valid positions, and
-`can_have_mask_value_at_padding` checks all positions.
+scores are finite and above the fill value: `can_have_mask_fill` checks valid positions, and
+`can_have_mask_fill_at_padding` checks all positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ FINITE_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMa
 FINITE_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 
-def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
+def is_mask_fill_at_padding(result: PaddedResult, axis: int) -> bool:
     """Return True if a result holds a mask fill value at padded positions of `axis`."""
     is_mask_constant = result.flag_operands_with_fact("mask_constant_axes", axis)
     match result.op:
@@ -56,10 +56,10 @@ def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
         case ops.Arith("sub"):
             # A mask fill value minus a finite score is a mask fill value. The difference of two
             # mask fill values is about 0, e.g. in `s - max(s)` if all scores of a query are masked.
-            return is_mask_constant[0] and _has_no_mask_constants(result, 1, axis)
+            return is_mask_constant[0] and _has_no_mask_fill(result, 1, axis)
         case ops.Arith("add"):
             return any(
-                is_mask_constant[n] and _has_no_mask_constants(result, 1 - n, axis) for n in (0, 1)
+                is_mask_constant[n] and _has_no_mask_fill(result, 1 - n, axis) for n in (0, 1)
             )
         case ops.Cast(to):
             # integers are never mask fill values
@@ -76,7 +76,7 @@ def _get_fill_number(node: Node) -> float | None:
     return find_constant_value(ops.Where.y(node))
 
 
-def _has_no_mask_constants(result: PaddedResult, operand: int, axis: int) -> bool:
+def _has_no_mask_fill(result: PaddedResult, operand: int, axis: int) -> bool:
     """Return True if an operand holds no mask fill values, including where `axis` is padded."""
     facts = result.operand_facts[operand]
     if facts.has_mask_value or facts.can_be_nan:
@@ -259,7 +259,7 @@ def _is_repeated_mask(node: Node) -> bool:
     return isinstance(source_op, ops.Resize) and bound is not None and bound < 1
 
 
-def can_have_mask_value(result: PaddedResult) -> bool:
+def can_have_mask_fill(result: PaddedResult) -> bool:
     """Return True if valid positions may hold mask fill values."""
     operand_facts = result.operand_facts
     match result.op:
@@ -272,16 +272,16 @@ def can_have_mask_value(result: PaddedResult) -> bool:
         case ops.Reduce("max", axis):
             # a finite score is the maximum, so mask fill values have no effect
             return operand_facts[0].has_mask_value and axis not in operand_facts[0].finite_pad_axes
-    return _may_hold_mask_constants(result.node, [r.has_mask_value for r in operand_facts])
+    return _may_hold_mask_fill(result.node, [r.has_mask_value for r in operand_facts])
 
 
-def can_have_mask_value_at_padding(result: PaddedResult) -> bool:
+def can_have_mask_fill_at_padding(result: PaddedResult) -> bool:
     """Return True if any position may hold mask fill values."""
     has_mask_value = [r.has_mask_value_at_padding for r in result.operand_facts]
-    return _may_hold_mask_constants(result.node, has_mask_value)
+    return _may_hold_mask_fill(result.node, has_mask_value)
 
 
-def _may_hold_mask_constants(node: Node, has_mask_value: Sequence[bool]) -> bool:
+def _may_hold_mask_fill(node: Node, has_mask_value: Sequence[bool]) -> bool:
     """Return True if a node creates or pads with a mask fill value or its negation, or may pass on
     a mask fill value of an operand. `has_mask_value` is true for operands with mask fill values.
     """

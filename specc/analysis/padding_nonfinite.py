@@ -199,7 +199,7 @@ def find_value_range_at_padding(result: PaddedResult, operand: int) -> ValueRang
     """Return the minimum and maximum of an operand at padded positions."""
     value, facts = result.node.get_operand(operand), result.operand_facts[operand]
     axes = [n for n, d in enumerate(value.shape) if d in result.padded_lengths]
-    numbers = [facts.get_padded_value(a) for a in axes]
+    numbers = [facts.get_padding_constant(a) for a in axes]
     if numbers and None not in numbers:
         constants = [n for n in numbers if n is not None]
         return min(constants), max(constants)

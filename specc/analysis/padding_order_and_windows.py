@@ -117,7 +117,7 @@ def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
     """Return True if a sort orders all padded positions after all valid positions."""
     match node.op:
         case ops.Sort(axis, descending):
-            number = facts.get_padded_value(axis)
+            number = facts.get_padding_constant(axis)
             last_axes = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
             return axis in last_axes or (number is not None and is_sorted_last(node, number))
     return False
@@ -215,7 +215,7 @@ def is_computed_from_positions(value: Value | None, depth: int = 0) -> bool:
     )
 
 
-def can_keep_padding_facts(read: PaddedRead) -> bool:
+def preserves_padding_facts(read: PaddedRead) -> bool:
     """Return True if properties at padded positions of the operand also hold for the result."""
     if read.dependence.kind == "same":
         return True
@@ -234,7 +234,7 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
     return False
 
 
-def find_sides_with_kept_padding(read: PaddedRead) -> frozenset[str]:
+def find_kept_padding_sides(read: PaddedRead) -> frozenset[str]:
     """Return the sides on which a slice drops only always-valid positions, and no padding."""
     dropped = zip(("left", "right"), _iterate_dropped_counts(read), strict=True)
     return frozenset(side for side, excess in dropped if excess <= 0)

@@ -36,11 +36,11 @@ from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
 from specc.analysis.padding_constants import infer_fill_constants, infer_padding_constants
 from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts
 from specc.analysis.padding_masked_scores import (
-    can_have_mask_value,
-    can_have_mask_value_at_padding,
+    can_have_mask_fill,
+    can_have_mask_fill_at_padding,
     has_underflowing_fill,
     is_extreme_at_padding,
-    is_mask_constant_at_padding,
+    is_mask_fill_at_padding,
     iterate_axes_with_finite_scores,
 )
 from specc.analysis.padding_nonfinite import (
@@ -53,7 +53,7 @@ from specc.analysis.padding_nonfinite import (
 from specc.analysis.padding_order_and_windows import (
     find_argsort_axes,
     find_axes_in_sorted_order,
-    find_sides_with_kept_padding,
+    find_kept_padding_sides,
 )
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT
 from specc.analysis.value_ranges import is_zero_everywhere
@@ -93,7 +93,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     return PaddingFacts(
         zero_pad_axes=frozenset(zero_axes),
         mask_constant_axes=frozenset(
-            infinite_axes.union(a for a in axes if is_mask_constant_at_padding(result, a))
+            infinite_axes.union(a for a in axes if is_mask_fill_at_padding(result, a))
         ),
         minimum_pad_axes=frozenset(infinite_axes | lowest),
         maximum_pad_axes=frozenset(highest) | sort_index_axes,
@@ -105,8 +105,8 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
         finite_pad_axes=frozenset(
             () if is_reshape else iterate_axes_with_finite_scores(result, axes)
         ),
-        has_mask_value=can_have_mask_value(result),
-        has_mask_value_at_padding=can_have_mask_value_at_padding(result),
+        has_mask_value=can_have_mask_fill(result),
+        has_mask_value_at_padding=can_have_mask_fill_at_padding(result),
         possible_infinity_signs=find_infinity_signs(result),
         can_be_nan=can_be_nan_at_padding(result),
         padding_count=NO_PADDING_COUNT,
@@ -207,7 +207,7 @@ def infer_zero_padding_sides(
     if isinstance(op, ops.Slice):
         sliced = (r for r in reads if r.axis == op.axis and r.is_zero)
         unsorted = (r for r in sliced if r.axis not in r.read_facts.sorted_axes)
-        return {r.axis: find_sides_with_kept_padding(r) for r in unsorted}
+        return {r.axis: find_kept_padding_sides(r) for r in unsorted}
     if isinstance(op, ops.And):
         for k in result.dependences:
             zero_padding_sides = result.operand_facts[k.operand].zero_padding_sides.get(

@@ -182,7 +182,7 @@ def propagate_unary_constants(
     )
 
 
-def propagate_constants_through_binary_op(
+def propagate_binary_constants(
     function_name: str, left: MaskedConstants, right: MaskedConstants
 ) -> MaskedConstants:
     """Return the constants of the result of a binary arithmetic op or a comparison. Each constant

@@ -44,7 +44,7 @@ from math import inf
 from operator import or_
 
 from specc.analysis.masked_constants import find_masked_constants, find_nonzero_interval
-from specc.analysis.masked_reductions import find_unaffected_query_axes
+from specc.analysis.masked_reductions import find_visible_keys
 from specc.analysis.time_axis_prefix_and_chunks import (
     FIRST_POSITION_READ,
     PREFIX_READ,
@@ -60,8 +60,8 @@ from specc.analysis.time_dependence_and_unsupported_loops import (
     TimeDependence,
     ViolationReason,
     find_length_dependent_node,
-    has_time_axis_length,
     inline_loop_captures,
+    is_length_dependent,
     is_time_loop,
     iterate_capture_violations,
     violates_prefix_causality,
@@ -137,7 +137,7 @@ def _compute_node_states(
     node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeDependence], list[CausalityViolation]]:
     """Return the lattice elements of the results of a node, and its causality violations."""
-    operand_states = flow.get_operand_dependences(node)
+    operand_states = flow.get_operand_states(node)
     is_last_position_only = any(s.is_last_position_only for s in operand_states)
     is_all = any(s.is_all for s in operand_states)
     first_offsets = reduce(or_, (s.first_offsets for s in operand_states), EMPTY_INTERVAL)
@@ -216,7 +216,7 @@ def _find_mixing_violations(
     merged time axes.
     """
     violations: list[CausalityViolation] = []
-    if has_time_axis_length(node, flow.time_axis):
+    if is_length_dependent(node, flow.time_axis):
         violations.append(CausalityViolation(node, "length"))
     elif not any(flow.has_time_dependent_size(a) for a in node.operands):
         # the time axis was merged with another axis
@@ -240,7 +240,7 @@ def _visit_loop(
     op = node.op
     assert isinstance(op, ops.Scan)
     is_along_time = is_time_loop(node, op, flow.time_axis)
-    operand_states = flow.get_operand_dependences(node)
+    operand_states = flow.get_operand_states(node)
     body = inline_loop_captures(node, op)
     body_flow = _analyze_loop_body(node, op, body, flow)
     if is_along_time:
@@ -273,7 +273,7 @@ def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow
     """Return the lattice elements of all values in the body of a loop. The elements of loop-carried
     values are a fixpoint, which holds for any number of iterations.
     """
-    outer, inner = op.split_operands(flow.get_operand_dependences(node)), op.split_body_inputs()
+    outer, inner = op.split_operands(flow.get_operand_states(node)), op.split_body_inputs()
     input_states = {
         v: _get_element_state(s, op.axis) for v, s in zip(inner.scanned, outer.scanned, strict=True)
     }
@@ -371,7 +371,7 @@ def resolve_time_dependence(
     reads: list[TimeRead] = [
         (dependence.result_axis, dependence.offsets),
         *_iterate_masked_reads(node, dependence, time_axis),
-        *find_unaffected_query_axes(node, dependence, time_axis),
+        *find_visible_keys(node, dependence, time_axis),
     ]
     return max(reads, key=lambda read: _rank_interval(read[1]))
 

@@ -96,7 +96,7 @@ class TimeDataflow:
         """Return the lattice element of a value. Parameters are constant."""
         return self.states.get(value, TimeDependence())
 
-    def get_operand_dependences(self, node: Node) -> list[TimeDependence]:
+    def get_operand_states(self, node: Node) -> list[TimeDependence]:
         """Return the lattice elements of a node's operands."""
         return [self.get_state(a) if a else TimeDependence() for a in node.args]
 
@@ -215,7 +215,7 @@ def find_length_dependent_node(body: Graph, dependent_symbols: frozenset[str]) -
     return None
 
 
-def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
+def is_length_dependent(node: Node, time_axis: TimeAxis) -> bool:
     """Return True if the result of an op depends on the size of the time axis. Return False for ops
     that create a time axis or drop prefix positions.
     """

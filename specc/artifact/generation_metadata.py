@@ -101,7 +101,7 @@ class GenerationMetadata:
             "seed": self.random_init.seed if self.random_init else None,
             "random_weights": self.random_init.count if self.random_init else 0,
             "in_place_states": to_json_value(self.in_place_states),
-            "length_bounds": convert_length_bounds_to_json(self.length_bounds),
+            "length_bounds": length_bounds_to_json(self.length_bounds),
             "allows_mixed_lengths": self.allows_mixed_lengths,
             "chunks": chunks,
         }
@@ -114,7 +114,7 @@ def is_streaming_package(metadata: Mapping[str, object]) -> bool:
     return isinstance(fields, dict) and fields.get("chunks") is not None
 
 
-def convert_length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
+def length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
     """Convert the bounds of symbolic dimensions to JSON: `[low, high, reason]` by symbol."""
     return {name: [b.low, b.high, b.reason] for name, b in sorted(bounds.items())}
 

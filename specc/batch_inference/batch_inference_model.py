@@ -22,20 +22,16 @@ from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.continuous_batching import ContinuousBatch, explain_static_batching
 from specc.runtime.generation_stream_and_results import GenerationStream
 from specc.runtime.generator import Generator
-from specc.runtime.inference_model import (
-    InferenceModel,
-    is_single_forward_pass,
-    open_compiled_model,
-)
+from specc.runtime.inference_model import InferenceModel, open_compiled_model, runs_full_forward
 from specc.runtime.model_inputs import ModelInputs
 
 
 @dataclass(frozen=True)
 class GenerativeBatchModel:
-    """A generative model that runs on data rows, which `row_reader` converts to model inputs."""
+    """A generative model that runs on data rows, which `row_converter` converts to model inputs."""
 
     generator: Generator
-    row_reader: RowConverter
+    row_converter: RowConverter
     settings: GenerationSettings
 
     @property
@@ -72,7 +68,9 @@ class GenerativeBatchModel:
         """Start generation for a batch of rows. The random stream of a row depends on `first_row`
         plus the row's index in the block. Raise E09xx if an input is invalid.
         """
-        stream = self.generator.start_generation(self.row_reader.collate_rows(rows), self.settings)
+        stream = self.generator.start_generation(
+            self.row_converter.collate_rows(rows), self.settings
+        )
         return replace(stream, sample_indices=[first_row + row.row_number for row in rows])
 
 
@@ -109,10 +107,10 @@ class BatchInferenceModel:
     @property
     def is_generative(self) -> bool:
         """True if the model generates text."""
-        return not is_single_forward_pass(self.model, self.input_columns, self.settings)
+        return not runs_full_forward(self.model, self.input_columns, self.settings)
 
     @cached_property
-    def row_reader(self) -> RowConverter:
+    def row_converter(self) -> RowConverter:
         """The reader that converts data rows to model inputs."""
         return RowConverter(self.input_signature, self.input_columns, self.is_generative)
 
@@ -171,7 +169,7 @@ class BatchInferenceModel:
         generator = self.model.generator
         assert generator is not None, "only a generative model has a row generator"
         settings = generator.resolve_settings(self.settings)
-        return GenerativeBatchModel(generator, self.row_reader, settings)
+        return GenerativeBatchModel(generator, self.row_converter, settings)
 
     @property
     def uses_continuous_batching(self) -> bool:
@@ -192,7 +190,7 @@ class BatchInferenceModel:
         if isinstance(self.result_columns, GeneratedResultColumns):
             results = self.generative_model.start_generation(rows, first_row).results()
             return [self.result_columns.format_row(sequences) for sequences in results]
-        inputs = self.row_reader.collate_rows(rows)
+        inputs = self.row_converter.collate_rows(rows)
         outputs = self._run_outputs(inputs)
         return self.result_columns.format_rows(outputs, rows, self._length_padding)
 
@@ -207,7 +205,7 @@ class BatchInferenceModel:
 
     @cached_property
     def _length_padding(self) -> BatchPadding:
-        input_signature, padded_inputs = self.input_signature, self.row_reader.padded_inputs
+        input_signature, padded_inputs = self.input_signature, self.row_converter.padded_inputs
         sides = {name: input_signature.is_left_padded(name) for name in padded_inputs}
         return BatchPadding(input_signature.graph, sides)
 

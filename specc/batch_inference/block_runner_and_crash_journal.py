@@ -260,7 +260,7 @@ class RowBlockInference:
         """
         readable_rows: list[InputRow] = []
         for number, row in enumerate(
-            self.model.row_reader.convert_rows(table, self.statistics.row_count)
+            self.model.row_converter.convert_rows(table, self.statistics.row_count)
         ):
             if isinstance(row, InputRow):
                 readable_rows.append(row)
@@ -322,10 +322,10 @@ class RowBlockInference:
         self, input_length: int, sequences: Sequence[GenerationResult]
     ) -> int:
         """Return the number of multiply-adds for generating a sequence, including its prompt."""
-        row_reader, best = self.model.row_reader, sequences[0]
+        row_converter, best = self.model.row_converter, sequences[0]
         token_count = len(best.tokens) // max(best.num_codebooks, 1)
         # the prompt and the generated tokens count as one sequence
-        is_prompt = row_reader.input_signature.sequence_input in row_reader.input_columns
+        is_prompt = row_converter.input_signature.sequence_input in row_converter.input_columns
         return self.model.batch_cost_model.estimate_multiply_adds(
             1, input_length + token_count if is_prompt else max(input_length, token_count)
         )

@@ -27,7 +27,7 @@ from specc.preprocessing.preprocessing_records import (
 )
 from specc.preprocessing.result_formatting import format_output
 from specc.preprocessing.text_codec import decode_text
-from specc.runtime.attention_weights import AttentionNode, locate_attention_nodes
+from specc.runtime.attention_weights import AttentionNode, find_attention_nodes
 from specc.runtime.generation_stream_and_results import GenerationResult, split_by_codebook
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
@@ -89,7 +89,7 @@ class GraphOutputColumns:
     @cached_property
     def attention_nodes(self) -> dict[str, AttentionNode]:
         """The attention layers of the graph, by scope."""
-        return locate_attention_nodes(self.graph)
+        return find_attention_nodes(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
         """Return the dimensions (heads, queries, keys) of an attention weight column. Raise E0879

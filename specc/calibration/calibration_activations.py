@@ -12,9 +12,9 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Node, Value
 from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.graph_quantization import expand_recurrent_layers
-from specc.transforms.quantizable_weights import find_underlying_weight, match_matrix_product
+from specc.transforms.quantizable_weights import find_underlying_weight, match_matmul
 
-WeightPathState: TypeAlias = Mapping[Value, str]
+WeightNames: TypeAlias = Mapping[Value, str]
 """The weight names, keyed by the value that represents the weight in a graph or loop body."""
 
 
@@ -26,7 +26,7 @@ class WeightMatrixRef(NamedTuple):
 
 
 def add_activation_outputs(
-    graph: Graph, names: WeightPathState
+    graph: Graph, names: WeightNames
 ) -> tuple[Graph, Mapping[WeightMatrixRef, list[Value]]]:
     """Return a copy of the graph whose outputs include the activations that the weights in `names`
     multiply, and a mapping from each weight matrix to its activations in the copy.
@@ -54,7 +54,7 @@ class _GraphCopier:
     copies: dict[Value, Value] = field(default_factory=dict)
     activations_by_output: dict[WeightMatrixRef, list[Value]] = field(default_factory=dict)
 
-    def copy_nodes(self, graph: Graph, names: WeightPathState) -> None:
+    def copy_nodes(self, graph: Graph, names: WeightNames) -> None:
         """Copy a graph's nodes, and record the activations that the weights in `names` multiply."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
@@ -77,10 +77,10 @@ class _GraphCopier:
         if value not in values:
             values.append(value)
 
-    def _copy_loop(self, node: Node, op: ops.Scan, names: WeightPathState) -> tuple[Value, ...]:
+    def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
         """Copy a loop with additional scan outputs for activations. Return the original results."""
         inner = _GraphCopier(builder := GraphBuilder(), builder.copy_inputs_and_parameters(op.body))
-        inner.copy_nodes(op.body, _tap_body(node, op, names))
+        inner.copy_nodes(op.body, _find_body_weights(node, op, names))
         args = [a and self.copies[a] for a in node.args]
         collected = inner.list_collectable_activations(node, op)
         if not collected:
@@ -131,7 +131,7 @@ class _GraphCopier:
         return replace(op, body=body)
 
 
-def _tap_body(node: Node, op: ops.Scan, names: WeightPathState) -> WeightPathState:
+def _find_body_weights(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
     """Return the names of the weights that a loop captures, keyed by value of the loop body."""
     body_names = {}
     for inner, outer in op.map_captured_inputs(node.operands).items():
@@ -141,14 +141,14 @@ def _tap_body(node: Node, op: ops.Scan, names: WeightPathState) -> WeightPathSta
     return body_names
 
 
-def _iterate_products(body: Graph, names: WeightPathState) -> Iterator[tuple[str, Value]]:
+def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Value]]:
     """Yield the name and the activation of each weight in `names` that a MatMul of `body` uses."""
     return (product for node, _ in body.nodes for product in _find_product(node, names))
 
 
-def _find_product(node: Node, names: WeightPathState) -> list[tuple[str, Value]]:
+def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
     """Return the weight name and the activation of a MatMul node in a list, or []."""
-    product = match_matrix_product(node)
+    product = match_matmul(node)
     weight = find_underlying_weight(node.args[product.matrix_operand]) if product else None
     activations = node.args[product.activation_operand] if product else None
     return [(names[weight], activations)] if weight in names and weight and activations else []

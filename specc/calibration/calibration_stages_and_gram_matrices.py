@@ -259,7 +259,7 @@ class _FactorFiles:
 
 Sample: TypeAlias = Mapping[str, Array]
 """The input arrays of one model run, by input name."""
-RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
+GetSamples: TypeAlias = Callable[[], Iterable[Sample]]
 """A function that returns a new iterator over the calibration samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Executable]]
 """A function that opens a session for a graph and loads the graph's weights. Both are released at
@@ -272,7 +272,7 @@ the inverse Cholesky factor for each expert, and the path prefix of the files to
 def quantize_with_gptq(
     open_session: OpenSession,
     targets: CalibrationTargets,
-    samples: RestartSamples,
+    samples: GetSamples,
     directory: Path,
     quantize_weight: QuantizeWeight,
 ) -> dict[str, QuantizedWeightFiles]:

@@ -25,7 +25,7 @@ from specc.cli.terminal import (
     write_output,
 )
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError, raise_error
-from specc.diagnostics.machine_formats_and_exit_codes import compute_exit_status, diagnostic_to_json
+from specc.diagnostics.machine_formats_and_exit_codes import compute_exit_code, diagnostic_to_json
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.driver.spec_check_and_elaboration import iterate_sibling_graphs
 from specc.driver.spec_loader import LoadedSpec, open_spec
@@ -94,7 +94,7 @@ def _report_formatted(
         "diagnostics": [*map(diagnostic_to_json, errors)],
     }
     if print_json_result(result):
-        return compute_exit_status(error.code for error in errors)
+        return compute_exit_code(error.code for error in errors)
     if errors:
         raise SpeccError(*errors)
     if text is not None:

@@ -24,7 +24,7 @@ from specc.library.spec_file_lookup import (
     SpecLibrary,
     find_builtin_specs,
     find_error_doc_pages,
-    read_page_title,
+    parse_page_title,
     read_spec_file,
 )
 from specc.syntax import ast
@@ -70,9 +70,9 @@ def _map_summaries(kind: str) -> dict[str, str]:
     if kind == "specs":
         return {name: read_spec_title(path) for name, path in find_builtin_specs().items()}
     if kind == "types":
-        from specc.huggingface.model_family import map_supported_model_types
+        from specc.huggingface.model_family import map_model_types_to_specs
 
-        return {kind: f"read by {name}" for kind, name in map_supported_model_types().items()}
+        return {kind: f"read by {name}" for kind, name in map_model_types_to_specs().items()}
     if kind == "functions":
         return {name: extract_docstring_summary(w.doc) for name, w in BUILTINS.items()}
     return _map_std_definitions(kind)
@@ -317,7 +317,7 @@ def execute_explain(args: Namespace) -> int:
         hint = f"did you mean {suggestion}?" if suggestion else code_range
         raise_error("E0200", f"unknown code `{escape_text(args.code)[:40]}`", helps=[hint])
     page, status = pages[code].read_text(encoding="utf-8").rstrip(), get_error_category(code).value
-    result = {"code": code, "title": read_page_title(page), "status": status, "page": page}
+    result = {"code": code, "title": parse_page_title(page), "status": status, "page": page}
     if not print_json_result(result):
         print(page)
     return 0

@@ -20,7 +20,7 @@ from specc.cli import terminal
 from specc.cli.options import UsageError, describe_unknown_option, get_or_add_option_group
 from specc.cli.terminal import print_diagnostics
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.diagnostics.machine_formats_and_exit_codes import ErrorCategory, compute_exit_status
+from specc.diagnostics.machine_formats_and_exit_codes import ErrorCategory, compute_exit_code
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.platform_and_signals import (
     ProcessTerminatedError,
@@ -383,4 +383,4 @@ def build_command_parsers() -> dict[str, ArgumentParser]:
 
 def get_exit_code(diagnostics: Sequence[Diagnostic]) -> int:
     """Return the exit status for the diagnostics of a command. Warnings have no effect."""
-    return compute_exit_status(d.code for d in diagnostics if d.severity == "error")
+    return compute_exit_code(d.code for d in diagnostics if d.severity == "error")

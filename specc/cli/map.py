@@ -161,7 +161,7 @@ def execute_map(args: Namespace) -> int:
     finally:
         progress_line.finish()
     status = int(bool(report.rows) and report.errors == report.rows)
-    if print_json_result(convert_job_report_to_json(report)):
+    if print_json_result(job_report_to_json(report)):
         return status
     _print_report(report)
     if report.block_costs:
@@ -170,7 +170,7 @@ def execute_map(args: Namespace) -> int:
     return status
 
 
-def convert_job_report_to_json(report: JobReport) -> dict[str, object]:
+def job_report_to_json(report: JobReport) -> dict[str, object]:
     """Return the report of a batch inference job as a JSON object."""
     return {
         "directory": str(report.output_directory),

@@ -17,8 +17,8 @@ from specc.driver.spec_draft import (
     SCHEMA_FILE,
     DerivedSpec,
     SpecDraft,
+    build_derived_spec,
     draft_spec,
-    format_derived_spec,
 )
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
@@ -88,14 +88,12 @@ def execute_new(args: Namespace) -> int:
             footer_comments=_format_next_steps(is_yaml),
             comment_separator=": " if is_yaml else " = ",
         )
-        file = format_derived_spec(derived_spec)
+        file = build_derived_spec(derived_spec)
     text = format_yaml(file) if is_yaml else format_dsl(file)
     write_output(path, NEW_SPEC_OUTPUT, text.encode(), force=args.force)
     if schema_comments:
         _write_schema(Path(path).parent / SCHEMA_FILE)
-    if print_json_result(
-        {"file": path, "extends": file.extends, "draft": convert_draft_to_json(draft)}
-    ):
+    if print_json_result({"file": path, "extends": file.extends, "draft": draft_to_json(draft)}):
         return 0
     print_result_line(f"{escape_text(path)}: a spec derived from {file.extends}")
     if draft is not None:
@@ -132,7 +130,7 @@ def _check_argument_count(name_count: int, directory: str | None) -> None:
     )
 
 
-def convert_draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
+def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
     """Return the properties of a draft as a JSON object, or None if there is no draft."""
     if draft is None:
         return None

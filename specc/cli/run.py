@@ -58,9 +58,9 @@ from specc.runtime.inference_model import (
     get_attention_model,
     get_model_task,
     get_streaming_model,
-    is_single_forward_pass,
     list_model_files,
     open_compiled_model,
+    runs_full_forward,
 )
 
 CHAT_HELP = 'write [{"role": "user", "content": "your message"}, …]'
@@ -182,7 +182,7 @@ def _run_model(
         messages = _read_messages(chat) if chat == args.chat else chat
         inputs = prepare_chat_inputs(input_signature, messages, run_inputs.inputs, args.image)
         _generate(model, model.start_generation(inputs, settings), outputs)
-    elif is_single_forward_pass(model, run_inputs.inputs, settings):
+    elif runs_full_forward(model, run_inputs.inputs, settings):
         _run_graph(model, run_inputs, outputs)
         if not (outputs.npz_path or outputs.attention_plot_path):
             _print_generation_note(model)
@@ -250,7 +250,7 @@ def _print_outputs(
     lines = () if print_json_result(result) else formatted.lines
     print(*lines, sep="\n", end="\n" if lines else "")
     outputs.write_images(formatted.images)
-    outputs.save_arrays(results)
+    outputs.write_arrays(results)
 
 
 def _stream_chunks(
@@ -304,4 +304,4 @@ def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutpu
         )
         outputs.write_attention_plot(capture)
         attention_results = capture.results
-    outputs.save_arrays({**attention_results, **convert_results_to_arrays(stream, results)})
+    outputs.write_arrays({**attention_results, **convert_results_to_arrays(stream, results)})

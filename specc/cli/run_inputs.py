@@ -26,7 +26,7 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import convert_lists_to_array, load_strict_json, read_arrays
 from specc.preprocessing.audio import read_audio
 from specc.preprocessing.image_prompts import (
-    can_take_several_images,
+    can_take_multiple_images,
     find_image_input,
     find_image_prompt_inputs,
     get_image_placeholder,
@@ -37,7 +37,7 @@ from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
     DetectionOutput,
     ImageConfig,
-    Waveform,
+    WaveformConfig,
 )
 from specc.preprocessing.tasks import Task
 from specc.preprocessing.text_batches_and_windows import batch_sequences
@@ -92,7 +92,7 @@ class _InputCollector:
             self.files.append(argument)
             audio = read_audio(argument, record)
             # waveforms of a batch may differ in length
-            is_waveform = isinstance(record, Waveform)
+            is_waveform = isinstance(record, WaveformConfig)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
         # the value is token ids or other numbers, because text requires a tokenizer
         numbers = _read_numbers(argument, name, self.model)
@@ -160,7 +160,7 @@ class _InputCollector:
 
     def _collect_images(self, name: str, argument: str, record: ImageConfig) -> _BatchElements:
         """Return the path of one image, or the paths in a JSON list of images for one prompt."""
-        is_multi_image = can_take_several_images(self.model.graph, name, record)
+        is_multi_image = can_take_multiple_images(self.model.graph, name, record)
         items = parse_json_values(argument, ("[",)) if is_multi_image else None
         paths = [argument] if items is None else _check_image_paths(items, name, argument)
         self.files += paths

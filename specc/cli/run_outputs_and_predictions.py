@@ -103,7 +103,7 @@ class RunOutputFiles:
             print_note(note)
         self._write(self.attention_plot_path, ATTENTION_PLOT_OUTPUT, plot.content)
 
-    def save_arrays(self, results: Mapping[str, Any]) -> None:
+    def write_arrays(self, results: Mapping[str, Any]) -> None:
         """Write the results to a reproducible .npz file if `-o` is set."""
         if not self.npz_path:
             return
@@ -208,7 +208,7 @@ def run_task_command(
     if predictions.truncated:
         print_note(f"{predictions.truncated} texts were truncated to {task.max_length} tokens")
     _print_predictions(predictions, with_similarities=args.similarity)
-    outputs.save_arrays(predictions)
+    outputs.write_arrays(predictions)
     return 0
 
 

@@ -17,12 +17,12 @@ from specc.preprocessing.preprocessing_records import (
     FilterBankConfig,
     ImageConfig,
     LogMelConfig,
-    Waveform,
+    WaveformConfig,
 )
 from specc.preprocessing.tasks import Task, TaskInput
 from specc.runtime.model_inputs import ModelInputs
 
-AUDIO_READINGS = (Waveform, LogMelConfig, FilterBankConfig)
+AUDIO_READINGS = (WaveformConfig, LogMelConfig, FilterBankConfig)
 ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 """File name suffixes of array files."""
 

@@ -21,7 +21,7 @@ from specc.cli.terminal import iterate_with_progress, print_json_result
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.machine_formats_and_exit_codes import (
     ErrorCategory,
-    compute_exit_status,
+    compute_exit_code,
     diagnostic_to_json,
 )
 from specc.driver.option_kinds import (
@@ -38,11 +38,11 @@ from specc.driver.spec_loader import open_spec
 from specc.io.safe_read import escape_text
 from specc.model_loading import check_model_is_compiled
 from specc.runtime.inference_model import InferenceModel, open_compiled_model
-from specc.verification.model_verification import iterate_all_verifications
-from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison
+from specc.verification.model_verification import iterate_all_rounds
+from specc.verification.quantization_error import ERROR_METRICS, QuantizationComparison
 from specc.verification.result_comparison import VerificationRound
 from specc.visualize.architecture_diff import (
-    ArchitectureDifference,
+    ArchitectureDiff,
     ComparedArchitecture,
     diff_architectures,
     format_architecture_diff,
@@ -52,9 +52,9 @@ from specc.visualize.architecture_diff import (
 def parse_error_threshold(text: str) -> tuple[str, float]:
     """Parse `METRIC=NUMBER`: an error metric and its upper bound."""
     name, equals, number = text.partition("=")
-    if name not in ERROR_MEASURES or not equals:
+    if name not in ERROR_METRICS or not equals:
         raise ArgumentTypeError(
-            f"expected METRIC=NUMBER with a metric {', '.join(ERROR_MEASURES)}, "
+            f"expected METRIC=NUMBER with a metric {', '.join(ERROR_METRICS)}, "
             f"got `{escape_text(text)[:40]}`"
         )
     try:
@@ -103,7 +103,7 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
         STRING_LIST_OPTION,
         "METRIC=NUMBER",
         "exit with status 4 if the quantization error is larger than NUMBER; metrics: "
-        f"{', '.join(ERROR_MEASURES)}",
+        f"{', '.join(ERROR_METRICS)}",
         extra_arguments={"type": parse_error_threshold},
     ),
 }
@@ -134,7 +134,7 @@ def execute_verify(args: Namespace) -> int:
         if baseline is not None:
             _compare_baseline(args, model, baseline, verify_results)
     except SpeccError as failed:
-        status = compute_exit_status(d.code for d in failed.diagnostics)
+        status = compute_exit_code(d.code for d in failed.diagnostics)
         is_difference = status in (ErrorCategory.MISMATCH.value, ErrorCategory.INCONCLUSIVE.value)
         if not (is_difference and terminal.print_json_result(verify_results.to_json(failed))):
             raise
@@ -178,13 +178,13 @@ def _check_options(args: Namespace) -> None:
 
 def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: VerifyResults) -> None:
     """Run the verification rounds, add each to `verify_results`, and print one line per round."""
-    rounds = iterate_all_verifications(model, seed=args.seed, rounds=args.rounds)
+    rounds = iterate_all_rounds(model, seed=args.seed, rounds=args.rounds)
     try:
         for round in iterate_with_progress(rounds, "comparing rounds"):
             terminal.print_result_line(str(round))
             verify_results.rounds.append(round)
     except SpeccError as failed:
-        status = compute_exit_status(d.code for d in failed.diagnostics)
+        status = compute_exit_code(d.code for d in failed.diagnostics)
         verify_results.agrees = False if status == ErrorCategory.MISMATCH.value else None
         raise
     # a model is not reported as correct if no output was compared
@@ -274,7 +274,7 @@ def execute_diff(args: Namespace) -> int:
 
 
 def _difference_to_json(
-    a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
+    a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDiff
 ) -> dict[str, object]:
     """Convert an architecture difference to a JSON object."""
     return {

@@ -25,7 +25,7 @@ from specc.decode.token_selection import (
 MIN_SCORE = float(np.finfo(np.float32).min)
 """The minimum score of a beam, which is also the score of an unused beam."""
 
-EndsSequence = Callable[[Sequence[int]], bool]
+StopPredicate = Callable[[Sequence[int]], bool]
 """A predicate that returns True if the last token of a sequence completes a stop string."""
 
 
@@ -74,7 +74,7 @@ def search_beams(
     settings: GenerationSettings,
     *,
     padding_mask: Bools | None = None,
-    ends_sequence: EndsSequence | None = None,
+    ends_sequence: StopPredicate | None = None,
 ) -> list[list[BeamHypothesis]]:
     """Return the best `settings.num_return_sequences` hypotheses of each prompt in `prompt`, int64
     [batch, n], best first. A prompt may have fewer hypotheses.
@@ -95,7 +95,7 @@ def search_beams(
     lengths = is_token.sum(axis=1)
     prompt_ids = list_prompt_tokens(prompt, is_token) if settings.needs_previous_tokens else []
     while True:
-        position = _get_decode_position(live_searches, lengths, prompt_ids)
+        position = _get_processor_inputs(live_searches, lengths, prompt_ids)
         _advance_beams(live_searches, logits, seen, settings, position, ends_sequence)
         # Remove finished searches and their beams from the batch: if search 1 of [0, 1, 2] is
         # finished, the beams of searches 0 and 2 remain in order.
@@ -130,7 +130,7 @@ def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
     return [search.prompt_index for search in live_searches for _ in search.beams]
 
 
-def _get_decode_position(
+def _get_processor_inputs(
     live_searches: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
 ) -> LogitsProcessorInputs:
     """Return the decode position of the live beams, for all searches."""
@@ -152,7 +152,7 @@ def _advance_beams(
     seen_tokens: Bools | None,
     settings: GenerationSettings,
     position: LogitsProcessorInputs,
-    ends_sequence: EndsSequence | None,
+    ends_sequence: StopPredicate | None,
 ) -> None:
     """Extend all beams by a token. The best candidates become live beams or finished hypotheses."""
     log_probs = compute_log_softmax_f32(logits)
@@ -196,7 +196,7 @@ def _sort_candidates(
     search: _PromptSearch,
     candidates: Sequence[tuple[int, _Beam]],
     settings: GenerationSettings,
-    ends_sequence: EndsSequence | None,
+    ends_sequence: StopPredicate | None,
 ) -> None:
     """Add completed candidates to the finished hypotheses, and other candidates to the live beams.
     `candidates` are sorted, best first, each with the index of its parent beam.

@@ -21,12 +21,12 @@ from specc.decode.token_selection import (
     apply_repetition_penalty,
     check_logits,
     compute_log_softmax_f32,
-    draw_uniform_numbers,
+    draw_uniforms,
+    draw_uniforms_for_steps,
     filter_candidates,
     list_prompt_tokens,
     make_prompt_mask,
     make_repetition_penalty_mask,
-    make_uniforms_for_steps,
     mask_disallowed_tokens,
     sample_token,
 )
@@ -56,7 +56,7 @@ class TokenSchedule:
             delayed_tokens = np.zeros((batch_size, 0), np.int64)
         return TokenSchedule(delays, ends, delayed_tokens)
 
-    def apply_schedule(
+    def get_tokens(
         self, step: int, new_tokens: Ints, has_ended: Bools, padding_token: int
     ) -> tuple[Ints, Bools]:
         """Return the tokens of a step, int64 [batch], and a bool array [batch], which is true if
@@ -103,9 +103,9 @@ def iterate_decode_steps(
     for step in range(settings.max_tokens):
         position = LogitsProcessorInputs(step=step, prompt_lengths=lengths, sequences=sequences)
         positions = [(index, step) for index in indices]
-        uniform = make_uniforms_for_steps(settings.seed, positions) if positions else None
+        uniform = draw_uniforms_for_steps(settings.seed, positions) if positions else None
         chosen = select_next_tokens(logits, seen, settings, position, uniform)
-        tokens, is_chosen = schedule.apply_schedule(step, chosen, has_ended, settings.padding_token)
+        tokens, is_chosen = schedule.get_tokens(step, chosen, has_ended, settings.padding_token)
         wants_log_probs = settings.log_probs
         log_probs = compute_token_log_probs(logits, chosen, ~is_chosen) if wants_log_probs else None
         if seen is not None:
@@ -141,7 +141,7 @@ def select_next_tokens(
         tokens: Ints = logits.argmax(axis=1)
         return tokens
     if uniform is None:
-        uniform = draw_uniform_numbers(settings.seed, len(logits), position.step)
+        uniform = draw_uniforms(settings.seed, len(logits), position.step)
     return sample_token(filter_candidates(logits, settings), uniform)
 
 
@@ -215,7 +215,7 @@ def apply_delay_pattern(
     return DelayedPrompt(shifted[:, :length], shifted[:, length:])
 
 
-def check_delays(settings: GenerationSettings, max_new_tokens: int) -> None:
+def check_delay_pattern(settings: GenerationSettings, max_new_tokens: int) -> None:
     """Raise E0733 if delays leave no step in which all codebooks have a token."""
     max_delay = max(settings.delay_pattern, default=0)
     max_tokens = min(settings.max_tokens, max_new_tokens)

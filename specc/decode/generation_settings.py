@@ -13,7 +13,7 @@ from specc.decode.setting_names_and_limits import (
     GenerationOption,
 )
 from specc.decode.setting_validation import (
-    convert_to_list,
+    ensure_list,
     find_sequence_count_error,
     find_setting_error,
     find_spec_setting_errors,
@@ -255,12 +255,12 @@ def _to_plain_values(name: str, value: Any) -> Any:
     """Convert the checked value of a setting to the type of its `GenerationSettings` field."""
     setting_type = _SETTING_TYPES[name]
     if name in ("start", "delay_pattern"):
-        return tuple(map(int, convert_to_list(value)))
+        return tuple(map(int, ensure_list(value)))
     if name in ("begin", "bad_words_ids"):
-        return tuple(tuple(map(int, convert_to_list(item))) for item in value)
+        return tuple(tuple(map(int, ensure_list(item))) for item in value)
     if name in LIST_SETTINGS:
         # keep token ids and strings, because stop tokens and stop strings apply together
-        items = (v if isinstance(v, str) else int(v) for v in convert_to_list(value))
+        items = (v if isinstance(v, str) else int(v) for v in ensure_list(value))
         return tuple(dict.fromkeys(items))
     if setting_type is float:
         return float(value)

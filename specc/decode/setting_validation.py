@@ -148,9 +148,9 @@ class VocabularySizes:
     ) -> Diagnostic | None:
         """Return E0732 if `setting_name` contains a token id outside the vocabulary, or None."""
         size = self._get_vocabulary_size(setting_name)
-        tokens = convert_to_list(value)
+        tokens = ensure_list(value)
         if setting_name in ("begin", "bad_words_ids"):  # items are token ids or lists of token ids
-            tokens = [token for item in tokens for token in convert_to_list(item)]
+            tokens = [token for item in tokens for token in ensure_list(item)]
         invalid_tokens = [t for t in tokens if size is not None and is_int_in_range(t, size)]
         if not invalid_tokens:
             return None
@@ -180,7 +180,7 @@ class VocabularySizes:
         return self.output_size if setting_name in TOKEN_SETTINGS else None
 
 
-def convert_to_list(value: Any) -> Sequence[Any]:
+def ensure_list(value: Any) -> Sequence[Any]:
     """Return a list unchanged, and any other value as a list with one item."""
     return value if isinstance(value, list | tuple) else (value,)
 

@@ -379,12 +379,12 @@ def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
     return np.take_along_axis(candidates.tokens, exceeds.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
-def draw_uniform_numbers(seed: int, batch_size: int, step: int) -> Floats:
+def draw_uniforms(seed: int, batch_size: int, step: int) -> Floats:
     """Return uniform random numbers float32 [batch] in [0, 1), keyed by seed, index and step."""
-    return make_uniforms_for_steps(seed, [(batch_index, step) for batch_index in range(batch_size)])
+    return draw_uniforms_for_steps(seed, [(batch_index, step) for batch_index in range(batch_size)])
 
 
-def make_uniforms_for_steps(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
+def draw_uniforms_for_steps(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
     """Return uniform random numbers in [0, 1), float32 [n], one per (sequence index, step) pair."""
     key = derive_random_stream_key(seed, "sample")
     words = [

@@ -184,7 +184,7 @@ def get_error_category(code: str) -> ErrorCategory:
     return next((c for c, codes in CODES_BY_CATEGORY.items() if code in codes), default)
 
 
-def compute_exit_status(errors: Iterable[str]) -> int:
+def compute_exit_code(errors: Iterable[str]) -> int:
     """Return the process exit code for the diagnostic codes `errors`. The exit code is 0 if
     `errors` is empty, 2 or 3 if all errors are in the category USAGE or ENVIRONMENT, 4 or 5 if
     `specc verify` failed, and 1 otherwise.

@@ -223,7 +223,7 @@ class LoweringJob(CompileJob):
             values = WeightsWithKVCacheScales(values, self.kv_cache_scales)
         if not self.range_checks:
             return values
-        folded_parameters = base.fold_by_parameter if isinstance(base, NormFoldedWeights) else ()
+        folded_parameters = base.parameter_folds if isinstance(base, NormFoldedWeights) else ()
         return RangeCheckedWeights(values, self.range_checks, folded_parameters)
 
     @property
@@ -240,7 +240,11 @@ class LoweringJob(CompileJob):
     def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
         """Convert derived graphs and their KV caches to `half_dtype`, unless the dtype is None."""
         half = self.half_dtype
-        return pass_pipeline.convert_derived_to_half_precision(derived, half) if half else derived
+        return (
+            pass_pipeline.convert_derived_graphs_to_half_precision(derived, half)
+            if half
+            else derived
+        )
 
     def quantize_model_graphs(self, source: ModelSource) -> ModelSource:
         """Return `source` with the weights of `quantization_decision` quantized in all graphs."""

@@ -253,7 +253,7 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
     "no_load": Option(BOOLEAN_OPTION, "", "do not test that ONNX Runtime loads the compiled model"),
 }
 """The options of `compile`."""
-ARGUMENT_KINDS: Mapping[str, OptionType] = {
+ARGUMENT_TYPES: Mapping[str, OptionType] = {
     **dict.fromkeys(("spec", "output"), PATH_OPTION),
     **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},
 }
@@ -273,7 +273,7 @@ COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
 def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:
     """Build `CompileOptions` from validated arguments of the Python API or the command line."""
     values = {
-        n: ARGUMENT_KINDS[n].convert(value) if n in ARGUMENT_KINDS else value
+        n: ARGUMENT_TYPES[n].convert(value) if n in ARGUMENT_TYPES else value
         for n, value in arguments.items()
     }
     compile_values, quantize_values = (

@@ -105,7 +105,7 @@ def _list_entries_for_config(program: Program) -> list[ast.ConfigEntry]:
 
 def warn_about_context_limits(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
     """Yield W0436 for each part of the config whose RoPE settings limit the context length."""
-    fields = [e for e in list_config_entries(program) if isinstance(e, ast.Field)]
+    fields = [e for e in list_config_entries(program) if isinstance(e, ast.ConfigField)]
     for entry in fields:
         for source in entry.sources:
             match source:
@@ -204,7 +204,7 @@ def _has_prefix(known_key: str, path: str) -> bool:
 
 
 def _make_context_warning(
-    kind: str, max_length: int, data: JsonObject, entry: ast.Field
+    kind: str, max_length: int, data: JsonObject, entry: ast.ConfigField
 ) -> Diagnostic:
     """Return W0436 for a field whose RoPE settings support at most `max_length` tokens."""
     table = data.find_non_null_member("rope_parameters") or data.find_non_null_member(
@@ -244,7 +244,7 @@ def iterate_declared_config_keys(entries: list[ast.ConfigEntry]) -> Iterator[str
                 yield key
             case ast.IgnoredConfigKeys(keys=keys):
                 yield from keys
-            case ast.Field(sources=sources):
+            case ast.ConfigField(sources=sources):
                 for source in sources:
                     yield from _iterate_source_keys(source)
 
@@ -264,7 +264,7 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
                 yield from _iterate_source_keys(arg)
 
 
-def find_config_keys_of_axis_size(
+def find_axis_config_keys(
     program: Program, config: JsonObject | None, graph: str, parameter: str, axis: int
 ) -> str:
     """Return the keys of `config` that determine the size of an axis of a parameter of `graph`,
@@ -291,7 +291,9 @@ def _iterate_field_keys(expression: str, program: Program, config: JsonObject) -
             yield from _iterate_keys_of_field(fields[path], program, config)
 
 
-def _iterate_keys_of_field(entry: ast.Field, program: Program, config: JsonObject) -> Iterator[str]:
+def _iterate_keys_of_field(
+    entry: ast.ConfigField, program: Program, config: JsonObject
+) -> Iterator[str]:
     """Yield the key of `config` that provides a field, or the keys of the fields in its default."""
     keys = [s.value for s in entry.sources if isinstance(s, ast.StringLiteral)]
     if key := next(filter(config.find_non_null_member, keys), ""):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from specc.analysis.length_limits import find_length_limits
 from specc.backend import ExtraFile
-from specc.decode.setting_validation import convert_to_list, parse_strategy_setting
+from specc.decode.setting_validation import ensure_list, parse_strategy_setting
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.compile_options import PROFILES
@@ -107,7 +107,7 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
 def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the generation settings' special tokens. `pad` defaults to the first stop token."""
     start, stop = (
-        [] if tokens is None else [*convert_to_list(tokens)]
+        [] if tokens is None else [*ensure_list(tokens)]
         for tokens in (settings.get("start"), settings.get("stop"))
     )
     tokens = {

@@ -11,8 +11,8 @@ from specc.analysis.padding_check import can_padding_reach_outputs
 from specc.analysis.padding_offsets import find_padding_mask_strides
 from specc.artifact.generation_metadata import (
     GenerationMetadata,
-    convert_length_bounds_to_json,
     find_length_bounds,
+    length_bounds_to_json,
 )
 from specc.artifact.manifest import (
     DOC_METADATA_KEY,
@@ -357,7 +357,7 @@ def build_generator_metadata(
         **settings,
         "context": limit.max_length if limit else None,
         "vocabulary": graph.outputs[generation.logits_output].shape[-1].number,
-        "bounds": convert_length_bounds_to_json(find_non_time_axis_bounds(job, graph)),
+        "bounds": length_bounds_to_json(find_non_time_axis_bounds(job, graph)),
         "strides": {**find_padding_mask_strides(graph)},
         "begins": bool(source.derived.initial_logits_output),
     }

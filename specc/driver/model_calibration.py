@@ -24,7 +24,7 @@ from specc.calibration.calibration_samples_and_kv_cache_scales import (
     read_calibration_samples,
 )
 from specc.calibration.calibration_stages_and_gram_matrices import (
-    RestartSamples,
+    GetSamples,
     Sample,
     quantize_with_gptq,
 )
@@ -36,7 +36,7 @@ from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, Quanti
 from specc.io.atomic_write import check_free_disk_space, create_temporary_directory
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.transforms.graph_quantization import STATE_SCALE_SUFFIX
+from specc.transforms.graph_quantization import KV_SCALE_SUFFIX
 from specc.weights.parameter_sources import RandomInitWeights, find_tied_parameters
 from specc.weights.quantized_weights import (
     GetFactor,
@@ -111,7 +111,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
         samples: Iterable[Sample] = _read_calibration_data(calibration, inputs)
         remark = f"`{escape_text(Path(calibration.data_file).name)}`"
     else:
-        count = calibration.sample_count or DEFAULT_SAMPLES
+        count = calibration.num_samples or DEFAULT_SAMPLES
         samples = generate_samples(path, inputs, count)
         remark = f"{count} self-generated samples"
     scales = measure_kv_cache_scales(path, samples)
@@ -119,7 +119,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
         reason = "no attention of this model updates a KV buffer in place; see --explain"
         raise_int8_kv_cache_error(reason, job.quantize.kv_cache.span)
     cache_remark = f"KV cache in int8, scales calibrated on {remark}"
-    scales_by_parameter = {name + STATE_SCALE_SUFFIX: array for name, array in scales.items()}
+    scales_by_parameter = {name + KV_SCALE_SUFFIX: array for name, array in scales.items()}
     return replace(job, kv_cache_scales=scales_by_parameter, remarks=(*job.remarks, cache_remark))
 
 
@@ -138,7 +138,7 @@ def explain_missing_int8_kv_cache(job: LoweringJob) -> str:
     calibration = job.quantize.calibration
     # a model that cannot generate calibration data can still be calibrated with a file
     if (
-        calibration.sample_count == 0
+        calibration.num_samples == 0
         and (calibration.flag or calibration.span)
         and not calibration.data_file
     ):
@@ -154,7 +154,7 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
     error, because another graph may have int4 layers.
     """
     # `samples = 0` disables calibration, so there is no remark
-    if not calibration.sample_count and not calibration.data_file:
+    if not calibration.num_samples and not calibration.data_file:
         return ()
     option = calibration.flag or (
         "calibration_data" if calibration.data_file else "calibration_samples"
@@ -184,7 +184,7 @@ def _read_calibration_data(
     return read_calibration_samples(calibration.data_file, input_signature)
 
 
-def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples | None, str]:
+def _choose_samples(job: LoweringJob, directory: Path) -> tuple[GetSamples | None, str]:
     """Return the calibration samples, or None to round to nearest, and a remark for the report."""
     calibration, input_signature = job.quantize.calibration, _build_calibration_inputs(job)
     fallback = "int4 weights: round-to-nearest"
@@ -193,19 +193,19 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         name = escape_text(Path(calibration.data_file).name)
         remark = f"int4 weights: GPTQ, calibrated on `{name}`"
         return lambda: _read_calibration_data(calibration, input_signature), remark
-    if calibration.sample_count == 0:
+    if calibration.num_samples == 0:
         return None, fallback
-    if calibration.sample_count is None and isinstance(job.parameter_source, RandomInitWeights):
+    if calibration.num_samples is None and isinstance(job.parameter_source, RandomInitWeights):
         return None, f"{fallback}: the weights are random"
-    if job.model.generation is None and calibration.sample_count is None:
+    if job.model.generation is None and calibration.num_samples is None:
         return None, f"{fallback}; `--calibration-data FILE` calibrates them (GPTQ)"
-    count = DEFAULT_SAMPLES if calibration.sample_count is None else calibration.sample_count
+    count = DEFAULT_SAMPLES if calibration.num_samples is None else calibration.num_samples
     try:
         path = _write_generator(job, directory)
         samples = list(generate_samples(path, input_signature, count))
     except SpeccError:
         # raise the error if an option or the spec explicitly requests samples
-        if calibration.sample_count is not None:
+        if calibration.num_samples is not None:
             raise
         return None, f"{fallback}: the model cannot generate calibration text"
     remark = f"int4 weights: GPTQ, calibrated on {count} self-generated samples"
@@ -258,7 +258,7 @@ def _has_large_weights(job: LoweringJob) -> bool:
 
 
 def _quantize_weights(
-    job: LoweringJob, targets: CalibrationTargets, samples: RestartSamples, directory: Path
+    job: LoweringJob, targets: CalibrationTargets, samples: GetSamples, directory: Path
 ) -> dict[str, QuantizedWeightFiles]:
     """Quantize the weights in `targets` with GPTQ, based on the layer inputs for `samples`."""
     plan, shapes = job.quantization_decision.plan, job.parameter_source.parameters

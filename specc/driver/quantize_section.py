@@ -101,12 +101,12 @@ class QuantizeOptions:
 
 @immutable_dataclass()
 class CalibrationSource:
-    """The source of calibration inputs: `sample_count` self-generated sequences, the file
+    """The source of calibration inputs: `num_samples` self-generated sequences, the file
     `data_file`, or the default source if neither field is set. `flag` is the command-line flag that
     set the source, or "" if the spec set the source at `span`.
     """
 
-    sample_count: int | None = None
+    num_samples: int | None = None
     data_file: str = ""
     flag: str = ""
     span: Span | None = None
@@ -295,7 +295,7 @@ def _read_samples(entry: ast.QuantizeSetting) -> CalibrationSource:
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` must be an integer from 0 to {MAX_SAMPLES}"
         raise_quantize_entry_error(entry, title, ("64",))
-    return CalibrationSource(sample_count=count, span=entry.span)
+    return CalibrationSource(num_samples=count, span=entry.span)
 
 
 def _read_calibration_file(entry: ast.QuantizeSetting, module: SpecNamespace) -> CalibrationSource:

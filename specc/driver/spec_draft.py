@@ -60,7 +60,7 @@ class DerivedSpec:
     comment_separator: str = ": "
 
 
-def format_derived_spec(derived_spec: DerivedSpec) -> ast.File:
+def build_derived_spec(derived_spec: DerivedSpec) -> ast.File:
     """Build the syntax tree of a derived spec. Raise E0222 if the base spec is not built-in."""
     library = SpecLibrary()
     names, hint = find_builtin_specs(), "`specc list specs` prints the built-in specs"
@@ -129,7 +129,7 @@ def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
 
 
 def _format_value(
-    program: Program, config_values: Mapping[str, str], path: str, entry: ast.Field
+    program: Program, config_values: Mapping[str, str], path: str, entry: ast.ConfigField
 ) -> tuple[str, bool]:
     """Return the source text of a field's value, "" for a record, and whether the config section
     sets the value. A default that is computed from other fields is a comment instead.
@@ -201,7 +201,7 @@ def draft_spec(directory: str, name: str, header_comments: tuple[str, ...] = ())
         omits_defaults=True,
     )
     return SpecDraft(
-        file=format_derived_spec(derived_spec),
+        file=build_derived_spec(derived_spec),
         graph_name=model.graph.name,
         value_count=len(reproduced),
         is_known_model_type=bool(base),
@@ -376,7 +376,7 @@ def _evaluate_derived_config(base: str, values: Mapping[str, str]) -> dict[str, 
     """
     with suppress(SpeccError):
         draft = DerivedSpec(name="draft", extends=base, config_values=values, omits_defaults=True)
-        spec = open_spec_argument(format_dsl(format_derived_spec(draft)) if values else base)
+        spec = open_spec_argument(format_dsl(build_derived_spec(draft)) if values else base)
         context = create_context(spec.program, reader=spec.config_reader)
         config = evaluate_and_check_config(context, spec.program, spec.config_reader)
         return dict(_flatten_config({n: value_to_json(value) for n, value in config.items()}))

@@ -11,7 +11,7 @@ from math import prod
 from specc.artifact.package_index_and_format_versions import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError, raise_error
 from specc.driver import preprocessing_section
-from specc.driver.config_json_check import find_config_keys_of_axis_size
+from specc.driver.config_json_check import find_axis_config_keys
 from specc.driver.spec_check_and_elaboration import elaborate_spec, iterate_sibling_graphs
 from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weights_section_and_load_transforms import (
@@ -43,7 +43,7 @@ from specc.weights.checkpoint_weight_streaming import (
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
-from specc.weights.lora_scaling_and_targets import check_adapter_tensor_use
+from specc.weights.lora_scaling_and_targets import check_adapter_tensors_used
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights, read_parameter
 from specc.weights.quantized_checkpoint import DequantizedCheckpoint
 from specc.weights.weight_rules_and_initializers import (
@@ -150,7 +150,7 @@ def _list_parameters(
     sizes.
     """
     file = spec.config_reader.config_file
-    find_keys = partial(find_config_keys_of_axis_size, spec.program, file, graph.name)
+    find_keys = partial(find_axis_config_keys, spec.program, file, graph.name)
     return [
         replace(parameter, find_config_keys=find_keys)
         for parameter in list_model_parameters(graph, config)
@@ -246,7 +246,7 @@ def bind_checkpoint(
             checkpoint = AdaptedCheckpoint(checkpoint, open_adapter(adapter))
         binding = bind_parameters(parameters, rules, checkpoint, head_initialization)
         return (
-            check_adapter_tensor_use(binding)
+            check_adapter_tensors_used(binding)
             if isinstance(checkpoint, AdaptedCheckpoint)
             else binding
         )

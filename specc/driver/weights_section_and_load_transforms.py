@@ -15,7 +15,7 @@ from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.frontend.spec_values import SpecValue, StringChoice, get_first_result
 from specc.frontend.used_specs import add_use_label_to_errors, iterate_used_specs
-from specc.io.safe_read import UnreadableFileError, escape_text, resolve_links
+from specc.io.safe_read import UnreadableFileError, escape_text, resolve_symlinks
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
 from specc.ir.model_definition import ModelDefinition
@@ -145,7 +145,7 @@ def resolve_referenced_file(
     `description` describes the content. `option` is the command-line option that accepts any path.
     """
     try:
-        path = resolve_links(module.directory / name.value)
+        path = resolve_symlinks(module.directory / name.value)
     except UnreadableFileError as error:
         raise_error(
             "E0802",

@@ -104,7 +104,7 @@ def call_block(
     with (
         enter_block_call(block, expr, call.caller),
         context.errors.track_user_call(expr.span, is_standard=module.is_standard),
-        context.weights.sharing.push_call(expr, call.explicit_weight_scope),
+        context.weights.sharing.enter_call(expr, call.explicit_weight_scope),
         add_call_label_to_errors(context, expr.span if is_other_file else None, expr.function.path),
     ):
         if target.weight_scope is None and is_other_file:

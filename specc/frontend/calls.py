@@ -138,7 +138,7 @@ def call_builtin(
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
-        with context.weights.sharing.push_call(expr, call.explicit_weight_scope):
+        with context.weights.sharing.enter_call(expr, call.explicit_weight_scope):
             return builtin.evaluate(site, *leading_values, *variadic_arguments, **values)
     except DimError as error:
         code = "E0309" if isinstance(error, DimLimitError) else "E0310"

@@ -139,7 +139,7 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
 
 
 def _evaluate_field(
-    evaluation: "_ConfigEvaluation", entry: ast.Field, path: str, env: LexicalScope
+    evaluation: "_ConfigEvaluation", entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
     """Evaluate a field. A field of a record can use preceding fields of the record by name."""
     if entry.type.name != "record" or path in evaluation.assignments:
@@ -162,7 +162,7 @@ class _ConfigEvaluation:
 
 
 def _evaluate_single(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
+    evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
     """Return the value of a field from the first source that provides a value. The sources are
     assignments, trial values, config.json, symbols and defaults, in this order.
@@ -186,7 +186,7 @@ def _evaluate_single(
 
 
 def _evaluate_unset_field(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
+    evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
     """Return a symbol, the default or a placeholder for a field without an assigned value."""
     reader = evaluation.reader
@@ -210,7 +210,11 @@ def _evaluate_unset_field(
 
 
 def _make_symbol(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope, origin: Origin
+    evaluation: _ConfigEvaluation,
+    entry: ast.ConfigField,
+    path: str,
+    env: LexicalScope,
+    origin: Origin,
 ) -> SpecValue:
     """Return the symbol of an integer field, the symbols of an integer pair, or None."""
     full_path = evaluation.reader.qualify_field_path(path)
@@ -230,7 +234,7 @@ def _make_symbol(
     return derived_value or Dim.symbol(full_path, origin)
 
 
-def is_computed_int_field(entry: ast.Field) -> bool:
+def is_computed_int_field(entry: ast.ConfigField) -> bool:
     """Return True if a field is an integer that is computed from other fields. A copy of a field,
     such as `= width`, is only a default and does not count as computed.
     """
@@ -240,7 +244,7 @@ def is_computed_int_field(entry: ast.Field) -> bool:
 
 
 def _evaluate_derived(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
+    evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> Dim | None:
     """Return the symbolic value of a derived field, or None if it requires concrete values."""
     if not is_computed_int_field(entry) or entry.default is None:
@@ -254,7 +258,7 @@ def _evaluate_derived(
 
 
 def _evaluate_assigned(
-    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: LexicalScope
+    evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
     """Evaluate an assigned value. Raise E0203 if a record is assigned a single value."""
     assignment = evaluation.assignments[path]
@@ -269,7 +273,7 @@ def _evaluate_assigned(
 
 
 def _convert_to_field_type(
-    expr: ast.Expr, entry: ast.Field, path: str, env: LexicalScope, *, span: Span | None = None
+    expr: ast.Expr, entry: ast.ConfigField, path: str, env: LexicalScope, span: Span | None = None
 ) -> SpecValue:
     """Convert an expression to the type of a field. `span` is the span of an assignment."""
     value_context = ValueDescription(f"`{path}`", span or expr.span)
@@ -293,7 +297,7 @@ def _convert_to_field_type(
 
 
 def _explain_unknown_name(
-    error: SpeccError, entry: ast.Field, name: ast.Name, env: LexicalScope
+    error: SpeccError, entry: ast.ConfigField, name: ast.Name, env: LexicalScope
 ) -> None:
     """Raise E0202 for an unknown name, with the names or values that the field accepts."""
     kind = entry.type.name
@@ -316,16 +320,16 @@ EXAMPLE_VALUES = {
 """An example literal for each type."""
 
 
-def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
+def _raise_unknown_value(error: Diagnostic, entry: ast.ConfigField, name: ast.Name) -> NoReturn:
     """Raise E0202 for an unknown name in place of a value, as in `layers: two`."""
     kind = entry.type.name
     example = f'"{name.path}"' if kind == "text" else _get_example(entry, name.path)
     expectation = f"`{entry.name}` expects {kind}, for example {example}"
-    suggestions = [help for help in diagnostic.helps if help.startswith("did you mean")]
-    raise SpeccError(replace(diagnostic, helps=(*suggestions, expectation)))
+    suggestions = [help for help in error.helps if help.startswith("did you mean")]
+    raise SpeccError(replace(error, helps=(*suggestions, expectation)))
 
 
-def _get_example(entry: ast.Field, unknown_name: str) -> str:
+def _get_example(entry: ast.ConfigField, unknown_name: str) -> str:
     """Return an example value of a field, which is its default or a literal of its type."""
     default = entry.default.span.text if entry.default and entry.default.span else ""
     return default if default not in ("", unknown_name) else EXAMPLE_VALUES[entry.type.name]
@@ -341,7 +345,7 @@ def get_placeholder_value(type: ast.TypeExpr) -> SpecValue:
     return values.get(type.name)
 
 
-def get_placeholder_choice(entry: ast.Field) -> SpecValue:
+def get_placeholder_choice(entry: ast.ConfigField) -> SpecValue:
     """Return the value of an unset bool or choice field in symbolic elaboration, which is its
     default or a placeholder, or None for other fields.
     """
@@ -355,7 +359,7 @@ def get_placeholder_choice(entry: ast.Field) -> SpecValue:
     return StringChoice(word, entry.type.names) if word in entry.type.names else None
 
 
-def get_default_number(entry: ast.Field) -> Dim | float | None:
+def get_default_number(entry: ast.ConfigField) -> Dim | float | None:
     """Return the default of a field that is a number literal, or None for other defaults."""
     if not isinstance(entry.default, ast.NumberLiteral):
         return None
@@ -363,7 +367,7 @@ def get_default_number(entry: ast.Field) -> Dim | float | None:
     return Dim.from_value(int(text)) if text.isdigit() else float(text)
 
 
-def get_placeholder_number(entry: ast.Field) -> Dim | float:
+def get_placeholder_number(entry: ast.ConfigField) -> Dim | float:
     """Return a placeholder for a number: 0.5 for a float, the default if 0, 1 or 2, otherwise 2."""
     if entry.type.name == "float":
         return 0.5
@@ -371,7 +375,7 @@ def get_placeholder_number(entry: ast.Field) -> Dim | float:
     return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.from_value(2)
 
 
-def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReadOptions) -> NoReturn:
+def _raise_missing_value(entry: ast.ConfigField, path: str, reader: ConfigReadOptions) -> NoReturn:
     """Raise E0401 for a field without a value."""
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.StringLiteral)]

@@ -60,7 +60,7 @@ class ResourceCounters:
 
 
 @dataclass(kw_only=True, slots=True)
-class WeightPathState:
+class WeightNames:
     """The state that weight paths and weight sharing need.
 
     `placeholders` contains the parsed placeholders of weight paths, keyed by the span of the string
@@ -167,7 +167,7 @@ class SpecLoader(Protocol):
         """Return the names of all std blocks and definitions."""
         ...
 
-    def load_used_module(
+    def load_imported_module(
         self, path: str, user: "SpecNamespace", span: Span | None
     ) -> "SpecNamespace":
         """Return the module of the file `path`, which a statement in the module `user` names."""
@@ -302,7 +302,7 @@ class ElaborationContext:
     errors: ErrorLog = field(default_factory=ErrorLog)
     symbols: SymbolicDims = field(default_factory=SymbolicDims)
     resources: ResourceCounters = field(default_factory=ResourceCounters)
-    weights: WeightPathState = field(default_factory=WeightPathState)
+    weights: WeightNames = field(default_factory=WeightNames)
     facts: ValueFacts = field(default_factory=ValueFacts)
     call_stack: list[str] = field(default_factory=list)
     scope: str = ""
@@ -325,7 +325,7 @@ class ElaborationContext:
             not self.symbols.is_symbolic or bool(symbols & self.symbols.dynamic_names)
         )
 
-    def count_steps(self, span: Span | None, count: int = 1) -> None:
+    def consume_steps(self, span: Span | None, count: int = 1) -> None:
         """Count elaboration steps before they are executed. Raise E0223 if the limit is
         exceeded.
         """
@@ -337,10 +337,10 @@ class ElaborationContext:
         """Count the items of a new list or record, including nested items, and return `value`.
         `counted_items` is the number of items that have already been counted.
         """
-        self.count_list_items(count_value_items(value, MAX_GRAPH_NODES) - counted_items, span)
+        self.reserve_list_items(count_value_items(value, MAX_GRAPH_NODES) - counted_items, span)
         return value
 
-    def count_list_items(self, count: int, span: Span | None) -> None:
+    def reserve_list_items(self, count: int, span: Span | None) -> None:
         """Count list items before they are created. Raise E0216 if a list exceeds the limit."""
         self.resources.list_items += count
         if self.resources.list_items > MAX_GRAPH_NODES:

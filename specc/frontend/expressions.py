@@ -45,7 +45,7 @@ NAMES_PER_STEP = 64
 
 def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:
     """Evaluate an expression. Raise SpeccError, or AlreadyReportedError for a reported error."""
-    env.context.count_steps(expr.span)
+    env.context.consume_steps(expr.span)
     # the parser creates only these node classes, so a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](expr, env)
     if value is ERROR_VALUE:
@@ -117,7 +117,7 @@ def _start_operation(expr: ast.Expr, env: LexicalScope) -> NodeBuilder:
     return NodeBuilder(env.context, expr.span)
 
 
-def _evaluate_unary(expr: ast.Unary, env: LexicalScope) -> SpecValue:
+def _evaluate_unary(expr: ast.UnaryOp, env: LexicalScope) -> SpecValue:
     value = env.evaluate_value(expr.operand)
     nodes = _start_operation(expr, env)
     if expr.op == "-":
@@ -125,7 +125,7 @@ def _evaluate_unary(expr: ast.Unary, env: LexicalScope) -> SpecValue:
     return apply_logical_operator(nodes, "not", [value])
 
 
-def _evaluate_binary(expr: ast.Binary, env: LexicalScope) -> SpecValue:
+def _evaluate_binary(expr: ast.BinaryOp, env: LexicalScope) -> SpecValue:
     """Evaluate a chain of binary operators iteratively, because it may have thousands of terms."""
     leftmost, operations = flatten_binary_chain(expr)
     try:
@@ -135,13 +135,13 @@ def _evaluate_binary(expr: ast.Binary, env: LexicalScope) -> SpecValue:
             env.evaluate_value(operation.right)
         raise
     for operation in operations:
-        env.context.count_steps(operation.span, OPERATION_COST)
+        env.context.consume_steps(operation.span, OPERATION_COST)
         value = _apply_binary(operation, value, env.evaluate_value(operation.right), env)
     return value
 
 
 def _apply_binary(
-    expr: ast.Binary, left: SpecValue, right: SpecValue, env: LexicalScope
+    expr: ast.BinaryOp, left: SpecValue, right: SpecValue, env: LexicalScope
 ) -> SpecValue:
     nodes = _start_operation(expr, env)
     if expr.op in ("&", "|"):
@@ -214,12 +214,12 @@ def _evaluate_comprehension(expr: ast.ListComprehension, env: LexicalScope) -> S
         indices = range(require_integer(iterable, "the range of `for`", expr.iterable.span))
         items, count = map(Dim.from_value, indices), len(indices)
     values: list[SpecValue] = []
-    env.context.count_list_items(count, expr.iterable.span)  # count items before they are created
+    env.context.reserve_list_items(count, expr.iterable.span)  # count items before they are created
     for item in items:
         # each iteration copies all names in scope, and there may be many names
-        env.context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
+        env.context.consume_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner_env = replace(env, names={**env.names, expr.variable: item})
-        with env.context.weights.sharing.push_call(expr):
+        with env.context.weights.sharing.enter_call(expr):
             values.append(inner_env.evaluate_value(expr.item))
     return env.context.count_value_items(tuple(values), expr.span, count)
 
@@ -257,8 +257,8 @@ EXPRESSION_EVALUATORS: dict[type, Callable[[Any, LexicalScope], EvalResult]] = {
     ast.StringLiteral: _evaluate_text,
     ast.Name: _evaluate_name,
     ast.Call: _evaluate_call,
-    ast.Unary: _evaluate_unary,
-    ast.Binary: _evaluate_binary,
+    ast.UnaryOp: _evaluate_unary,
+    ast.BinaryOp: _evaluate_binary,
     ast.Compare: _evaluate_comparison,
     ast.Conditional: _evaluate_conditional,
     ast.ListLiteral: _evaluate_list,

@@ -81,7 +81,7 @@ def expression_to_json(expr: ast.Expr, env: LexicalScope) -> object:
             return [expression_to_json(item, env) for item in expr.items]
         case ast.Name():
             return _name_to_data(expr, env)
-        case ast.Binary(op="/"):
+        case ast.BinaryOp(op="/"):
             left = expression_to_json(expr.left, env)
             right = expression_to_json(expr.right, env)
             if isinstance(left, int | float) and isinstance(right, int | float) and right:
@@ -154,7 +154,7 @@ def evaluate_generation_settings(
     return settings, (replace(stop, code="W0755", severity="warning"),) if stop else ()
 
 
-def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
+def _locate_setting(setting: ast.GenerateSetting) -> dict[str, Span | None]:
     """Return the spans of a setting's name and options, by keys of `find_spec_setting_errors`."""
     name, value = setting.name, setting.value
     spans = {f"{name} name": setting.span, name: value.span or setting.span}

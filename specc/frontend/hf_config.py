@@ -30,7 +30,7 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 
-def read_hf_config_field(entry: ast.Field, env: LexicalScope) -> SpecValue | MissingValue:
+def read_hf_config_field(entry: ast.ConfigField, env: LexicalScope) -> SpecValue | MissingValue:
     """Return the value of a field from the first source key that the file contains, or MISSING.
 
     The value null is `none` for an optional field, and false for a bool, because transformers tests
@@ -52,7 +52,7 @@ def read_hf_config_field(entry: ast.Field, env: LexicalScope) -> SpecValue | Mis
 
 
 def _read_source(
-    source: ast.Expr, entry: ast.Field, data: JsonObject, env: LexicalScope
+    source: ast.Expr, entry: ast.ConfigField, data: JsonObject, env: LexicalScope
 ) -> SpecValue | MissingValue:
     """Return the value that an expression after `from` reads, or MISSING."""
     match source:
@@ -118,7 +118,7 @@ def _list_json_items(value: JsonNode, type: ast.TypeExpr) -> tuple[JsonNode, ...
 class _MemberReader:
     """A converter of config file members to a field's declared type."""
 
-    entry: ast.Field
+    entry: ast.ConfigField
     member: JsonMember
     env: LexicalScope
 

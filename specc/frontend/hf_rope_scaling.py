@@ -109,7 +109,7 @@ FIELDS_BY_OPTION: Mapping[str, tuple[str, type]] = {
 
 
 def read_rope_config(
-    source: ast.Call, entry: ast.Field, data: JsonObject, default: Rope | None
+    source: ast.Call, entry: ast.ConfigField, data: JsonObject, default: Rope | None
 ) -> Rope:
     """Read RoPE settings from `rope_parameters`, or from `rope_theta` and `rope_scaling`. Raise
     E0403 if `rope_parameters` contradicts the older keys.
@@ -125,7 +125,7 @@ def read_rope_config(
 class _RopeReader:
     """A reader of the RoPE settings in the config file `data` for the field `entry`."""
 
-    entry: ast.Field
+    entry: ast.ConfigField
     data: JsonObject
     defaults: RopeReadOptions
 

@@ -139,11 +139,11 @@ def get_finite_number(value: JsonNode) -> int | float | None:
     if isinstance(number, bool) or not isinstance(number, int | float):
         return None
     if not math.isfinite(number):
-        raise_invalid_number("not finite, but the value is used here", value.span)
+        raise_invalid_number_error("not finite, but the value is used here", value.span)
     return number
 
 
-def raise_invalid_number(reason: str, span: Span) -> NoReturn:
+def raise_invalid_number_error(reason: str, span: Span) -> NoReturn:
     """Raise E0413 for an invalid number in a config file."""
     text = span.text
     short_text = text if len(text) <= 24 else f"{text[:20]}…"
@@ -381,9 +381,9 @@ def _convert_number(text: str, is_float: bool, span: Span) -> int | float:
     if is_float:
         value = float(text)
         if not math.isfinite(value):
-            raise_invalid_number("too large for a floating-point number", span)
+            raise_invalid_number_error("too large for a floating-point number", span)
         return value
     # check the number of digits first, because `int` is slow for a million digits
     if len(text) > 17 or abs(int(text)) >= MAX_JSON_INTEGER:
-        raise_invalid_number("not less than 2^53", span)
+        raise_invalid_number_error("not less than 2^53", span)
     return int(text)

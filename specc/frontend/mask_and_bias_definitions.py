@@ -201,7 +201,7 @@ def enter_definition(context: ElaborationContext, function: DefinitionFunction) 
     context.evaluator.check_step_estimate(
         function.definition, function.module, _get_definition_config(function), function.span
     )
-    context.count_steps(function.span, EXPANSION_COST + len(context.call_stack) // 8)
+    context.consume_steps(function.span, EXPANSION_COST + len(context.call_stack) // 8)
     chain = [*(c for c in context.call_stack if c.startswith("definition ")), f"definition {name}"]
     if chain.count(chain[-1]) > MAX_EXPANSION_DEPTH:
         # show the cycle `a → b → a` only once, although it was expanded many times
@@ -310,7 +310,7 @@ def expand_mask(
     `score_rank` is the number of axes of the attention scores, without inserted axes.
     """
     span = nodes.span
-    nodes.context.count_steps(span)
+    nodes.context.consume_steps(span)
     match mask:
         case bool():
             return mask

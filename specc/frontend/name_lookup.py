@@ -173,7 +173,7 @@ def resolve_used_spec_function(name: ast.Name, env: LexicalScope) -> Function | 
                 file_scope=file_scope,
             )
         case _:
-            module = env.context.library.load_used_module(use.path, user, use.span)
+            module = env.context.library.load_imported_module(use.path, user, use.span)
             # the config is empty, because the used file cannot read the config of the caller
             inner_env = LexicalScope(context=env.context, module=module, config={})
     if item_name not in module.items:

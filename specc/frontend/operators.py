@@ -59,7 +59,7 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
 
 
 def apply_arithmetic(
-    nodes: NodeBuilder, left: SpecValue, right: SpecValue, expr: ast.Binary
+    nodes: NodeBuilder, left: SpecValue, right: SpecValue, expr: ast.BinaryOp
 ) -> SpecValue:
     """Apply `+ - * / // % **` to numbers and tensors, and `+` to lists. Raise E0206 for any other
     operand.
@@ -74,7 +74,7 @@ def apply_arithmetic(
     raise_error("E0206", title, nodes.span)
 
 
-def _compute_numbers(nodes: NodeBuilder, left: Number, right: Number, expr: ast.Binary) -> Number:
+def _compute_numbers(nodes: NodeBuilder, left: Number, right: Number, expr: ast.BinaryOp) -> Number:
     """Apply an operator to two numbers. Raise E0309 or E0310 for an invalid result."""
     op = expr.op
     try:
@@ -109,7 +109,7 @@ def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
     return None
 
 
-def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str]:
+def _describe_origins(expr: ast.BinaryOp, left: Number, right: Number) -> list[str]:
     """Return a note on the origin of each operand, e.g. that `config.json:9:18` defines `d`."""
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
@@ -142,7 +142,7 @@ def _find_nearest_divisors(dividend: int, divisor: int) -> list[int]:
     return sorted(sorted(divisors, key=lambda n: abs(n - divisor))[:2])
 
 
-def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
+def _describe_operands(expr: ast.BinaryOp, left: Number, right: Number) -> str:
     """Describe the values of the operands that are not literals, e.g. "`d` is 500"."""
     sides = ((expr.left, left), (expr.right, right))
     return ", ".join(
@@ -153,7 +153,7 @@ def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
 
 
 def _combine_tensors(
-    nodes: NodeBuilder, left: SpecValue, right: SpecValue, expr: ast.Binary
+    nodes: NodeBuilder, left: SpecValue, right: SpecValue, expr: ast.BinaryOp
 ) -> Tensor:
     """Apply an arithmetic operator to two operands, of which at least one is a tensor."""
     op = expr.op

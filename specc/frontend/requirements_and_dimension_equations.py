@@ -61,12 +61,12 @@ def substitute_requirement_equalities(
     divisibilities `a % b == 0` in the condition replace symbols of the config values.
     """
     match condition:
-        case ast.Binary(op="&"):
+        case ast.BinaryOp(op="&"):
             # each operand of a conjunction may depend on the preceding operands
             for part in _split_conjunction(condition):
                 inner = LexicalScope(context=env.context, module=env.module, config=config)
                 config = substitute_requirement_equalities(part, config, inner)
-        case ast.Binary(op="|", left=a, right=b):
+        case ast.BinaryOp(op="|", left=a, right=b):
             # if `shared` is true, `not shared | vocab == target_vocab` requires the right operand
             for condition, other in ((a, b), (b, a)):
                 if _try_evaluate(condition, env) is False:
@@ -83,7 +83,7 @@ def _apply_equality(
     # for `a == b` of two symbols, one symbol replaces the other everywhere
     assume: Assumption = _assume_equality
     match a, b:
-        case ast.Binary(op="%", left=dividend, right=divisor), ast.NumberLiteral(text="0"):
+        case ast.BinaryOp(op="%", left=dividend, right=divisor), ast.NumberLiteral(text="0"):
             # for `d % heads == 0`, `d` becomes `heads * (d / heads)`, which is divisible by `heads`
             a, b, assume = dividend, divisor, _assume_divisibility
     left, right = _try_evaluate(a, env), _try_evaluate(b, env)
@@ -100,11 +100,11 @@ def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
     return None
 
 
-def _split_conjunction(condition: ast.Binary) -> list[ast.Expr]:
+def _split_conjunction(condition: ast.BinaryOp) -> list[ast.Expr]:
     """Return the operands of a conjunction `a & b & c`, which may have thousands of operands."""
     parts: list[ast.Expr] = []
     left: ast.Expr = condition
-    while isinstance(left, ast.Binary) and left.op == "&":
+    while isinstance(left, ast.BinaryOp) and left.op == "&":
         parts.append(left.right)
         left = left.left
     return [left, *reversed(parts)]

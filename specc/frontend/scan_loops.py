@@ -130,7 +130,7 @@ def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody
     The body is elaborated once, with values for one time step and the initial loop-carried values.
     The added nodes are then extracted as the body graph.
     """
-    env.context.count_steps(statement.span, 1 + len(env.context.builder.nodes) // NODES_PER_STEP)
+    env.context.consume_steps(statement.span, 1 + len(env.context.builder.nodes) // NODES_PER_STEP)
     scanned_tensors, axis = evaluate_scan_inputs(statement, env)
     keep = evaluate_scan_mask(statement, env, scanned_tensors[0].shape[axis])
     initial_carries = {name: _get_initial_carry(statement, name, env) for name in statement.carry}

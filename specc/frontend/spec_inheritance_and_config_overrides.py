@@ -34,12 +34,12 @@ def iterate_defined_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
     match item:
         case ast.Block() | ast.AttentionDef():
             yield item.name, item.name_span
-        case ast.DimsDecl():
+        case ast.DimsSection():
             yield from ((d.name, d.span) for d in item.names)
         case ast.UseStatement():
             yield item.name, item.span
         case ast.ConfigSection():
-            yield from ((e.name, e.span) for e in item.entries if isinstance(e, ast.Field))
+            yield from ((e.name, e.span) for e in item.entries if isinstance(e, ast.ConfigField))
 
 
 def check_derived_spec_items(module: SpecNamespace) -> None:
@@ -48,7 +48,7 @@ def check_derived_spec_items(module: SpecNamespace) -> None:
         match item:
             case ast.Block(kind="graph"):
                 description = "a graph"
-            case ast.DimsDecl():
+            case ast.DimsSection():
                 description = "`dims`"
             case ast.UseStatement(has_own_config=True):
                 description = "a spec with a config and weights of its own"
@@ -121,14 +121,14 @@ def apply_input_overrides(chain: Sequence[SpecNamespace]) -> SpecNamespace:
     return replace(base, file=file, items={block.name: block for block in blocks})
 
 
-def _override_entries(item: ast.Item, overrides: Mapping[str, ast.InputDeclaration]) -> ast.Item:
+def _override_entries(item: ast.Item, overrides: Mapping[str, ast.InputDecl]) -> ast.Item:
     """Replace the entries of an `inputs` section, and return any other item unchanged."""
     if not isinstance(item, ast.InputsSection):
         return item
     return replace(item, entries=tuple(overrides.get(e.name, e) for e in item.entries))
 
 
-def _check_overridden_inputs(overrides: Iterable[ast.InputDeclaration], base: ast.File) -> None:
+def _check_overridden_inputs(overrides: Iterable[ast.InputDecl], base: ast.File) -> None:
     """Raise E0201 for an overridden input that the base spec does not declare."""
     names = {entry.name: None for entry in iterate_declared_inputs(base)}
     for entry in overrides:

@@ -63,12 +63,14 @@ class Program:
         trees = [id(module.file) for module in self.chain]
         return frozenset(assignments), tuple(used_specs), tuple(trees)
 
-    def map_fields_by_path(self, *, include_alternatives: bool = False) -> dict[str, ast.Field]:
+    def map_fields_by_path(
+        self, *, include_alternatives: bool = False
+    ) -> dict[str, ast.ConfigField]:
         """Return every config field by dotted path. The paths of a used spec's fields begin with
         its alias. A used spec with several alternatives has a choice field, and the fields of the
         selected alternative, or with `include_alternatives` of all alternatives.
         """
-        fields: dict[str, ast.Field] = {}
+        fields: dict[str, ast.ConfigField] = {}
         for used_spec in self.used_specs:
             if used_spec.is_unselected or (include_alternatives and len(used_spec.programs) > 1):
                 fields[used_spec.name] = used_spec.field
@@ -79,9 +81,9 @@ class Program:
                 }
         return fields | collect_fields_by_path(self.iterate_fields())
 
-    def iterate_fields(self) -> Iterator[ast.Field]:
+    def iterate_fields(self) -> Iterator[ast.ConfigField]:
         """Yield the config fields that the spec declares."""
-        return iterate_config_entries(self.module.file, ast.Field)
+        return iterate_config_entries(self.module.file, ast.ConfigField)
 
     def iterate_items(self, kind: type[ItemT]) -> Iterator[tuple[ItemT, SpecNamespace]]:
         """Yield (item, module) for items of class `kind`, those of the derived spec first."""
@@ -122,11 +124,11 @@ class SubmodelSpec:
         return self.selected is None and len(self.programs) > 1
 
     @property
-    def field(self) -> ast.Field:
+    def field(self) -> ast.ConfigField:
         """The config field that selects an alternative. The default is the first alternative."""
         kind = ast.TypeExpr(name="choice", names=self.use.paths)
         first = ast.Name(self.use.path)
-        return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
+        return ast.ConfigField(name=self.name, type=kind, default=first, span=self.use.span)
 
     def select_alternative(self, name: str) -> "SubmodelSpec | None":
         """Select the alternative with the path `name`, or with the file name `name` without suffix.
@@ -154,7 +156,7 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
             spans_by_name[name] = span
         if isinstance(item, ast.Block | ast.AttentionDef):
             module.items[item.name] = item
-        elif isinstance(item, ast.DimsDecl):
+        elif isinstance(item, ast.DimsSection):
             module.dims.update({d.name: d.minimum for d in item.names})
         elif isinstance(item, ast.UseStatement):
             module.uses[item.name] = item
@@ -172,7 +174,7 @@ def build_program(
     # follow `extends` from the derived spec to the base spec with the graph
     while chain[-1].file.extends:
         file = chain[-1].file
-        base = library.load_used_module(file.extends, chain[-1], file.extends_span)
+        base = library.load_imported_module(file.extends, chain[-1], file.extends_span)
         if any(base.path == m.path for m in chain):
             cycle = " → ".join(m.path for m in (*chain, base))
             raise_error("E0218", f"this spec extends itself: {cycle}", file.extends_span)
@@ -215,7 +217,7 @@ def _list_used_specs(
     for use in module.uses.values():
         if not use.has_own_config:
             continue
-        modules = [library.load_used_module(path, module, use.span) for path in use.paths]
+        modules = [library.load_imported_module(path, module, use.span) for path in use.paths]
         for used_module in modules:
             if used_module in users:
                 cycle = " → ".join(m.path for m in (*users, used_module))
@@ -294,10 +296,10 @@ def _expand_used_spec_values(
 
 
 def collect_fields_by_path(
-    fields: Iterator[ast.Field] | tuple[ast.Field, ...], prefix: str = ""
-) -> dict[str, ast.Field]:
+    fields: Iterator[ast.ConfigField] | tuple[ast.ConfigField, ...], prefix: str = ""
+) -> dict[str, ast.ConfigField]:
     """Return every config field by dotted path, with records flattened."""
-    fields_by_path: dict[str, ast.Field] = {}
+    fields_by_path: dict[str, ast.ConfigField] = {}
     for entry in fields:
         path = f"{prefix}{entry.name}"
         fields_by_path[path] = entry
@@ -326,7 +328,7 @@ def _check_assigned_names(program: Program) -> None:
     errors.raise_collected_errors()
 
 
-def _has_source_key(field: ast.Field, key: str) -> bool:
+def _has_source_key(field: ast.ConfigField, key: str) -> bool:
     """Return True if a source of a field is the key `key` of config.json."""
     return any(isinstance(s, ast.StringLiteral) and s.value == key for s in field.sources)
 

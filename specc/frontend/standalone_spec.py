@@ -93,7 +93,7 @@ def _rename_config_values(
     if not isinstance(renamed_item, ast.ConfigSection):
         return renamed_item
     entries = tuple(
-        replace(e, name=fields.get(e.name, e.name)) if isinstance(e, ast.Field) else e
+        replace(e, name=fields.get(e.name, e.name)) if isinstance(e, ast.ConfigField) else e
         for e in renamed_item.entries
     )
     return replace(renamed_item, entries=entries)
@@ -196,15 +196,18 @@ def _assign_config(
 ) -> ast.ConfigSection:
     """Set the defaults of the fields in a config section to the assigned values."""
     entries = (
-        _assign_field(e, assignments, "", keeps_sources) if isinstance(e, ast.Field) else e
+        _assign_field(e, assignments, "", keeps_sources) if isinstance(e, ast.ConfigField) else e
         for e in config.entries
     )
     return replace(config, entries=tuple(entries))
 
 
 def _assign_field(
-    field: ast.Field, assignments: Mapping[str, ConfigAssignment], prefix: str, keeps_sources: bool
-) -> ast.Field:
+    field: ast.ConfigField,
+    assignments: Mapping[str, ConfigAssignment],
+    prefix: str,
+    keeps_sources: bool,
+) -> ast.ConfigField:
     """Set the default of a field, or the defaults of its record fields, to the assigned values."""
     path = f"{prefix}{field.name}"
     fields = tuple(

@@ -106,13 +106,15 @@ def _run_repeat(statement: ast.RepeatLoop, env: LexicalScope) -> None:
     # the loop variable shadows a name in the enclosing scope
     outer_value = env.names.get(statement.variable)
     for item in items:
-        env.context.count_steps(statement.span)
+        env.context.consume_steps(statement.span)
         env.names[statement.variable] = item
         # the body binds names in the scope of its block, so only the weight scope is restored
         scope = env.scope
         if statement.under:
             env.scope = env.with_weight_scope(resolve_weight_path(statement.under, env)).scope
-        with env.context.weights.sharing.push_call(statement, env.scope if statement.under else ""):
+        with env.context.weights.sharing.enter_call(
+            statement, env.scope if statement.under else ""
+        ):
             returned = run_statements(statement.body, env)
         env.scope = scope
         if returned is not None:
@@ -149,7 +151,7 @@ def _list_iterations(statement: ast.RepeatLoop, env: LexicalScope) -> Sequence[S
         items = [Dim.from_value(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
-    env.context.count_steps(statement.span, len(items))
+    env.context.consume_steps(statement.span, len(items))
     return items
 
 

@@ -147,7 +147,7 @@ class _ItemStepEstimator:
         return count * (2 + self._estimate_body(statement.body)) if count else 0
 
     def _estimate_binary(
-        self, expr: ast.Binary, estimate: Callable[[ast.Expr], int] | None = None
+        self, expr: ast.BinaryOp, estimate: Callable[[ast.Expr], int] | None = None
     ) -> int:
         """Estimate the steps of a chain of operators. `estimate` is a function for its operands."""
         leftmost, operations = flatten_binary_chain(expr)
@@ -189,9 +189,9 @@ class _ItemStepEstimator:
     def _estimate_mask(self, expr: ast.Expr) -> int:
         """Estimate the steps of evaluating and expanding a mask."""
         match expr:
-            case ast.Binary(op="&" | "|"):
+            case ast.BinaryOp(op="&" | "|"):
                 return 1 + self._estimate_binary(expr, self._estimate_mask)
-            case ast.Unary(op="not", operand=operand):
+            case ast.UnaryOp(op="not", operand=operand):
                 return 1 + self._estimate_mask(operand)
             case ast.Conditional(then=then, otherwise=otherwise):
                 return 1 + min(self._estimate_mask(then), self._estimate_mask(otherwise))
@@ -217,8 +217,8 @@ STATEMENT_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
     ast.ScanLoop: lambda item, scan: 1 + item._estimate_body(scan.body),
 }
 EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
-    ast.Binary: _ItemStepEstimator._estimate_binary,
-    ast.Unary: lambda item, e: item._estimate_value(e.operand),
+    ast.BinaryOp: _ItemStepEstimator._estimate_binary,
+    ast.UnaryOp: lambda item, e: item._estimate_value(e.operand),
     ast.Conditional: lambda item, e: min(
         item._estimate_value(e.then), item._estimate_value(e.otherwise)
     ),

@@ -302,7 +302,7 @@ class _TrialRunner:
     def elaborate_with_trial_sizes(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
         """Elaborate with valid sizes of structural fields, and add the sizes to `fixed_values`."""
         fields = select_alternatives_to_check(self.program, fixed_values).map_fields_by_path()
-        free_fields: dict[str, ast.Field] = {}
+        free_fields: dict[str, ast.ConfigField] = {}
         defaults: dict[str, SpecValue] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
         first_violation: SpeccError | None = None
@@ -340,9 +340,9 @@ def _find_fields_of_violated_requirements(failed: SpeccError, paths: Iterable[st
 
 def _find_free_fields(
     error: UnresolvedValueError,
-    fields: Mapping[str, ast.Field],
+    fields: Mapping[str, ast.ConfigField],
     fixed_values: Mapping[str, SpecValue],
-) -> dict[str, ast.Field]:
+) -> dict[str, ast.ConfigField]:
     """Return the fields without a trial value on which the graph structure depends. Raise E0207 if
     there are no such fields, e.g. if the structure depends on a dynamic dimension.
     """
@@ -361,7 +361,7 @@ TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
 """The sizes to try if a `require` statement rejects the default sizes."""
 
 
-def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
+def iterate_trial_sizes(fields: Mapping[str, ast.ConfigField]) -> Iterator[dict[str, SpecValue]]:
     """Yield sizes to try: small sizes, defaults, then other sizes for one field or all fields."""
     small_values: dict[str, SpecValue] = {n: get_placeholder_number(e) for n, e in fields.items()}
     yield dict(small_values)
@@ -374,7 +374,7 @@ def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, S
         yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
 
 
-def collect_numeric_defaults(fields: Mapping[str, ast.Field]) -> dict[str, SpecValue]:
+def collect_numeric_defaults(fields: Mapping[str, ast.ConfigField]) -> dict[str, SpecValue]:
     """Return the defaults of the fields whose default is a number."""
     return {path: d for path, e in fields.items() if (d := get_default_number(e)) is not None}
 

@@ -256,7 +256,7 @@ def _find_reachable_items(
 def _find_unused_fields(file: ast.File, used_names: set[str]) -> Iterator[Diagnostic]:
     """Yield W0202 for each config field of `file` that is not read."""
     used_paths = {p.removeprefix("config.") for p in used_names}
-    fields = collect_fields_by_path(iterate_config_entries(file, ast.Field))
+    fields = collect_fields_by_path(iterate_config_entries(file, ast.ConfigField))
     for path, entry in fields.items():
         if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used_paths):
             continue
@@ -281,7 +281,7 @@ def _find_unused_inputs(file: ast.File) -> Iterator[Diagnostic]:
             )
 
 
-def _suggest_ignoring_keys(entry: ast.Field) -> str:
+def _suggest_ignoring_keys(entry: ast.ConfigField) -> str:
     keys = [f'"{s.value}"' for s in entry.sources if isinstance(s, ast.StringLiteral)]
     return f"; if the key does not change results, write `ignore {', '.join(keys)}`" if keys else ""
 

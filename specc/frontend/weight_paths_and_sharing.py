@@ -76,7 +76,7 @@ def fill_placeholders(
         # parsed placeholders are cached, because each iteration of a loop formats the same string
         key = (span, match.group())
         if key not in env.context.weights.placeholders:
-            env.context.count_steps(span, PARSE_COST + len(expression))
+            env.context.consume_steps(span, PARSE_COST + len(expression))
             env.context.weights.placeholders[key] = parse_fragment(
                 _make_placeholder_fragment(match.group(1), span), EXPR
             )
@@ -184,7 +184,7 @@ class WeightSharingTracker:
             self.used_shared_weight_paths[path] = False
 
     @contextmanager
-    def push_call(self, source: CallPathSource, scope: str = "") -> Iterator[None]:
+    def enter_call(self, source: CallPathSource, scope: str = "") -> Iterator[None]:
         """Add a call or loop iteration to the call path in a `with` block."""
         outer_path, rule_count = self.call_path, len(self._rules)
         self.call_path = (*outer_path, CallFrame(source, scope))

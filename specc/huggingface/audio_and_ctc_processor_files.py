@@ -322,7 +322,7 @@ def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> 
     return [p for name in names if (p := find_repository_file(directories, name))]
 
 
-def get_tokenizer_init_arguments(settings: Settings) -> dict[str, Any]:
+def get_tokenizer_init_kwargs(settings: Settings) -> dict[str, Any]:
     """Return the arguments that sentence-transformers passes to the tokenizer's constructor, which
     override keys of tokenizer_config.json: `processor_kwargs`, or `tokenizer_args` in older files.
     """
@@ -330,7 +330,7 @@ def get_tokenizer_init_arguments(settings: Settings) -> dict[str, Any]:
     return get_object_or_empty(settings, key)
 
 
-def get_tokenizer_call_arguments(settings: Settings) -> dict[str, Any]:
+def get_tokenizer_call_kwargs(settings: Settings) -> dict[str, Any]:
     """Return the arguments with which sentence-transformers calls the tokenizer."""
     return get_object_or_empty(get_object_or_empty(settings, "processing_kwargs"), "text")
 

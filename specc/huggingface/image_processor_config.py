@@ -250,7 +250,7 @@ def _read_area(reader: ImageSettingsReader, spec: Options) -> Options:
     for key, expected in zip(
         keys, patches if isinstance(patches, list | tuple) else (), strict=False
     ):
-        reader.check_length(key, expected)
+        reader.check_int(key, expected)
     return {"bounds": [bounds]}
 
 
@@ -262,21 +262,21 @@ def _read_within(reader: ImageSettingsReader, spec: Options) -> Options:
 def _read_patches(reader: ImageSettingsReader, spec: Options) -> Options:
     match spec.get("patches"):
         case [int(side)]:
-            reader.check_length("patch_size", side)
+            reader.check_int("patch_size", side)
     return {"bounds": [[1, reader.read_length("max_num_patches")]]}
 
 
 def _read_tiles(reader: ImageSettingsReader, spec: Options) -> Options:
-    reader.check_length("max_image_size", _get_tile_size(spec), "longest_edge")
+    reader.check_int("max_image_size", _get_tile_size(spec), "longest_edge")
     splits_image = reader.read_bool("do_image_splitting", True)
     return {"bounds": [[1, reader.read_length("size", "longest_edge")]], "split": splits_image}
 
 
 def _read_grids(reader: ImageSettingsReader, spec: Options) -> Options:
     tile_size = _get_tile_size(spec)
-    reader.check_length("size", tile_size, "shortest_edge", "height")
+    reader.check_int("size", tile_size, "shortest_edge", "height")
     if reader.read_value("crop_size", reader.kind.settings.get("crop_size")) is not None:
-        reader.check_length("crop_size", tile_size, "height", "shortest_edge")
+        reader.check_int("crop_size", tile_size, "height", "shortest_edge")
     key = "image_grid_pinpoints"
     match reader.read_value(key, spec.get("bounds")):
         # the graph counts tiles based on the grid sizes in config.json
@@ -287,7 +287,7 @@ def _read_grids(reader: ImageSettingsReader, spec: Options) -> Options:
 
 def _read_square(reader: ImageSettingsReader, spec: Options) -> Options:
     for part in ("height", "width"):
-        reader.check_length("size", _get_tile_size(spec), part)
+        reader.check_int("size", _get_tile_size(spec), part)
     if not reader.read_bool("do_pad", True):
         reader.raise_unsupported("do_pad", "unsupported value")
     return {}

@@ -178,7 +178,7 @@ class ImageSettingsReader:
             self.raise_unsupported(key, "expected an integer > 0")
         return length
 
-    def check_length(self, key: str, expected: object, *parts: str) -> None:
+    def check_int(self, key: str, expected: object, *parts: str) -> None:
         """Raise E0422 if the length under `key` differs from `expected`, the value in the spec. If
         `expected` is not an integer, any length is accepted.
         """

@@ -203,7 +203,7 @@ def _read_text(data: JsonObject, key: str) -> str:
     return ""
 
 
-def map_supported_model_types() -> dict[str, str]:
+def map_model_types_to_specs() -> dict[str, str]:
     """Map every supported `model_type` to the first built-in spec that supports it."""
     specs: dict[str, str] = {}
     for name, path in find_builtin_specs().items():
@@ -218,7 +218,7 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
 
     Prefer a type with a similar name if its spec reads nearly as many keys as the best spec.
     """
-    types = map_supported_model_types()
+    types = map_model_types_to_specs()
     key_counts = count_matching_keys_by_spec(data, types.values())
     best_spec = next(iter(key_counts), "")
     similar_type = find_similar_name(model_type, types) or ""
@@ -261,7 +261,7 @@ def read_supported_config_keys(path: Path) -> frozenset[str]:
         for item in parse_spec(source).items
         if isinstance(item, ast.ConfigSection)
         for entry in item.entries
-        if isinstance(entry, ast.Field)
+        if isinstance(entry, ast.ConfigField)
     ]
     texts = (s.value for e in entries for s in e.sources if isinstance(s, ast.StringLiteral))
     return frozenset(text.split(".")[0] for text in texts)

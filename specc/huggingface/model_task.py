@@ -20,8 +20,8 @@ from specc.huggingface.audio_and_ctc_processor_files import (
     find_repository_file,
     get_object_or_empty,
     get_token_text,
-    get_tokenizer_call_arguments,
-    get_tokenizer_init_arguments,
+    get_tokenizer_call_kwargs,
+    get_tokenizer_init_kwargs,
     read_optional_json_object,
 )
 from specc.huggingface.tokenizer_config import map_tokens_to_ids
@@ -164,8 +164,8 @@ def _read_max_length(
     lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
     limits = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
     max_length = (
-        get_tokenizer_call_arguments(encoder_settings).get("max_length")
-        or get_tokenizer_init_arguments(encoder_settings).get("model_max_length")
+        get_tokenizer_call_kwargs(encoder_settings).get("max_length")
+        or get_tokenizer_init_kwargs(encoder_settings).get("model_max_length")
         or encoder_settings.get("max_seq_length")
         or min(limits, default=0)
     )
@@ -214,7 +214,7 @@ def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
         **_read_optional_file(SPECIAL_TOKENS, directories),
         **_read_optional_file(TOKENIZER, directories),
     }
-    return {**files, **get_tokenizer_init_arguments(encoder_settings)}
+    return {**files, **get_tokenizer_init_kwargs(encoder_settings)}
 
 
 def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:

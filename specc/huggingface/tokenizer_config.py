@@ -17,8 +17,8 @@ from specc.huggingface.audio_and_ctc_processor_files import (
     get_list_or_empty,
     get_object_or_empty,
     get_token_text,
-    get_tokenizer_call_arguments,
-    get_tokenizer_init_arguments,
+    get_tokenizer_call_kwargs,
+    get_tokenizer_init_kwargs,
     read_optional_json_object,
 )
 from specc.ir.model_definition import ModelDefinition
@@ -60,7 +60,7 @@ def apply_tokenizer_config(directory: Path, text: str) -> ConfiguredTokenizer:
     encoder_settings = read_optional_json_object(path) if path else {}
     settings = {
         **read_optional_json_object(directory / TOKENIZER),
-        **get_tokenizer_init_arguments(encoder_settings),
+        **get_tokenizer_init_kwargs(encoder_settings),
     }
     return apply_tokenizer_settings(
         text, settings, lowercases_text=encoder_settings.get("do_lower_case") is True
@@ -307,10 +307,10 @@ READ_TOKENIZER_ARGUMENTS = frozenset(
 def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
     """Yield a remark for each argument of the tokenizer or of a tokenizer call that is ignored."""
     settings = read_optional_json_object(path)
-    for key in get_tokenizer_init_arguments(settings):
+    for key in get_tokenizer_init_kwargs(settings):
         if key not in READ_TOKENIZER_ARGUMENTS:
             yield format_ignored_key_remark(key, path)
-    call_arguments = get_tokenizer_call_arguments(settings)
+    call_arguments = get_tokenizer_call_kwargs(settings)
     for key, value in call_arguments.items():
         if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
             yield format_ignored_key_remark(key, path)

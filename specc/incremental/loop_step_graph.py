@@ -269,11 +269,13 @@ def _finish_body(
     for (name, value), axes in zip(loop.body.outputs.items(), output_positions, strict=True):
         output = draft.new_values[value]
         for axis, position_count in axes.items():
-            output = draft.slice_last_positions(
+            output = draft.trim_to_demand(
                 output, value, axis, builder.plan.needs[value][axis], position_count
             )
         outputs[name] = output
-    body = draft.builder.build_graph(loop.body.name, {**outputs, **builder.states.next_states()})
+    body = draft.builder.build_graph(
+        loop.body.name, {**outputs, **builder.states.build_next_states()}
+    )
     states = [s.name for s in builder.states.states]
     other_inputs = [n for n in body.inputs if n not in states]
     # The scanned inputs of a loop body come first and include the states.

@@ -142,7 +142,7 @@ class StepGraphBuilder:
         self.states.update_chunk_count()
         minima, equations = plan.get_length_constraints()
         minima[str(plan.new_chunk_count)] = 1
-        outputs |= self.states.next_states()
+        outputs |= self.states.build_next_states()
         name, build = f"{graph.name} step", self.draft.builder.build_graph
         return build(name, outputs, min_lengths=minima, length_equations=equations)
 
@@ -219,7 +219,7 @@ class StepGraphBuilder:
             for axis, name in axes.items():
                 need = 0.0 if is_cached else needs.get(axis, NEWEST_ONLY)
                 available = demand.positions[name]
-                new_value = self.draft.slice_last_positions(new_value, value, axis, available, need)
+                new_value = self.draft.trim_to_demand(new_value, value, axis, available, need)
             new_value = self.states.append_to_cache(value, new_value) if is_cached else new_value
             self.draft.new_values[value] = new_value
 
@@ -232,7 +232,7 @@ class StepGraphBuilder:
             body_builder = StepGraphBuilder(self.plan.make_loop_body_plan(loop.body), self.names)
             return build_loop_decode_step(self, body_builder, loop, demand, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"
-        op = resize_op(self.plan, node, results, demand)
+        op = update_op_sizes(self.plan, node, results, demand)
         return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
 
     def _resume_op(self, node: Node, results: NodeResults, demand: PositionDemand) -> NodeResults:
@@ -295,7 +295,7 @@ def _is_prefix_dropped(plan: StepPlan, node: Node, results: NodeResults) -> bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeGraph:
+class DerivedStep:
     """A decode step, and the values that its encoder graph must compute.
 
     `loop_invariant_inputs` maps inputs of the step to values of the full graph that are the same in
@@ -319,7 +319,7 @@ def derive_step_graph(
     evicts_positions: bool = True,
     first_token_logits: str = "",
     chunk_length: int = 1,
-) -> DecodeGraph:
+) -> DerivedStep:
     """Derive the decode step of `graph`, which must have been proved causal for `outputs`
     (`specc.analysis.causality.check_causality`).
 
@@ -342,7 +342,7 @@ def derive_step_graph(
     invariants = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
     step = add_shape_only_inputs(step, graph, invariants)
     invariants |= builder.loop_invariant_inputs
-    return DecodeGraph(
+    return DerivedStep(
         plan=plan,
         graph=step,
         states=states,
@@ -352,7 +352,7 @@ def derive_step_graph(
     )
 
 
-def build_derived_graphs(step: DecodeGraph) -> DerivedGraphs:
+def build_derived_graphs(step: DerivedStep) -> DerivedGraphs:
     """Build the encoder graph of `step`; return the encoder graph, the step and the states."""
     inputs, invariants = step.plan.graph.inputs.values(), step.loop_invariant_inputs.items()
     # A static input of the spec is also an input of the step; `encode` returns all other values.
@@ -370,7 +370,7 @@ def build_derived_graphs(step: DecodeGraph) -> DerivedGraphs:
     )
 
 
-def _make_first_result(step: DecodeGraph, names: Collection[str]) -> dict[str, InitialStateValue]:
+def _make_first_result(step: DerivedStep, names: Collection[str]) -> dict[str, InitialStateValue]:
     """Return the encoder output, by name, whose last position contains the first token's logits."""
     if not step.first_token_logits:
         return {}
@@ -380,7 +380,7 @@ def _make_first_result(step: DecodeGraph, names: Collection[str]) -> dict[str, I
     return {name: InitialStateValue(value, axis, is_last_position=axis is not None)}
 
 
-def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: PositionDemand) -> Op:
+def update_op_sizes(plan: StepPlan, node: Node, results: NodeResults, demand: PositionDemand) -> Op:
     """Return a copy of a node's op whose size attributes match the positions that are needed."""
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:

@@ -316,7 +316,7 @@ class PartialStepGraph:
             self.builder.node_origins[new_node] = merged_origin.merge_origin(origin)
         return results
 
-    def slice_last_positions(
+    def trim_to_demand(
         self, new_value: Value, value: Value, axis: int, available: float, demand: float
     ) -> Value:
         """Return the last positions of `new_value`, which replaces `value` and has `available`
@@ -355,7 +355,7 @@ class PartialStepGraph:
             operand = self.new_values[value]
             for axis, name in axes.items():
                 available, need = self.plan.needs[value][axis], demand.positions[name]
-                operand = self.slice_last_positions(operand, value, axis, available, need)
+                operand = self.trim_to_demand(operand, value, axis, available, need)
             operands.append(operand)
         return operands
 
@@ -366,7 +366,7 @@ class PartialStepGraph:
         output = self.new_values[value]
         for axis in self.plan.find_time_axes(value)[:1]:
             available = self.plan.needs[value][axis]
-            output = self.slice_last_positions(output, value, axis, available, demand)
+            output = self.trim_to_demand(output, value, axis, available, demand)
         return output
 
 

@@ -271,7 +271,7 @@ class StepStateBuilder:
         state_input = self.draft.builder.add_input(state.name, Input(state.type))
         return folded.fold_batch_axis(self.draft.builder, state_input) if folded else state_input
 
-    def next_states(self) -> Mapping[str, Value]:
+    def build_next_states(self) -> Mapping[str, Value]:
         """Return the updated value of each state, by output name."""
         b, batch = self.draft.builder, self.draft.plan.batch_size
         return {

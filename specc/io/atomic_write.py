@@ -24,7 +24,7 @@ from specc.io.output_paths import (
     check_regular_file,
     normalize_output_path,
     raise_os_error,
-    resolve_output_link,
+    resolve_output_symlink,
 )
 from specc.io.safe_read import describe_os_error, escape_text
 
@@ -50,7 +50,7 @@ _FILE_COUNTER = count()
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
     """Write a file with the content `chunks`. Raise E0810 to E0815 on failure."""
-    path = resolve_output_link(normalize_output_path(path))
+    path = resolve_output_symlink(normalize_output_path(path))
     with OutputDirectory(path.parent) as out:
         out.write_named_file(path.name, chunks)
 

@@ -80,7 +80,7 @@ def resolve_output_path(
     path = normalize_output_path(path)
     reject_unportable_file_name(path)
     reject_input_overwrite(path, inputs)
-    target = resolve_output_link(path)
+    target = resolve_output_symlink(path)
     if path.suffix.lower() not in kind.suffixes:
         suggested_path = str(path.with_name(f"{path.stem or 'name'}{kind.suffixes[0]}"))
         raise_error(
@@ -190,7 +190,7 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
             )
 
 
-def resolve_output_link(path: Path) -> Path:
+def resolve_output_symlink(path: Path) -> Path:
     """Resolve links to the path of a regular file, existing or not. Raise E0811 for other files."""
     try:
         mode = os.lstat(path).st_mode

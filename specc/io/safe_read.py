@@ -135,7 +135,7 @@ def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = No
         return None
 
 
-def resolve_links(path: Path) -> Path:
+def resolve_symlinks(path: Path) -> Path:
     """Resolve the symbolic links in a path. Raise UnreadableFileError if the links form a cycle."""
     try:
         return path.resolve()

@@ -252,7 +252,7 @@ def build_input_defaults_graph(defaults: Graph, missing_names: Collection[str]) 
     while pending_names:
         name = _choose_next_default(defaults, pending_names)
         pending_names.remove(name)
-        for source_name in find_default_sources(defaults, name) - {*builder.inputs} - {*outputs}:
+        for source_name in find_default_inputs(defaults, name) - {*builder.inputs} - {*outputs}:
             new_values[defaults.inputs[source_name]] = builder.add_input(
                 source_name, defaults.input_facts[source_name]
             )
@@ -272,12 +272,12 @@ def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
     circular, return the first of `pending_names`.
     """
     ready_names = (
-        n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names}
+        n for n in pending_names if not find_default_inputs(defaults, n) & {*pending_names}
     )
     return next(ready_names, pending_names[0])
 
 
-def find_default_sources(defaults: Graph, name: str) -> set[str]:
+def find_default_inputs(defaults: Graph, name: str) -> set[str]:
     """Return the names of the inputs on which the default of `name` depends."""
     value = defaults.outputs[name]
     used_values = {value, *(a for node in collect_required_nodes([value]) for a in node.args)}
@@ -289,7 +289,7 @@ def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -
     same position, otherwise None.
     """
     value = defaults.outputs[name]
-    if find_default_sources(defaults, name) != {sequence_input}:
+    if find_default_inputs(defaults, name) != {sequence_input}:
         return None
     if value.shape != defaults.inputs[sequence_input].shape:
         return None
@@ -303,7 +303,7 @@ def find_circular_input_default(defaults: Graph) -> str:
     """Return the name of an input whose default depends on the input itself, or ""."""
     pending_names = set(defaults.outputs)
     while ready_names := {
-        n for n in pending_names if not find_default_sources(defaults, n) & pending_names
+        n for n in pending_names if not find_default_inputs(defaults, n) & pending_names
     }:
         pending_names -= ready_names
     return next((n for n in defaults.outputs if n in pending_names), "")

@@ -93,13 +93,13 @@ class _GraphParser:
             ("input ", self.read_input),
             ("parameter ", self.read_parameter),
         ):
-            while lines.skip_word(word):
+            while lines.take_word(word):
                 read_line()
                 lines.advance_line()
         while lines.is_next_word("%"):
             self.read_node()
         for word, table in (("name ", self.b.names), ("output ", self.outputs)):
-            while lines.skip_word(word):
+            while lines.take_word(word):
                 name_text = self.read_unique_name(table)
                 lines.expect_word(" ")
                 table[name_text] = self.read_defined_value()
@@ -123,7 +123,7 @@ class _GraphParser:
 
     def read_min_length(self) -> None:
         """Parse the lower bound of a symbolic dimension, as in `least seq 1`."""
-        name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
+        name = self.lines.expect_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" ")
         bound = self.lines.read_number()
         if isinstance(bound, float) or name in self.min_lengths:
@@ -132,7 +132,7 @@ class _GraphParser:
 
     def read_length_equation(self) -> None:
         """Parse an equation of a symbolic dimension, as in `fact size = 4*half`."""
-        name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
+        name = self.lines.expect_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" = ")
         if name in self.length_equations:
             self.lines.raise_error_here(f"`{name}` is duplicated")
@@ -141,7 +141,7 @@ class _GraphParser:
     def parse_length(self) -> Dim:
         """Parse a dimension up to the end of the line."""
         return self.lines.parse_dim(
-            self.lines.match_pattern(REST_OF_LINE_PATTERN, "a length").group()
+            self.lines.expect_pattern(REST_OF_LINE_PATTERN, "a length").group()
         )
 
     def read_input(self) -> None:
@@ -150,8 +150,8 @@ class _GraphParser:
         name = self.read_unique_name(self.b.inputs)
         lines.expect_word(" ")
         type = self.parse_definition()
-        padding_side = lines.read_string() if lines.skip_word(" keep=") else ""
-        upper_bound = self.parse_length() if lines.skip_word(" below=") else None
+        padding_side = lines.read_string() if lines.take_word(" keep=") else ""
+        upper_bound = self.parse_length() if lines.take_word(" below=") else None
         match padding_side:
             case "" | "left" | "right" | "any":
                 self.values.append(self.b.add_input(name, Input(type, padding_side, upper_bound)))
@@ -180,7 +180,7 @@ class _GraphParser:
             lines.raise_error_here(f"more than {MAX_IR_NODES} nodes")
         span = lines.get_remaining_span()
         recorded_types = [self.parse_result(0)]
-        while lines.skip_word(", "):
+        while lines.take_word(", "):
             recorded_types.append(self.parse_result(len(recorded_types)))
         lines.expect_word(" = ")
         node, types, scopes = self.parse_node(span)
@@ -199,11 +199,11 @@ class _GraphParser:
     def parse_node(self, span: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
         """Parse the part of a node after `=`. Return the node, its result types and its scopes."""
         lines = self.lines
-        name = lines.match_pattern(KEYWORD_PATTERN, "the name of an op").group()
+        name = lines.expect_pattern(KEYWORD_PATTERN, "the name of an op").group()
         args = self.parse_arguments()
-        attributes = self.parse_attributes() if lines.skip_word(" {") else {}
-        scopes = self.parse_scopes() if lines.skip_word(" @ ") else ()
-        has_body = lines.skip_word(" body")
+        attributes = self.parse_attributes() if lines.take_word(" {") else {}
+        scopes = self.parse_scopes() if lines.take_word(" @ ") else ()
+        has_body = lines.take_word(" body")
         lines.advance_line()
         body = _GraphParser(lines, self.depth + 1).parse_graph() if has_body else None
         try:
@@ -230,17 +230,17 @@ class _GraphParser:
     def parse_result(self, n: int) -> str:
         """Parse the index and type of result `n` of a node. Return the text of the type."""
         self.expect_number(len(self.values) + n)
-        return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
+        return self.lines.expect_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
         """Parse a value index and a colon, as in `%4: `. Raise E0928 for a different index."""
-        if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
+        if int(self.lines.expect_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"expected the value %{expected}")
         self.lines.expect_word(": ")
 
     def read_defined_value(self) -> Value:
         """Parse a reference to a value, as in `%3`. Raise E0928 if the value is not yet defined."""
-        number = int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1))
+        number = int(self.lines.expect_pattern(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
             self.lines.raise_error_here(f"%{number} is used before it is defined")
         return self.values[number]
@@ -249,14 +249,14 @@ class _GraphParser:
         """Parse operands, e.g. `(%0, _, %3)`."""
         self.lines.expect_word("(")
         return tuple(
-            None if self.lines.skip_word("_") else self.read_defined_value()
+            None if self.lines.take_word("_") else self.read_defined_value()
             for _ in self.iterate_items()
         )
 
     def iterate_items(self) -> Iterator[None]:
         """Yield before each item of a list that ends with a closing parenthesis."""
         separator = ""
-        while not self.lines.skip_word(")"):
+        while not self.lines.take_word(")"):
             self.lines.expect_word(separator)
             separator = ", "
             yield
@@ -265,12 +265,12 @@ class _GraphParser:
         """Parse the attributes of an op up to the closing brace, as in `axis=1, fn="sum"}`."""
         attributes: dict[str, object] = {}
         while True:
-            name = self.lines.match_pattern(KEYWORD_PATTERN, "the name of an attribute").group()
+            name = self.lines.expect_pattern(KEYWORD_PATTERN, "the name of an attribute").group()
             self.lines.expect_word("=")
             if name in attributes:
                 self.lines.raise_error_here(f"duplicate `{name}`")
             attributes[name] = self.parse_attribute(0)
-            if self.lines.skip_word("}"):
+            if self.lines.take_word("}"):
                 return attributes
             self.lines.expect_word(", ")
 
@@ -279,22 +279,22 @@ class _GraphParser:
         tuple of these values. Tuples cannot be nested, and `depth` is 1 inside a tuple.
         """
         lines = self.lines
-        if lines.skip_word("true"):
+        if lines.take_word("true"):
             return True
-        if lines.skip_word("false"):
+        if lines.take_word("false"):
             return False
         if lines.is_next_word('"'):
             return lines.read_string()
         if lines.is_next_word("<"):
-            return lines.parse_dim(lines.match_pattern(DIM_PATTERN, "a length").group(1))
-        if depth or not lines.skip_word("("):
+            return lines.parse_dim(lines.expect_pattern(DIM_PATTERN, "a length").group(1))
+        if depth or not lines.take_word("("):
             return lines.read_number()
         return tuple(self.parse_attribute(depth + 1) for _ in self.iterate_items())
 
     def parse_scopes(self) -> tuple[str, ...]:
         """Parse the scope paths of a node, e.g. `"layers.0", "layers.1"`."""
         scopes = [self.lines.read_string()]
-        while self.lines.skip_word(", "):
+        while self.lines.take_word(", "):
             scopes.append(self.lines.read_string())
         return tuple(scopes)
 

@@ -296,7 +296,7 @@ class IrLexer:
         """Return True if the next token is the keyword `word`."""
         return self.line.startswith(word, self.column)
 
-    def skip_word(self, word: str) -> bool:
+    def take_word(self, word: str) -> bool:
         """Consume the keyword `word` and return True if it is the next token."""
         if not self.is_next_word(word):
             return False
@@ -305,10 +305,10 @@ class IrLexer:
 
     def expect_word(self, word: str) -> None:
         """Consume the keyword `word`. Raise E0928 for any other token."""
-        if not self.skip_word(word):
+        if not self.take_word(word):
             self.raise_error_here(f"expected `{word}`")
 
-    def match_pattern(self, pattern: re.Pattern[str], description: str) -> re.Match[str]:
+    def expect_pattern(self, pattern: re.Pattern[str], description: str) -> re.Match[str]:
         """Consume the text that `pattern` matches. Raise E0928 if `pattern` does not match."""
         match = pattern.match(self.line, self.column)
         if not match:
@@ -318,7 +318,7 @@ class IrLexer:
 
     def read_string(self) -> str:
         """Read a quoted string."""
-        raw = self.match_pattern(STRING_PATTERN, "a quoted string").group()
+        raw = self.expect_pattern(STRING_PATTERN, "a quoted string").group()
         try:
             value = json.loads(raw)
         except ValueError:
@@ -335,7 +335,7 @@ class IrLexer:
 
     def read_number(self) -> int | float:
         """Read an integer, or a float if it has a decimal point or an exponent."""
-        raw = self.match_pattern(NUMBER_PATTERN, "a number").group()
+        raw = self.expect_pattern(NUMBER_PATTERN, "a number").group()
         try:
             if raw.lstrip("-").isdecimal():
                 if len(raw) > 17:
@@ -347,7 +347,7 @@ class IrLexer:
 
     def read_type(self) -> Type:
         """Read a tensor type, i.e. an element type and a shape."""
-        dtype, shape_text = self.match_pattern(TYPE_PATTERN, "a type").groups()
+        dtype, shape_text = self.expect_pattern(TYPE_PATTERN, "a type").groups()
         if dtype not in ALL_DTYPES:
             self.raise_error_here(f"unknown element type `{dtype}`")
         dims = tuple(self.parse_dim(d) for d in _split_at_commas(shape_text))

@@ -71,7 +71,7 @@ class Op:
         """Return the signature. Ops whose signature depends on attributes override this method."""
         return self.signature
 
-    def get_first_variadic_group_rank(self) -> int | None:
+    def get_leading_rank(self) -> int | None:
         """Return the number of axes in the first of two variadic groups of axes, or None."""
         axis: int | None = self.__dict__.get("axis")
         return axis
@@ -82,7 +82,7 @@ class Op:
         for every node.
         """
         signature = self.get_signature()
-        axes = signature.bind_axes(args, self.get_first_variadic_group_rank())
+        axes = signature.bind_axes(args, self.get_leading_rank())
         self.infer_result_axes(axes)
         return signature.build_results(axes)
 

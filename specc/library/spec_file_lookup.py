@@ -19,10 +19,10 @@ from specc.frontend.json_parser_with_spans import (
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read
 from specc.io.json_io import NO_LIMITS, parse_strict_json
-from specc.io.safe_read import UnreadableFileError, escape_text, read_regular_file, resolve_links
+from specc.io.safe_read import UnreadableFileError, escape_text, read_regular_file, resolve_symlinks
 from specc.library.std_library import StdLibrary, read_spec_source
 from specc.syntax import ast
-from specc.syntax.parse import detect_syntax_of_content, parse_spec
+from specc.syntax.parse import guess_syntax, parse_spec
 
 MAX_CONFIG_BYTES = 16 << 20
 CONFIG_FILE_NAME = "config.json"
@@ -174,7 +174,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
 def _resolve_spec_path(path: Path, display_name: str, span: Span | None) -> Path:
     """Resolve the path of a spec. Raise E0802 if symbolic links form a cycle."""
     try:
-        return resolve_links(path)
+        return resolve_symlinks(path)
     except UnreadableFileError as error:
         raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
 
@@ -223,7 +223,7 @@ def _has_spec_content(suffix: str, text: str) -> bool:
             return not text.strip() or has_mapping is not None
         case "" | ".specc":
             return True
-    match detect_syntax_of_content(text):
+    match guess_syntax(text):
         case "yaml" if text.lstrip().startswith("{"):
             return _has_spec_content(".json", text)
         case "yaml":
@@ -307,7 +307,9 @@ class SpecLibrary:
             self.modules[key] = module
         return self.modules[key]
 
-    def load_used_module(self, path: str, user: SpecNamespace, span: Span | None) -> SpecNamespace:
+    def load_imported_module(
+        self, path: str, user: SpecNamespace, span: Span | None
+    ) -> SpecNamespace:
         """Return the module that a `use` or `extends` statement names: a built-in spec, or a file
         relative to `user`. Raise E0222 for a file that does not exist, and E0803 for a file outside
         the directory that contains `user`.
@@ -354,6 +356,6 @@ def find_error_doc_pages() -> dict[str, Path]:
     return {p.stem: p for p in sorted(directory.glob("[EW]*.md"))}
 
 
-def read_page_title(page: str) -> str:
+def parse_page_title(page: str) -> str:
     """Return the title in the heading `# CODE: title` of a diagnostic code's documentation page."""
     return page.partition("\n")[0].partition(": ")[2]

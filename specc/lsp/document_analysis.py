@@ -56,12 +56,12 @@ class DocumentAnalysis:
         return self.file.items if self.file else ()
 
     @property
-    def base_namespace(self) -> SpecNamespace | None:
+    def base_module(self) -> SpecNamespace | None:
         """The module of the base spec, or None if the document has no base spec."""
         return self.module.extended if self.module else None
 
     @cached_property
-    def config_fields_by_path(self) -> Mapping[str, ast.Field]:
+    def config_fields_by_path(self) -> Mapping[str, ast.ConfigField]:
         """The config fields of the spec by dotted path."""
         return self.spec.program.map_fields_by_path() if self.spec else {}
 
@@ -206,7 +206,7 @@ def try_load_imported_module(
 ) -> SpecNamespace | None:
     """Return the module that a `use` names, or None if it cannot be read."""
     with suppress(SpeccError):
-        return analysis.library.load_used_module(use.path, module, None)
+        return analysis.library.load_imported_module(use.path, module, None)
     return None
 
 
@@ -258,7 +258,7 @@ def _iterate_bindings(node: ast.Node) -> Iterator[NameBinding]:
     if span is None:
         return
     match node:
-        case ast.BlockParameter(name=name) | ast.InputDeclaration(name=name) if name:
+        case ast.BlockParameter(name=name) | ast.InputDecl(name=name) if name:
             yield NameBinding(name, "input", span, node)
         case ast.DefinitionParameter(name=name):
             yield NameBinding(name, "parameter", span, node)
@@ -275,11 +275,11 @@ def _iterate_bindings(node: ast.Node) -> Iterator[NameBinding]:
             return
 
 
-def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
+def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.ConfigField]:
     """Yield the config fields that a file declares."""
     for item in items:
         if isinstance(item, ast.ConfigSection):
-            yield from (e for e in item.entries if isinstance(e, ast.Field))
+            yield from (e for e in item.entries if isinstance(e, ast.ConfigField))
 
 
 ScopedItem: TypeAlias = ast.Block | ast.AttentionDef | ast.InputsSection
@@ -320,7 +320,7 @@ class QuickFixTester:
     diagnostic: Diagnostic
     unsaved: Mapping[Path, str]
 
-    def is_diagnostic_removed(self, edit: QuickFixEdit) -> bool:
+    def is_valid_fix(self, edit: QuickFixEdit) -> bool:
         """Return True if an edit removes the diagnostic without introducing an error."""
         result = self._analyze_graph(edit.apply_to_text(self.analysis.source.text))
         counts_before, counts_after = _count_diagnostics(self.analysis), _count_diagnostics(result)

@@ -209,8 +209,8 @@ def _complete_entries(
     if not bracket or tokens[bracket].kind != "LBRACE":
         return
     match tokens[bracket - 1].kind:
-        case "INPUTS" if analysis.base_namespace:
-            yield from _complete_declared_inputs(analysis.base_namespace.root.file, set())
+        case "INPUTS" if analysis.base_module:
+            yield from _complete_declared_inputs(analysis.base_module.root.file, set())
         case "CONFIG":
             yield from _complete_config_fields(analysis)
         case "QUANTIZE":
@@ -237,7 +237,7 @@ def _complete_declared_inputs(file: ast.File, names: set[str]) -> Iterator[Compl
 
 def _complete_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Yield the config fields of the base spec."""
-    base = analysis.base_namespace
+    base = analysis.base_module
     for field in iterate_config_fields(base.root.file.items) if base else ():
         yield CompletionItem(field.name, "property", format_inline_type(field.type), field.doc)
 

@@ -24,7 +24,7 @@ from specc.syntax.dsl.dsl_printer import (
     format_statement,
     format_statement_header,
 )
-from specc.syntax.dsl.expression_printer import concat_pieces, format_inline_type, join_pieces
+from specc.syntax.dsl.expression_printer import build_pieces, format_inline_type, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEYWORD_NODES: dict[str, type[ast.Node]] = {
@@ -34,7 +34,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "return": ast.ReturnStatement,
     "require": ast.RequireStatement,
     "config": ast.ConfigSection,
-    "dims": ast.DimsDecl,
+    "dims": ast.DimsSection,
     "inputs": ast.InputsSection,
     "use": ast.UseStatement,
     "block": ast.Block,
@@ -92,7 +92,7 @@ def _find_node_hover(
         case ast.NamedArg(name_span=span) if span and span.start <= offset <= span.end:
             return _set_location(_find_option_hover(analysis, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
-            return _set_location(_make_spec_hover(analysis.base_namespace), span.start, span.end)
+            return _set_location(_make_spec_hover(analysis.base_module), span.start, span.end)
         case ast.UseStatement(span=span) if span and analysis.module:
             return _set_location(
                 _make_spec_hover(try_load_imported_module(analysis, analysis.module, node)),
@@ -102,9 +102,9 @@ def _find_node_hover(
         case (
             ast.AssignmentTarget(name=name, span=span)
             | ast.BlockParameter(name=name, span=span)
-            | ast.InputDeclaration(name=name, span=span)
+            | ast.InputDecl(name=name, span=span)
             | ast.DefinitionParameter(name=name, span=span)
-            | ast.Field(name=name, span=span)
+            | ast.ConfigField(name=name, span=span)
             | ast.ConfigOverride(name=name, span=span)
             | ast.DimDecl(name=name, span=span)
         ) if name and span and span.start <= offset <= span.start + len(name):
@@ -125,14 +125,14 @@ def _find_declaration_hover(
 ) -> HoverInfo | None:
     """Return the hover of a name at its declaration."""
     match node:
-        case ast.Field():
+        case ast.ConfigField():
             return _make_field_hover(node)
         case ast.ConfigOverride():
             return _find_config_path_hover(analysis, node.name)
         case ast.DimDecl():
             return _find_length_hover(analysis, node.name)
         case ast.BlockParameter(is_from_inputs=True):
-            code = join_pieces(concat_pieces(replace(node, is_from_inputs=False)))
+            code = join_pieces(build_pieces(replace(node, is_from_inputs=False)))
             hover = _make_binding_hover(analysis, code, span)
             # `node.type` is in the declaration in `inputs`, which defines the name
             return replace(hover, definition=node.type.span)
@@ -140,7 +140,7 @@ def _find_declaration_hover(
             ast.AssignmentTarget()
             | ast.BlockParameter()
             | ast.DefinitionParameter()
-            | ast.InputDeclaration()
+            | ast.InputDecl()
         ):
             type_text = f": {format_inline_type(node.type)}" if node.type else ""
             return _make_binding_hover(analysis, node.name + type_text, span)
@@ -158,7 +158,7 @@ def _make_binding_hover(analysis: DocumentAnalysis, code: str, span: Span) -> Ho
     )
 
 
-def _make_field_hover(field: ast.Field) -> HoverInfo:
+def _make_field_hover(field: ast.ConfigField) -> HoverInfo:
     """Return the hover of a config field, with its declaration and documentation."""
     undocumented = replace(field, doc="", comments=ast.NO_COMMENTS)
     code = " ".join(line.strip() for line in format_statement(undocumented, 0))
@@ -259,7 +259,7 @@ def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> Hov
     last_binding = max(bindings, key=lambda b: b.span.start)
     declared_type = (
         last_binding.node.type
-        if isinstance(last_binding.node, ast.BlockParameter | ast.InputDeclaration)
+        if isinstance(last_binding.node, ast.BlockParameter | ast.InputDecl)
         else None
     )
     code = (
@@ -318,7 +318,7 @@ def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | Non
 
 def _iterate_dims(module: SpecNamespace, name: str) -> Iterator[ast.DimDecl]:
     """Yield the declarations of a dynamic dimension in one file."""
-    dims = (item for item in module.file.items if isinstance(item, ast.DimsDecl))
+    dims = (item for item in module.file.items if isinstance(item, ast.DimsSection))
     return (dim for item in dims for dim in item.names if dim.name == name)
 
 

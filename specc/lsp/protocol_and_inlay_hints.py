@@ -35,13 +35,13 @@ SYMBOL_KINDS = {
 """The symbol kind of each item kind. All other item kinds have the symbol kind of functions."""
 
 
-def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
+def to_lsp_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
     """Convert the offsets of a span to an LSP range."""
     start_position, end_position = lines.get_position(start), lines.get_position(max(start, end))
     return lsp.Range(lsp.Position(*start_position), lsp.Position(*end_position))
 
 
-def to_diagnostic(
+def to_lsp_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
     """Convert a diagnostic to LSP. Show an error in another file at the reference to the file."""
@@ -53,7 +53,7 @@ def to_diagnostic(
     texts += [f"help: {text}" for text in diagnostic.helps]
     related = list(_convert_related_spans(analysis, lines, diagnostic))
     return lsp.Diagnostic(
-        range=to_range(lines, start, end),
+        range=to_lsp_range(lines, start, end),
         message="\n".join(escape_control_characters(line) for t in texts for line in t.split("\n")),
         severity=LSP_SEVERITIES[diagnostic.severity],
         code=diagnostic.code,
@@ -110,7 +110,7 @@ def to_lsp_location(
     else:
         text = analysis.library.unsaved_texts.get(path)
         target_lines = DocumentLines(span.source.text if text is None else text, lines.name)
-    return lsp.Location(path.absolute().as_uri(), to_range(target_lines, span.start, span.end))
+    return lsp.Location(path.absolute().as_uri(), to_lsp_range(target_lines, span.start, span.end))
 
 
 def to_lsp_completion_items(
@@ -119,7 +119,7 @@ def to_lsp_completion_items(
     """Convert completions of the word at `start` to `end`. Sort keys preserve the order of
     `completions`.
     """
-    edit_range = to_range(lines, start, end)
+    edit_range = to_lsp_range(lines, start, end)
     return [
         lsp.CompletionItem(
             label=escape_control_characters(completion.text).rstrip(" :="),
@@ -134,7 +134,7 @@ def to_lsp_completion_items(
     ]
 
 
-def to_document_symbols(
+def to_lsp_document_symbols(
     analysis: DocumentAnalysis, lines: DocumentLines
 ) -> Iterator[lsp.DocumentSymbol]:
     """Yield a document symbol for each named item of a spec."""
@@ -145,8 +145,8 @@ def to_document_symbols(
             yield lsp.DocumentSymbol(
                 name=name,
                 kind=SYMBOL_KINDS.get(kind, lsp.SymbolKind.Function),
-                range=to_range(lines, item.span.start, item.span.end),
-                selection_range=to_range(lines, item.span.start, item.span.start),
+                range=to_lsp_range(lines, item.span.start, item.span.end),
+                selection_range=to_lsp_range(lines, item.span.start, item.span.start),
                 detail=detail or None,
             )
 
@@ -172,7 +172,7 @@ def to_lsp_code_action(
     uri: str, lines: DocumentLines, diagnostic: lsp.Diagnostic, edit: QuickFixEdit
 ) -> lsp.CodeAction:
     """Convert a quick fix of `diagnostic` in the document `uri` to a code action."""
-    change = lsp.TextEdit(to_range(lines, edit.start, edit.end), edit.text)
+    change = lsp.TextEdit(to_lsp_range(lines, edit.start, edit.end), edit.text)
     return lsp.CodeAction(
         title=escape_control_characters(edit.title),
         kind=lsp.CodeActionKind.QuickFix,
@@ -181,7 +181,7 @@ def to_lsp_code_action(
     )
 
 
-def to_inlay_hints(
+def to_lsp_inlay_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, visible_range: lsp.Range
 ) -> Iterator[lsp.InlayHint]:
     """Yield the shapes of the names that are bound in a range without a declared type. The hint

@@ -137,7 +137,7 @@ def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterato
     title = f"declare `{code}`"
     for node in walk_tree(analysis.file):
         match node:
-            case ast.BlockParameter(is_from_inputs=False) | ast.InputDeclaration() | ast.Field():
+            case ast.BlockParameter(is_from_inputs=False) | ast.InputDecl() | ast.ConfigField():
                 # replace the name and the type, but not the default value
                 if node.name == name_match[1] and node.span and node.type.span:
                     yield QuickFixEdit(title, node.span.start, node.type.span.end, code)
@@ -305,7 +305,7 @@ def find_quick_fixes(
     for edit in islice(edits_by_text.values(), MAX_TRIED):
         # for each title, keep the first edit that removes the diagnostic, because it is the most
         # likely
-        if edit.title not in fixes and trial.is_diagnostic_removed(edit):
+        if edit.title not in fixes and trial.is_valid_fix(edit):
             fixes[edit.title] = edit
         if len(fixes) == MAX_SUGGESTIONS:
             break

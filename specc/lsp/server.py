@@ -16,7 +16,8 @@ from pygls.lsp.server import LanguageServer
 
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.lsp import dsl_completion, protocol_and_inlay_hints, yaml_completion
+from specc.lsp import dsl_completion, yaml_completion
+from specc.lsp import protocol_and_inlay_hints as protocol
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import DocumentLines, OpenDocument, OpenDocuments, split_document_lines
 from specc.lsp.hover import HoverInfo, find_hover_info, format_hover
@@ -79,16 +80,14 @@ class RequestHandlers:
             return None
         info, _, lines = hover
         content = lsp.MarkupContent(lsp.MarkupKind.Markdown, text)
-        return lsp.Hover(
-            content, protocol_and_inlay_hints.to_range(lines, info.start_offset, info.end_offset)
-        )
+        return lsp.Hover(content, protocol.to_lsp_range(lines, info.start_offset, info.end_offset))
 
     async def handle_definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
         """Return the location where the name at a position is defined."""
         hover = await self._find_hover(params)
         if hover is None or hover[0].definition is None:
             return None
-        return protocol_and_inlay_hints.to_lsp_location(*hover[1:], hover[0].definition)
+        return protocol.to_lsp_location(*hover[1:], hover[0].definition)
 
     async def handle_completion(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
@@ -113,7 +112,7 @@ class RequestHandlers:
             else dsl_completion.complete_dsl
         )
         completions = find_completions(analysis, document.text, offset)
-        items = protocol_and_inlay_hints.to_lsp_completion_items(completions, lines, start, offset)
+        items = protocol.to_lsp_completion_items(completions, lines, start, offset)
         return lsp.CompletionList(False, items)
 
     async def handle_formatting(
@@ -131,13 +130,13 @@ class RequestHandlers:
         if text == document.text:
             return []
         lines = self.split_lines(document.text)
-        return [lsp.TextEdit(protocol_and_inlay_hints.to_range(lines, 0, len(document.text)), text)]
+        return [lsp.TextEdit(protocol.to_lsp_range(lines, 0, len(document.text)), text)]
 
     async def handle_inlay_hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
         """Return the inlay hints of a range: the shapes of the names that the document binds."""
         document_state = await self._wait_for_document(params.text_document.uri)
         return (
-            list(protocol_and_inlay_hints.to_inlay_hints(*document_state[1:], params.range))
+            list(protocol.to_lsp_inlay_hints(*document_state[1:], params.range))
             if document_state
             else []
         )
@@ -147,11 +146,7 @@ class RequestHandlers:
     ) -> list[lsp.DocumentSymbol]:
         """Return the document symbols, which are the items of a spec."""
         document_state = await self._wait_for_document(params.text_document.uri)
-        return (
-            list(protocol_and_inlay_hints.to_document_symbols(*document_state[1:]))
-            if document_state
-            else []
-        )
+        return list(protocol.to_lsp_document_symbols(*document_state[1:])) if document_state else []
 
     async def handle_code_actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
         """Return the quick fixes of the diagnostics in a range of a document."""
@@ -162,13 +157,11 @@ class RequestHandlers:
         start, end = lines.get_offsets(params.range)
         actions: list[lsp.CodeAction] = []
         for diagnostic, edits in document.quick_fixes:
-            diagnostic_span = protocol_and_inlay_hints.find_diagnostic_span(analysis, diagnostic)
+            diagnostic_span = protocol.find_diagnostic_span(analysis, diagnostic)
             if diagnostic_span[0] <= end and diagnostic_span[1] >= start:
-                lsp_diagnostic = protocol_and_inlay_hints.to_diagnostic(analysis, lines, diagnostic)
+                lsp_diagnostic = protocol.to_lsp_diagnostic(analysis, lines, diagnostic)
                 actions += [
-                    protocol_and_inlay_hints.to_lsp_code_action(
-                        document.uri, lines, lsp_diagnostic, e
-                    )
+                    protocol.to_lsp_code_action(document.uri, lines, lsp_diagnostic, e)
                     for e in edits
                 ]
         return actions
@@ -277,7 +270,7 @@ class SpeccLanguageServer:
         self.loop = asyncio.get_running_loop()
         uri = params.text_document.uri
         document = self.editor.workspace.get_text_document(uri)
-        path = path_from_uri(uri, document.language_id or "")
+        path = convert_uri_to_path(uri, document.language_id or "")
         if path is None or not _is_spec(path, document.source):
             self.documents.remove_document(uri)
             self._publish_diagnostics(uri, [], document.version)
@@ -313,7 +306,7 @@ class SpeccLanguageServer:
         lines = self._get_lines(document.text)
         analysis = document.analysis
         lsp_diagnostics = [
-            protocol_and_inlay_hints.to_diagnostic(analysis, lines, d) for d in analysis.diagnostics
+            protocol.to_lsp_diagnostic(analysis, lines, d) for d in analysis.diagnostics
         ]
         self._publish_diagnostics(uri, lsp_diagnostics, version)
 
@@ -332,7 +325,7 @@ class SpeccLanguageServer:
             message=f"{title}; this is a bug in specc, please report it with the text",
             severity=lsp.DiagnosticSeverity.Error,
             code="E0969",
-            source=protocol_and_inlay_hints.DIAGNOSTIC_SOURCE,
+            source=protocol.DIAGNOSTIC_SOURCE,
         )
         self._publish_diagnostics(uri, [lsp_diagnostic], version)
 
@@ -374,7 +367,7 @@ def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]
     return handle_notification
 
 
-def path_from_uri(uri: str, language: str) -> Path | None:
+def convert_uri_to_path(uri: str, language: str) -> Path | None:
     """Return the path of a document, or None if the URI is invalid. The path of a document without
     a file is `untitled` in the working directory, with a suffix that depends on `language`.
     """

@@ -14,7 +14,7 @@ from specc.preprocessing.preprocessing_records import (
     AudioConfig,
     FilterBankConfig,
     LogMelConfig,
-    Waveform,
+    WaveformConfig,
 )
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -207,7 +207,7 @@ def compute_audio_features(recording: AudioRecording, record: AudioConfig, name:
         )
     samples = recording.samples
     match record:
-        case Waveform():
+        case WaveformConfig():
             if not record.do_normalize:
                 return samples
             # normalize the waveform to mean 0 and variance 1
@@ -215,10 +215,10 @@ def compute_audio_features(recording: AudioRecording, record: AudioConfig, name:
             std = np.sqrt(waveform.var() + VARIANCE_EPSILON)
             return np.asarray((waveform - waveform.mean()) / std, np.float32)
         case LogMelConfig():
-            if len(samples) > record.sample_count and not record.do_truncate:
-                _raise_too_long(name, len(samples), record.sample_count, record.sample_rate)
-            padded = np.zeros(record.sample_count, np.float32)
-            padded[: len(samples)] = samples[: record.sample_count]
+            if len(samples) > record.num_samples and not record.do_truncate:
+                _raise_too_long(name, len(samples), record.num_samples, record.sample_rate)
+            padded = np.zeros(record.num_samples, np.float32)
+            padded[: len(samples)] = samples[: record.num_samples]
             return compute_log_mel_spectrogram(padded, record)
         case FilterBankConfig():
             max_samples = (record.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
@@ -308,11 +308,11 @@ def _frame_samples(samples: Doubles, window: int, hop: int) -> Doubles:
     return np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]
 
 
-def _raise_too_long(name: str, sample_count: int, max_samples: int, rate: int) -> NoReturn:
+def _raise_too_long(name: str, num_samples: int, max_samples: int, rate: int) -> NoReturn:
     seconds = f"{max_samples / rate:g}"
     raise_error(
         "E0843",
-        f"`{escape_text(name)}` lasts {sample_count / rate:.4g} s, but the model takes {seconds} s",
+        f"`{escape_text(name)}` lasts {num_samples / rate:.4g} s, but the model takes {seconds} s",
         helps=[
             f"split it: ffmpeg -i FILE -f segment -segment_time {seconds} part%03d.wav",
             "or truncate it: `cut=true` in the `reading` section of the spec",

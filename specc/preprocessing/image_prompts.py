@@ -51,12 +51,12 @@ def prepare_images(
         prepared |= {
             key: array for key, array in arrays.items() if key == name or key not in inputs
         }
-        if can_take_several_images(graph, name, record):
+        if can_take_multiple_images(graph, name, record):
             prepared |= _replace_placeholders(graph, preprocessing, name, inputs, preprocessed)
     return prepared
 
 
-def can_take_several_images(graph: Graph, name: str, record: ImageConfig) -> bool:
+def can_take_multiple_images(graph: Graph, name: str, record: ImageConfig) -> bool:
     """Return True if an image input accepts several images per text."""
     values_rank = 2 if record.patch_lengths else 4 if has_image_tiling(record) else 3
     extra_axes = graph.inputs[name].rank - values_rank
@@ -69,7 +69,7 @@ def _group_images(
     """Return the images of each text or batch element, or [] if the input contains no images."""
     value = inputs[name]
     items: list[object] = [*value] if isinstance(value, list | tuple) else [value]
-    if not can_take_several_images(graph, name, record):
+    if not can_take_multiple_images(graph, name, record):
         return [[item] for item in items] if all(map(is_image, items)) else []
     groups = [[*item] for item in items if isinstance(item, list | tuple)]
     if groups:
@@ -90,7 +90,7 @@ def batch_images(
     values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]
     is_joined = record.sizing in CONCATENATED_SIZINGS
-    if not can_take_several_images(graph, name, record):
+    if not can_take_multiple_images(graph, name, record):
         batches = [stack_padded([array for (array,) in arrays]) for arrays in (values, shapes)]
     else:
         if not record.shape_input and not is_joined:

@@ -193,7 +193,7 @@ def _check_ids(fields: JsonReader, size: int, **ids: int | None) -> None:
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class Waveform(AliasedFieldRecord):
+class WaveformConfig(AliasedFieldRecord):
     """A waveform, float32 [samples], with values from -1 to 1. `do_normalize` scales a waveform to
     mean 0 and variance 1, as in wav2vec 2.0 (arXiv:2006.11477, sec. 2).
     """
@@ -208,7 +208,7 @@ class LogMelConfig(AliasedFieldRecord):
     """A log-mel spectrogram, float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
 
-    Audio shorter than `sample_count` is padded with silence. Longer audio is an error unless
+    Audio shorter than `num_samples` is padded with silence. Longer audio is an error unless
     `do_truncate` is True. `window_length` and `hop_length` are in samples.
     """
 
@@ -221,13 +221,13 @@ class LogMelConfig(AliasedFieldRecord):
     do_truncate: bool = False
 
     @property
-    def sample_count(self) -> int:
+    def num_samples(self) -> int:
         """Return the number of samples in `num_frames` hops."""
         return self.num_frames * self.hop_length
 
     def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if the audio is too short to be mirrored by half a window at each end."""
-        if self.sample_count <= self.window_length // 2:
+        if self.num_samples <= self.window_length // 2:
             fields.raise_invalid("frames", "cover less than half a window")
 
 
@@ -266,8 +266,8 @@ class ArrayConfig(JsonRecord):
 TextConfig: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
 TEXT_CONFIGS = (CharTokenizer, WordTokenizer, ByteTokenizer, JsonTokenizer)
 """The record classes of text inputs, i.e. all tokenizers."""
-AudioConfig: TypeAlias = Waveform | LogMelConfig | FilterBankConfig
-AUDIO_CONFIGS = (Waveform, LogMelConfig, FilterBankConfig)
+AudioConfig: TypeAlias = WaveformConfig | LogMelConfig | FilterBankConfig
+AUDIO_CONFIGS = (WaveformConfig, LogMelConfig, FilterBankConfig)
 TEXT_RECORDS: Mapping[str, type[TextConfig]] = {record.tag: record for record in TEXT_CONFIGS}
 TEXT_TAGS = tuple(TEXT_RECORDS)
 AUDIO_TAGS = tuple(record.tag for record in AUDIO_CONFIGS)

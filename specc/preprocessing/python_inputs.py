@@ -63,7 +63,7 @@ TOKENIZER_HELP = (
 COMMENT = re.compile("#.*")
 
 
-def get_text_helps(name: str, type: Type, sources: Mapping[str, str]) -> list[str]:
+def suggest_tokenizer(name: str, type: Type, sources: Mapping[str, str]) -> list[str]:
     """Return the help for a text that is passed to the input `name` without a tokenizer, or [] if
     the type is not a batch of token ids. `sources` are the spec files of the model.
     """

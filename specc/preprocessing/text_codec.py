@@ -20,8 +20,8 @@ from specc.preprocessing.preprocessing_records import (
 from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer
 from specc.preprocessing.tokenizer_library import (
     decode_token_ids,
-    encode_token_ids,
     get_json_token_label,
+    tokenize_text,
 )
 from specc.preprocessing.vocabulary import decode_words, encode_words
 
@@ -57,7 +57,7 @@ def _encode_ids(text: str, record: TextConfig) -> list[int]:
         if isinstance(record, ByteTokenizer):
             ids = [byte + record.offset for byte in data]
         else:
-            ids = encode_token_ids(text, record)
+            ids = tokenize_text(text, record)
     start_ids = [] if record.start_token_id is None else [record.start_token_id]
     end_ids = [] if record.end_token_id is None else [record.end_token_id]
     # do not add ids that the tokenizer has already added

@@ -237,7 +237,7 @@ def parse_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     return TokenizerFile.from_text(text)
 
 
-def encode_token_ids(text: str, record: JsonTokenizer) -> list[int]:
+def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
     """Tokenize a text. Raise E0908 (no token id), E0940 (no package) or E0941 (invalid file)."""
 
     def raise_tokenizer_error(reason: str) -> NoReturn:

@@ -17,7 +17,7 @@ from specc.preprocessing.preprocessing_records import (
     LogMelConfig,
     TextConfig,
     TextOutput,
-    Waveform,
+    WaveformConfig,
 )
 from specc.preprocessing.text_codec import decode_text, get_token_label
 from specc.runtime.single_model_file import LoadedModel
@@ -84,7 +84,7 @@ class AttentionAxisLabeler:
             return "" if is_generated else "".join(make_token_labels(array[0], record))
         if isinstance(record, ImageConfig):
             return f"an image of {record.size[0]} × {record.size[1]} pixels"
-        if isinstance(record, Waveform | LogMelConfig):
+        if isinstance(record, WaveformConfig | LogMelConfig):
             return f"audio of {_compute_duration(array, record):.3g} s"
         return ""
 
@@ -117,7 +117,7 @@ class AttentionAxisLabeler:
         """Label each audio frame with its start time in seconds."""
         for name, array in self.arrays.items():
             record = self.model.manifest.preprocessing.get_input_config(name)
-            if isinstance(record, Waveform | LogMelConfig) and count:
+            if isinstance(record, WaveformConfig | LogMelConfig) and count:
                 duration = _compute_duration(array, record)
                 labels = tuple(f"{n * duration / count:.2f} s" for n in range(count))
                 return AttentionMapAxis(role="audio", labels=labels, duration_seconds=duration)
@@ -179,7 +179,7 @@ def make_token_labels(ids: Array, record: TextConfig) -> tuple[str, ...]:
     return tuple(get_token_label(int(i), record) for i in ids)
 
 
-def _compute_duration(array: Array, record: Waveform | LogMelConfig) -> float:
+def _compute_duration(array: Array, record: WaveformConfig | LogMelConfig) -> float:
     """Return the duration of the audio batch in seconds, including padding."""
-    samples = record.sample_count if isinstance(record, LogMelConfig) else array.shape[-1]
+    samples = record.num_samples if isinstance(record, LogMelConfig) else array.shape[-1]
     return samples / record.sample_rate

@@ -25,7 +25,7 @@ from specc.runtime.attention_axis_labels import AttentionAxisLabeler
 from specc.runtime.attention_weights import (
     ITERATION_SEPARATOR,
     compute_masked_positions,
-    locate_attention_nodes,
+    find_attention_nodes,
 )
 from specc.runtime.generation_stream_and_results import GenerationResult, GenerationStream
 from specc.runtime.single_model_file import LoadedModel
@@ -165,7 +165,7 @@ def _make_attention_maps(
         title = f"attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])
     masked_positions = compute_masked_positions(graph, labeler.arrays, shapes, model.weights)
-    locations = locate_attention_nodes(graph)
+    locations = find_attention_nodes(graph)
     maps = []
     for name, shape in shapes.items():
         location = locations.get(name.partition(ITERATION_SEPARATOR)[0])

@@ -27,7 +27,7 @@ class AttentionNode:
     """The attention mask, or None if the attention has no mask."""
 
 
-def locate_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
+def find_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
     """Return the attention nodes of a graph by scope, in graph order. A number distinguishes
     several nodes in one scope: `self.attn`, `self.attn 2`.
     """
@@ -91,7 +91,7 @@ def compute_attention_weights(
     `parameters` loads the model's parameters and is called only if attention weights that are not
     in `returned` depend on parameters.
     """
-    locations = locate_attention_nodes(graph)
+    locations = find_attention_nodes(graph)
     weights_by_scope = {
         n: returned[n] for n, p in locations.items() if _is_returned(n, p, returned, locations)
     }
@@ -114,7 +114,7 @@ def compute_masked_positions(
     """Compute the masked-out positions of attention layers by scope, bool [batch, heads, query,
     key]. `shapes` are the shapes of the attention weights. Layers without a mask are omitted.
     """
-    locations = locate_attention_nodes(graph)
+    locations = find_attention_nodes(graph)
     masks = {n: (p.loops, p.mask) for n, p in locations.items() if p.mask is not None}
     masked_positions: dict[str, Array] = {}
     for name, mask in _evaluate_values(graph, masks, inputs, parameters).items():

@@ -14,11 +14,11 @@ from specc.decode.token_selection import (
     Floats,
     Ints,
     LogitsProcessorInputs,
+    draw_uniforms_for_steps,
     list_prompt_tokens,
     make_invalid_logits_error,
     make_prompt_mask,
     make_repetition_penalty_mask,
-    make_uniforms_for_steps,
 )
 from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.batch_slots import (
@@ -339,7 +339,7 @@ def _select_tokens(
     uniform = None
     if settings.strategy == "sample":
         positions = ((slot.sequence_index, len(slot.tokens)) for slot in slots)
-        uniform = make_uniforms_for_steps(settings.seed, positions)
+        uniform = draw_uniforms_for_steps(settings.seed, positions)
     seen_tokens = np.stack(seen_token_masks) if seen_token_masks else None
     tokens = select_next_tokens(logits, seen_tokens, settings, position, uniform)
     scores: list[float | None] = [None] * len(slots)

@@ -17,7 +17,7 @@ from specc.decode.setting_validation import VocabularySizes, find_codebook_setti
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.ir.array import Array, Arrays
-from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_sources
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_inputs
 from specc.ir.model_definition import GenerateSection, count_codebooks
 from specc.preprocessing.chat_template import (
     add_image_content_parts,
@@ -31,7 +31,7 @@ from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextConfig, 
 from specc.preprocessing.python_inputs import is_image
 from specc.preprocessing.text_codec import decode_text
 from specc.preprocessing.tokenizer_files import JsonTokenizer
-from specc.preprocessing.tokenizer_library import encode_token_ids
+from specc.preprocessing.tokenizer_library import tokenize_text
 from specc.runtime.decoder_sessions import FullForwardSession, KVCacheSession
 from specc.runtime.model_inputs import ModelInputs
 
@@ -180,7 +180,7 @@ def prepare_chat_inputs(
     # the chat template adds the special tokens, so the tokenizer must not add them again
     return {
         **prepared,
-        sequence_input: [encode_token_ids(text, replace(record, adds_special_tokens=False))],
+        sequence_input: [tokenize_text(text, replace(record, adds_special_tokens=False))],
     }
 
 
@@ -234,7 +234,7 @@ def _recompute_padding_mask(
     defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
-    if find_default_sources(defaults, mask_input) != {sequence_input}:
+    if find_default_inputs(defaults, mask_input) != {sequence_input}:
         title = (
             f"the prompts have different lengths, and the default of `{mask_input}` depends on "
             "other inputs"

@@ -14,7 +14,7 @@ from specc.artifact.generation_metadata import (
     parse_generation_metadata,
     parse_length_bounds,
 )
-from specc.decode.decode_loop import check_delays
+from specc.decode.decode_loop import check_delay_pattern
 from specc.decode.generation_settings import GenerationSettings, merge_caller_settings
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.decode.setting_validation import SUPPRESSING_SETTINGS
@@ -23,7 +23,7 @@ from specc.diagnostics.render import format_repr
 from specc.io.json_io import get_exact_integer
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
-from specc.ir.input_shapes_and_defaults import find_default_sources
+from specc.ir.input_shapes_and_defaults import find_default_inputs
 from specc.ir.model_definition import GenerateSection, has_token_logits
 from specc.preprocessing.input_checks import LengthBound
 from specc.runtime.decoder_sessions import (
@@ -126,7 +126,7 @@ class Generator(GenerativeModel):
             )
         prompt_length = prompt.shape[1] if len(prompt) else 0
         max_tokens = compute_max_new_tokens(limited_generator, settings, prompt_length)
-        check_delays(settings, max_tokens)
+        check_delay_pattern(settings, max_tokens)
         return GenerationStream(
             model=limited_generator,
             settings=settings,
@@ -303,7 +303,7 @@ def _find_unused_inputs(
     while pending:
         name = pending.pop()
         if name not in used_names and defaults and name in defaults.outputs:
-            pending += find_default_sources(defaults, name)
+            pending += find_default_inputs(defaults, name)
         used_names.add(name)
     return frozenset(graph.inputs.keys() - used_names)
 

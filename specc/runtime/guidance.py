@@ -10,7 +10,7 @@ from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import DecoderSession, Floats, Ints, compute_log_softmax_f32
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array, Arrays
-from specc.ir.input_shapes_and_defaults import find_default_sources
+from specc.ir.input_shapes_and_defaults import find_default_inputs
 from specc.runtime.generation_request import GenerativeModel
 from specc.runtime.model_inputs import ModelInputs, find_axis_of_length
 
@@ -78,7 +78,7 @@ def _remove_condition(
     dependent = {
         name
         for name in (defaults.outputs if defaults else ())
-        if defaults and name not in masks and find_default_sources(defaults, name) & masks.keys()
+        if defaults and name not in masks and find_default_inputs(defaults, name) & masks.keys()
     }
     known = {name: value for name, value in prepared.items() if name not in dependent}
     return inputs.prepare({**known, **masks}) if dependent else {**known, **masks}

@@ -204,7 +204,7 @@ def list_model_files(inference_model: InferenceModel) -> list[Path]:
     return [inference_model.path, *(directory / name for name in (*weight_files, *tokenizer_files))]
 
 
-def is_single_forward_pass(
+def runs_full_forward(
     model: InferenceModel, input_names: Collection[str], settings: Mapping[str, object]
 ) -> bool:
     """Return True if `run` computes a full forward pass for the inputs, and False if it generates.

@@ -19,7 +19,7 @@ from specc.ir.graph import Graph, select_entries
 from specc.ir.input_shapes_and_defaults import (
     build_input_defaults_graph,
     extract_tokenwise_default,
-    find_default_sources,
+    find_default_inputs,
 )
 from specc.ir.ir_printer_and_lexer import parse_dim
 from specc.ir.types import Type
@@ -44,7 +44,7 @@ from specc.preprocessing.python_inputs import (
     convert_image_arrays,
     convert_input_value,
     convert_to_array,
-    get_text_helps,
+    suggest_tokenizer,
 )
 from specc.preprocessing.text_batches_and_windows import (
     encode_text_inputs,
@@ -121,7 +121,7 @@ class ModelInputs:
 
     def list_text_helps(self, name: str) -> list[str]:
         """Return the help for a text that is passed to an input without a tokenizer, or []."""
-        return get_text_helps(name, self.graph.inputs[name].type, self.spec_sources)
+        return suggest_tokenizer(name, self.graph.inputs[name].type, self.spec_sources)
 
     def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, including computed defaults."""
@@ -352,7 +352,7 @@ class PerTokenInputs:
         values = {**self.constant_inputs, **self.arrays, tokens: self.tokens}
         graph = build_input_defaults_graph(defaults, (name,))
         # an input that no node reads may lack the new positions
-        sources = {*self.constant_inputs, tokens} | find_default_sources(graph, name)
+        sources = {*self.constant_inputs, tokens} | find_default_inputs(graph, name)
         inputs = {n: values[n] for n in graph.inputs if n in sources and n in values}
         return np.array(backend.load_reference().evaluate_graph(graph, inputs, {})[name])
 
@@ -384,7 +384,7 @@ def _sort_by_dependency(
     """Sort inputs topologically by the dependencies between their defaults."""
     remaining = [*names]
     dependencies = {
-        n: find_default_sources(defaults, n) - {n} if defaults and n in computed else set()
+        n: find_default_inputs(defaults, n) - {n} if defaults and n in computed else set()
         for n in remaining
     }
     ordered: list[str] = []

@@ -13,7 +13,7 @@ from specc.artifact.generation_metadata import GenerationMetadata
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, collect_shape_symbols
-from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_sources
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_inputs
 from specc.ir.model_definition import PAST_LENGTH_INPUT
 from specc.runtime.decoder_sessions import NUMPY_DTYPES
 from specc.runtime.index_ranges import find_constants_compared_to_inputs, find_valid_id_ranges
@@ -44,7 +44,7 @@ def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, in
     return env
 
 
-def choose_axis_sizes(
+def choose_dim_sizes(
     graph: Graph, round_index: int, max_lengths: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Choose a size for every symbolic dimension: the minimum in the first round, distinct primes
@@ -202,7 +202,7 @@ def move_padding_to_declared_side(
         if defaults is None or side not in ("left", "right") or name in inputs:
             continue
         shape = graph.inputs[name].shape
-        sources = find_default_sources(defaults, name)
+        sources = find_default_inputs(defaults, name)
         if not sources <= moved_inputs.keys():
             continue
         mask_graph = build_input_defaults_graph(defaults, (name,))

@@ -119,14 +119,14 @@ class Index(SpannedNode):
     items: tuple["Expr | Slice | EllipsisDims", ...]
 
 
-class Unary(SpannedNode):
+class UnaryOp(SpannedNode):
     """A unary operation, `-x` or `not x`, with the operator `op`."""
 
     op: str
     operand: "Expr"
 
 
-class Binary(SpannedNode):
+class BinaryOp(SpannedNode):
     """A binary operation, such as `a + b`, with the operator `op`: `+ - * / // % ** &` or `|`."""
 
     op: str
@@ -184,8 +184,8 @@ Expr: TypeAlias = (
     | Name
     | Call
     | Index
-    | Unary
-    | Binary
+    | UnaryOp
+    | BinaryOp
     | Compare
     | Conditional
     | ListLiteral
@@ -210,7 +210,7 @@ class TypeExpr(SpannedNode, kw_only=True):
     optional: bool = False
     side: str = ""
     names: tuple[str, ...] = ()
-    fields: tuple["Field", ...] = ()
+    fields: tuple["ConfigField", ...] = ()
     element_type: "TypeExpr | None" = None
 
 
@@ -309,7 +309,7 @@ Statement: TypeAlias = (
 # --- items ----------------------------------------------------------------------------
 
 
-class Field(CommentedNode, kw_only=True):
+class ConfigField(CommentedNode, kw_only=True):
     """A config field: `layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`.
 
     Each of the `sources` is a path in config.json as a string, or a call such as `len("id2label")`,
@@ -347,7 +347,7 @@ class ConfigOverride(CommentedNode):
     value: Expr
 
 
-ConfigEntry: TypeAlias = Field | ExpectedConfigValues | IgnoredConfigKeys | ConfigOverride
+ConfigEntry: TypeAlias = ConfigField | ExpectedConfigValues | IgnoredConfigKeys | ConfigOverride
 
 
 class ConfigSection(CommentedBlock):
@@ -356,7 +356,7 @@ class ConfigSection(CommentedBlock):
     entries: tuple[ConfigEntry, ...]
 
 
-class DimsDecl(CommentedNode):
+class DimsSection(CommentedNode):
     """The dynamic dimensions of a spec, with optional lower bounds: `dims batch, src, tgt >= 1`."""
 
     names: tuple["DimDecl", ...]
@@ -369,7 +369,7 @@ class DimDecl(SpannedNode):
     minimum: int = 0
 
 
-class InputDeclaration(CommentedNode):
+class InputDecl(CommentedNode):
     """An entry of an `inputs` section: `keep: keep[batch, n] right = ids != pad`."""
 
     name: str
@@ -382,7 +382,7 @@ class InputsSection(CommentedBlock):
     types and defaults to graph parameters that have no type.
     """
 
-    entries: tuple[InputDeclaration, ...]
+    entries: tuple[InputDecl, ...]
 
 
 class UseStatement(CommentedNode, kw_only=True):
@@ -539,7 +539,7 @@ class WeightsSection(CommentedBlock):
     rules: tuple[WeightRule, ...]
 
 
-class Setting(CommentedNode):
+class GenerateSetting(CommentedNode):
     """A setting of a `generate` section, such as `stop = eos`."""
 
     name: str
@@ -554,7 +554,7 @@ class GenerateSection(CommentedBlock, kw_only=True):
     name: str
     input_name: str
     source: str
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[GenerateSetting, ...] = ()
 
 
 class StreamSection(CommentedNode):
@@ -582,7 +582,7 @@ class QuantizeSection(CommentedBlock):
 Item: TypeAlias = (
     UseStatement
     | ConfigSection
-    | DimsDecl
+    | DimsSection
     | InputsSection
     | RequireStatement
     | Block
@@ -597,10 +597,10 @@ Commentable: TypeAlias = (
     Statement
     | Item
     | ConfigEntry
-    | InputDeclaration
+    | InputDecl
     | ReadingEntry
     | WeightRule
-    | Setting
+    | GenerateSetting
     | QuantizeSetting
 )
 """The nodes that occupy whole lines and can have comments."""
@@ -667,13 +667,13 @@ def walk_tree(node: Node) -> Iterator[Node]:
         stack.extend(reversed(list(iterate_children(node))))
 
 
-def flatten_binary_chain(expr: Binary) -> tuple[Expr, list[Binary]]:
+def flatten_binary_chain(expr: BinaryOp) -> tuple[Expr, list[BinaryOp]]:
     """Return the leftmost operand of a chain such as `a + b - c`, and the operations of the chain
     from left to right.
     """
-    operations: list[Binary] = []
+    operations: list[BinaryOp] = []
     left: Expr = expr
-    while isinstance(left, Binary):
+    while isinstance(left, BinaryOp):
         operations.append(left)
         left = left.left
     operations.reverse()

@@ -166,7 +166,7 @@ def get_node_span(node: ast.CommentedNode) -> Span:
 def has_header_line(node: ast.CommentedNode) -> bool:
     """Return True if a node has a header line, as in `repeat … {` or `d: record {`."""
     return isinstance(node, ast.CommentedBlock) or (
-        isinstance(node, ast.Field) and bool(node.type.fields)
+        isinstance(node, ast.ConfigField) and bool(node.type.fields)
     )
 
 

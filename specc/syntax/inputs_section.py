@@ -7,11 +7,11 @@ from specc.diagnostics.diagnostic import Diagnostic, ErrorCollector, Label
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.syntax import ast
 
-Declarations = Mapping[str, ast.InputDeclaration]
+Declarations = Mapping[str, ast.InputDecl]
 """The entries of a file's `inputs` sections, by name."""
 
 
-def iterate_declared_inputs(file: ast.File) -> Iterator[ast.InputDeclaration]:
+def iterate_declared_inputs(file: ast.File) -> Iterator[ast.InputDecl]:
     """Yield the entries of a file's `inputs` sections."""
     for item in file.items:
         if isinstance(item, ast.InputsSection):
@@ -22,7 +22,7 @@ def resolve_declared_inputs(collector: ErrorCollector, file: ast.File) -> ast.Fi
     """Copy the declarations of the `inputs` sections to graph inputs that have no type. Report
     E0116 for a duplicate declaration and E0127 for an input without a declaration.
     """
-    declarations: dict[str, ast.InputDeclaration] = {}
+    declarations: dict[str, ast.InputDecl] = {}
     for entry in iterate_declared_inputs(file):
         first_entry = declarations.setdefault(entry.name, entry)
         if first_entry is not entry:
@@ -34,9 +34,7 @@ def resolve_declared_inputs(collector: ErrorCollector, file: ast.File) -> ast.Fi
     return replace(file, items=items)
 
 
-def _make_duplicate_error(
-    entry: ast.InputDeclaration, first_entry: ast.InputDeclaration
-) -> Diagnostic:
+def _make_duplicate_error(entry: ast.InputDecl, first_entry: ast.InputDecl) -> Diagnostic:
     """Return E0116 for a second declaration of an input."""
     title = f"the input `{entry.name}` is duplicated"
     related_labels = Label.labels_from_span(first_entry.span, "first here")

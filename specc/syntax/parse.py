@@ -44,7 +44,7 @@ def detect_syntax(source: Source) -> Syntax:
     suffix = PurePath(source.name).suffix.lower()
     start = _find_start(source.text)
     by_name = SYNTAX_BY_SUFFIX.get(suffix)
-    by_content = detect_syntax_of_content(source.text)
+    by_content = guess_syntax(source.text)
     # if a .specc file begins with `model: x`, the DSL parser would only report the colon
     if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
@@ -59,7 +59,7 @@ def _find_start(text: str) -> int:
     return leading_blanks.end() if leading_blanks else 0
 
 
-def detect_syntax_of_content(text: str) -> Syntax | None:
+def guess_syntax(text: str) -> Syntax | None:
     """Return the syntax of a text by its first word, or None if it is ambiguous."""
     start = _find_start(text)
     if YAML_START.match(text, start):
@@ -90,9 +90,9 @@ def convert_help_snippets_to_yaml(diagnostics: Iterable[Diagnostic]) -> list[Dia
     if not any(map(_is_about_yaml, results)):
         return results
     # YAML modules are imported only for YAML files
-    from specc.syntax.yaml.yaml_printer import translate_help_to_yaml
+    from specc.syntax.yaml.yaml_printer import convert_help_to_yaml
 
-    return [translate_help_to_yaml(d) if _is_about_yaml(d) else d for d in results]
+    return [convert_help_to_yaml(d) if _is_about_yaml(d) else d for d in results]
 
 
 def _is_about_yaml(diagnostic: Diagnostic) -> bool:

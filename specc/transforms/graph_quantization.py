@@ -38,7 +38,7 @@ from specc.ir.ops.quantized import (
 from specc.ir.recurrent_as_loop import expand_recurrent_to_scan
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_graph
-from specc.transforms.quantizable_weights import find_underlying_weight, match_matrix_product
+from specc.transforms.quantizable_weights import find_underlying_weight, match_matmul
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
@@ -106,7 +106,7 @@ class QuantizedParameters:
         zeros = () if self.zero_points is None else (self.zero_points,)
         return self.codes, self.scales, *zeros
 
-    def map_parameters(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
+    def map_components(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
         """Return the weight with each component replaced by `convert(name, parameter)`."""
         zeros = self.zero_points
         return replace(
@@ -208,7 +208,7 @@ class _WeightQuantizer:
     def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
         """Slice codes, scales and zero points along the last (layout `columns`) or first axis."""
         is_last_axis = weight.format.layout == "columns"
-        return weight.map_parameters(
+        return weight.map_components(
             lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if is_last_axis else 0), v)
         )
 
@@ -218,7 +218,7 @@ class _WeightQuantizer:
         # scales.
         mode: ActivationRoundingMode = "tensor" if format.rounding == "layer" else format.rounding
         op = ops.QuantizedLinear(format.bits, format.group_size, format.layout, mode)
-        product = match_matrix_product(node)
+        product = match_matmul(node)
         assert product is not None, "the plan has no other consumer"
         x = node.get_operand(product.activation_operand)
         bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
@@ -310,14 +310,14 @@ def _add_quantized_body_inputs(
             f"{name} {labels.get(part, part)}", replace(input_facts, type=type)
         )
 
-    return quantized_weight.map_parameters(add_input)
+    return quantized_weight.map_components(add_input)
 
 
-STATE_SCALE_SUFFIX = ":scale"
+KV_SCALE_SUFFIX = ":scale"
 """The suffix of the name of a KV cache's scales."""
 
 
-def quantize_kv_states(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
+def quantize_kv_caches(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
     """Return the graph `step` with the KV caches `caches` stored in int8."""
     keys = {c.key: c.present_key for c in caches}
     present_by_past = keys | {c.value: c.present_value for c in caches}
@@ -328,7 +328,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
         for name, f in step.input_facts.items()
     }
     new_values = builder.copy_inputs_and_parameters(replace(step, input_facts=facts))
-    parameters = {name: _make_state_scale(step, name) for name in present_by_past}
+    parameters = {name: _make_kv_scale(step, name) for name in present_by_past}
     scales = {name: builder.add_parameter(facts) for name, facts in parameters.items()}
     int8_caches: dict[Value, Value] = {}
     for node, results in step.nodes:
@@ -346,8 +346,8 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
     return builder.build_graph_copy(step, new_values, outputs)
 
 
-def _make_state_scale(step: Graph, name: str) -> Parameter:
+def _make_kv_scale(step: Graph, name: str) -> Parameter:
     """Return the parameter that contains a KV cache's scales, one per head and feature."""
     _, heads, _, width = step.inputs[name].shape
     shape = Type("f32", (heads, Dim.from_value(1), width))
-    return Parameter(name=name + STATE_SCALE_SUFFIX, type=shape, initializer="ones")
+    return Parameter(name=name + KV_SCALE_SUFFIX, type=shape, initializer="ones")

@@ -90,7 +90,7 @@ def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
     return _convert_graph(graph, half_dtype, {}, dict.fromkeys(graph.outputs, "f32"))[0]
 
 
-def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> DerivedGraphs:
+def convert_derived_graphs_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> DerivedGraphs:
     """Convert the encoder and the decode step to `half_dtype`. KV caches have the dtype
     `half_dtype`, and all other states are f32. Outputs of the encoder keep the dtype in which they
     are computed.
@@ -137,7 +137,7 @@ def _convert_graph(
     half = _HalfConverter(
         builder=builder,
         half_dtype=half_dtype,
-        output_products=_find_output_products(graph, output_dtypes),
+        output_products=_find_output_matmuls(graph, output_dtypes),
         unbounded_values=_find_unbounded_values(graph),
     )
     for name, value in graph.inputs.items():
@@ -174,7 +174,7 @@ def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str 
     return input_facts
 
 
-def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set[Node]:
+def _find_output_matmuls(graph: Graph, output_dtypes: Mapping[str, str]) -> set[Node]:
     """Return the MatMul nodes that compute logits or router scores, which are computed in f32:
     their results are f32 outputs or select indices, possibly after ops that move or shift values.
     """

@@ -16,14 +16,14 @@ from typing import NoReturn
 
 from specc.analysis.causality import (
     check_causality,
-    check_default_causality,
+    check_causality_of_defaults,
     check_streaming_causality,
     find_time_symbol,
 )
 from specc.analysis.time_axis_prefix_and_chunks import compute_chunk_size, express_length_in_chunks
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import SpeccError, raise_error
-from specc.incremental.step_graph import DecodeGraph, build_derived_graphs, derive_step_graph
+from specc.incremental.step_graph import DerivedStep, build_derived_graphs, derive_step_graph
 from specc.incremental.step_plan import OutputPositions
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -32,11 +32,11 @@ from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model_definition import DerivedGraphs, GenerateSection, KVCacheNames, StreamSection
 from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.fuse_scan import fuse_scan
-from specc.transforms.graph_quantization import quantize_graph, quantize_kv_states
+from specc.transforms.graph_quantization import quantize_graph, quantize_kv_caches
 from specc.transforms.graph_rewrite import RewriteRule, rewrite_graph
 from specc.transforms.mixed_precision import (
     HalfDtype,
-    convert_derived_to_half,
+    convert_derived_graphs_to_half,
     convert_graph_to_half,
 )
 from specc.transforms.quantization_plan import QuantizationOptions, choose_weight_formats
@@ -76,7 +76,7 @@ class CompilerPassState:
     outputs: Mapping[str, OutputPositions] = field(default_factory=dict)
     quantization_plan: QuantizationPlan | None = None
     half_dtype: HalfDtype = "f16"
-    decode_graph: DecodeGraph | None = None
+    decode_graph: DerivedStep | None = None
     derived: DerivedGraphs | None = None
 
     def get_sequence_input_and_outputs(self) -> tuple[str, tuple[str, ...]]:
@@ -165,7 +165,7 @@ def _run_causality_check(state: CompilerPassState) -> CompilerPassState:
     )
     if errors:
         raise SpeccError(*errors)
-    if errors := check_default_causality(graph, state.defaults, symbol, time_input, names):
+    if errors := check_causality_of_defaults(graph, state.defaults, symbol, time_input, names):
         raise SpeccError(*errors)
     outputs: dict[str, OutputPositions] = dict.fromkeys(names, state.logits_positions)
     flow = trace_time_dataflow(graph, symbol, length)
@@ -290,7 +290,7 @@ def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
 
 def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
     """Return the graph `step` with the KV caches `caches` stored in int8."""
-    quantized = quantize_kv_states(step, caches)
+    quantized = quantize_kv_caches(step, caches)
     _verify_graphs([quantized], "the int8 KV caches")
     return quantized
 
@@ -310,11 +310,11 @@ def convert_to_half_precision(graph: Graph, half_dtype: HalfDtype) -> Graph:
     return run_passes(CompilerPassState(graph=graph, half_dtype=half_dtype), ("narrow",)).graph
 
 
-def convert_derived_to_half_precision(
+def convert_derived_graphs_to_half_precision(
     derived: DerivedGraphs, half_dtype: HalfDtype
 ) -> DerivedGraphs:
     """Return the encoder and the decode step in mixed precision, with KV caches in `half_dtype`."""
-    converted = convert_derived_to_half(derived, half_dtype)
+    converted = convert_derived_graphs_to_half(derived, half_dtype)
     _verify_graphs((converted.encode, converted.step), "the pass `narrow`")
     return converted
 

@@ -29,7 +29,7 @@ class MatMulOperandIndices(NamedTuple):
 LINEAR_PRODUCT = MatMulOperandIndices(activation_operand=0, matrix_operand=1, is_transposed=False)
 
 
-def match_matrix_product(node: Node) -> MatMulOperandIndices | None:
+def match_matmul(node: Node) -> MatMulOperandIndices | None:
     """Return the operands of the MatMul of activations and one matrix, or None."""
     match node.op:
         case ops.Linear():
@@ -44,11 +44,11 @@ def match_matrix_product(node: Node) -> MatMulOperandIndices | None:
                 else None
             )
         case ops.Einsum(equation):
-            return _parse_einsum_product(equation)
+            return _parse_einsum_matmul(equation)
     return None
 
 
-def _parse_einsum_product(equation: str) -> MatMulOperandIndices | None:
+def _parse_einsum_matmul(equation: str) -> MatMulOperandIndices | None:
     """Return the MatMul that an einsum of two operands computes, or None. The einsum must contract
     the last axis of the activations. In the result, all other axes of the activations must precede
     the axis of the matrix, in their original order.
@@ -213,7 +213,7 @@ class _WeightUseCollector:
             return None
         if (new_view := propagate_weight_view(node, view)) is not None:
             return new_view
-        product = match_matrix_product(node)
+        product = match_matmul(node)
         match node.op:
             case _ if (
                 product

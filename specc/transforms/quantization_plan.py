@@ -30,7 +30,7 @@ from specc.transforms.quantizable_weights import (
     WeightUses,
     collect_weight_uses,
     find_underlying_weight,
-    match_matrix_product,
+    match_matmul,
 )
 from specc.weights.parameter_name_patterns import NamePattern
 
@@ -379,7 +379,7 @@ def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str
         if node is None or value in visited:
             continue
         visited.add(value)
-        if product := match_matrix_product(node):
+        if product := match_matmul(node):
             weight = find_underlying_weight(node.args[product.matrix_operand])
             if weight in names:
                 yield names[weight]

@@ -22,7 +22,7 @@ from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.generator import Generator, make_generator
 from specc.runtime.random_inputs import (
     BOOLEAN_DENSITIES,
-    choose_axis_sizes,
+    choose_dim_sizes,
     make_random_inputs,
     move_padding_to_declared_side,
 )
@@ -55,7 +55,7 @@ MAX_TOKENS = 8
 """Maximum number of tokens generated in a verification round."""
 
 
-def iterate_generation_verification(
+def iterate_generation_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Compare generation by the model with generation by the reference. Yield the result of each
@@ -105,7 +105,7 @@ def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
     """Yield axis sizes for `rounds` rounds, then sizes above the constants in masks and caches."""
-    yield from (choose_axis_sizes(graph, round_index) for round_index in range(rounds))
+    yield from (choose_dim_sizes(graph, round_index) for round_index in range(rounds))
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
     yield from iterate_lengths_above_thresholds(

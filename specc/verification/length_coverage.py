@@ -21,7 +21,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph, Node, Value, collect_shape_symbols
 from specc.ir.ops.loop import iterate_all_nodes
-from specc.runtime.random_inputs import choose_axis_sizes
+from specc.runtime.random_inputs import choose_dim_sizes
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
@@ -320,7 +320,7 @@ def find_nearby_lengths(
     """
     graph_max_lengths = find_max_lengths(graph)
     default_lengths, graph_min_lengths = (
-        choose_axis_sizes(graph, 0, max_lengths),
+        choose_dim_sizes(graph, 0, max_lengths),
         find_min_lengths(graph),
     )
     sizes = {}

@@ -29,7 +29,7 @@ from specc.runtime.random_inputs import (
     make_exported_step_input_sampler,
 )
 from specc.runtime.single_model_file import LoadedModel
-from specc.verification.generation_verification import iterate_generation_verification
+from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.quantized_matmul_check import QuantizedMatMulChecker
 from specc.verification.result_comparison import (
     MAX_INFORMATIVE_BOUND,
@@ -76,7 +76,7 @@ def iterate_verification_rounds(
     does not limit.
     """
     if model.manifest.decoding is not None:
-        yield from iterate_generation_verification(model, seed=seed, rounds=rounds)
+        yield from iterate_generation_rounds(model, seed=seed, rounds=rounds)
         return
     weight_sizes = model.file.compute_weight_footprint()
     # The reference needs memory for a second copy of the stored weights.
@@ -264,7 +264,7 @@ def _raise_inconclusive(names: list[str]) -> NoReturn:
     )
 
 
-def iterate_all_verifications(
+def iterate_all_rounds(
     model: InferenceModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Yield the verification rounds of a model file or of all graphs of a package. Raise E0930 if a
@@ -275,7 +275,7 @@ def iterate_all_verifications(
         graph = "step"
     if package is None:
         return _iterate_single_file_rounds(model.default_model, seed, rounds)
-    return iterate_package_verification(
+    return iterate_package_rounds(
         package, graph=graph, provider=model.provider, seed=seed, rounds=rounds
     )
 
@@ -303,7 +303,7 @@ def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
     return open_package(directory, verify_contents=model.verify_contents)
 
 
-def iterate_package_verification(
+def iterate_package_rounds(
     package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
 ) -> Iterator[VerificationRound]:
     """Yield the verification rounds of each graph of a package, or only of the graph with the role

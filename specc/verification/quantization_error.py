@@ -11,10 +11,10 @@ from specc.analysis.valid_axis_sizes import find_valid_dim_sizes
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 from specc.runtime.single_model_file import LoadedModel
 
-ERROR_MEASURES = {
+ERROR_METRICS = {
     "error": "the largest difference relative to the largest value",
     "cosine_distance": "1 - cosine",
     "kl": "mean Kullback-Leibler divergence of the token distributions",
@@ -152,7 +152,7 @@ class QuantizationComparison:
                     raise_error(
                         "E0856",
                         f"`{name}` exceeds its limit: {measure} {value:.2e} > {limits[measure]:g}",
-                        notes=[f"{measure} is {ERROR_MEASURES[measure]}"],
+                        notes=[f"{measure} is {ERROR_METRICS[measure]}"],
                         helps=["quantize fewer weights: `--quantize-exclude PATTERN`"],
                     )
 
@@ -184,7 +184,7 @@ def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
 def choose_verification_axis_sizes(graph: Graph) -> dict[str, int]:
     """Return axis sizes of about `DYNAMIC_AXIS_LENGTH`, within the limits of the graph."""
     max_lengths, min_lengths = find_max_lengths(graph), find_min_lengths(graph)
-    typical_sizes = choose_axis_sizes(graph, 1)
+    typical_sizes = choose_dim_sizes(graph, 1)
     preferred_lengths = {
         symbol: max(
             min(DYNAMIC_AXIS_LENGTH, max_lengths.get(symbol, DYNAMIC_AXIS_LENGTH)),

@@ -88,7 +88,7 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
         case "DynamicQuantizeLinear":
             return _compute_per_tensor_error(values_by_role)
         case "DynamicQuantizeLSTM":
-            expected = compute_integer_lstm(
+            expected = compute_quantized_lstm(
                 values_by_role, reverse=bool(matmul.attributes["reverse"])
             )
             expected, y = expected.reshape(-1, expected.shape[-1]), y.reshape(-1, y.shape[-1])
@@ -230,7 +230,7 @@ QUANTIZATION_STEPS = np.float32(255)
 """The number of steps between the minimum and maximum of an 8-bit integer."""
 
 
-def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) -> Array:
+def compute_quantized_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) -> Array:
     """Return hidden states `[time, 1, batch, state]` that `DynamicQuantizeLSTM` computes."""
     x, model_outputs = values_by_role["x"].astype(np.float32), values_by_role["y"][:, 0]
     lengths = values_by_role.get("lengths")

@@ -22,7 +22,7 @@ from specc.runtime.random_inputs import (
     BOOLEAN_DENSITIES,
     DEFAULT_DENSITY,
     SampleInputs,
-    choose_axis_sizes,
+    choose_dim_sizes,
     make_random_inputs,
 )
 from specc.runtime.single_model_file import LoadedModel
@@ -221,7 +221,7 @@ class _RoundPlanner:
     @cached_property
     def typical_sizes(self) -> dict[str, int]:
         """The axis sizes of the last of the first `rounds` rounds."""
-        return choose_axis_sizes(self.graph, self.rounds - 1, self.max_lengths)
+        return choose_dim_sizes(self.graph, self.rounds - 1, self.max_lengths)
 
     def plan_lengths(self) -> Iterator[_RoundPlan]:
         """Yield plans for `rounds` rounds, then plans with axis sizes within the cost limit that
@@ -229,7 +229,7 @@ class _RoundPlanner:
         """
         graph, max_lengths = self.graph, self.max_lengths
         for round_index in range(self.rounds):
-            yield _RoundPlan(choose_axis_sizes(graph, round_index, max_lengths))
+            yield _RoundPlan(choose_dim_sizes(graph, round_index, max_lengths))
         for sizes in iterate_lengths_above_thresholds(
             graph, lambda sizes: is_within_cost_limit(sizes, graph), max_lengths
         ):
@@ -262,7 +262,7 @@ class _RoundPlanner:
     def iterate_candidates(self) -> Iterator[_RoundPlan]:
         """Yield plans that may execute further subgraphs."""
         # with few tokens, some experts may not be selected
-        yield from [_RoundPlan(choose_axis_sizes(self.graph, 0, self.max_lengths))] * SHORT_ROUNDS
+        yield from [_RoundPlan(choose_dim_sizes(self.graph, 0, self.max_lengths))] * SHORT_ROUNDS
         tried_sizes = list[dict[str, int]]()
         for sizes in self._iterate_candidate_lengths():
             if sizes not in tried_sizes:
@@ -274,7 +274,7 @@ class _RoundPlanner:
 
     def _iterate_candidate_lengths(self) -> Iterator[dict[str, int]]:
         """Yield typical sizes, sizes with an empty axis, then sizes above constants in branches."""
-        symbols = choose_axis_sizes(self.graph, 2, self.max_lengths)
+        symbols = choose_dim_sizes(self.graph, 2, self.max_lengths)
         yield symbols
         for symbol in symbols:
             sizes = self._find_sizes({symbol: 0}, SHORT_AXIS_LENGTH)

@@ -323,7 +323,7 @@ class HalfPrecisionErrorEstimator:
     weights: Mapping[str, Array]
     expected: Mapping[str, Array]
     changes: dict[str, Array] = field(default_factory=dict)
-    sample_count: int = 0
+    num_samples: int = 0
 
     def find_unexplained_error(self, name: str, result: Array) -> str:
         """Return "" if 16-bit rounding explains how the result `name` differs from the reference.
@@ -338,8 +338,8 @@ class HalfPrecisionErrorEstimator:
         if result.shape != self.expected[name].shape:
             return "rounding does not change shapes"
         differences = np.sort(compute_relative_differences(result, self.expected[name]))[::-1]
-        for sample_count in (SAMPLE_COUNT, SAMPLE_COUNT + EXTRA_SAMPLE_COUNT):
-            while self.sample_count < sample_count:
+        for num_samples in (SAMPLE_COUNT, SAMPLE_COUNT + EXTRA_SAMPLE_COUNT):
+            while self.num_samples < num_samples:
                 self._add_sample()
             changes = np.sort(self.changes[name])[::-1]
             # use at least the median, because a position without errors in all samples may still
@@ -374,7 +374,7 @@ class HalfPrecisionErrorEstimator:
 
     def _add_sample(self) -> None:
         """Evaluate the graph with rounded values, and update `changes`. Raise E0980 on overflow."""
-        seed = self.sample_count
+        seed = self.num_samples
         rounding = HalfPrecisionRounding(np.random.default_rng(seed) if seed else None)
         if seed >= SAMPLE_COUNT:
             rounding.exact_scores = self._exact_scores
@@ -386,4 +386,4 @@ class HalfPrecisionErrorEstimator:
         for name, value in self.expected.items():
             changes = compute_relative_differences(np.asarray(rounded[name]), np.asarray(value))
             self.changes[name] = np.maximum(self.changes.get(name, 0.0), changes)
-        self.sample_count += 1
+        self.num_samples += 1

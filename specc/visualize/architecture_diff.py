@@ -46,7 +46,7 @@ class ArchitectureChange:
 
 
 @immutable_dataclass(kw_only=True)
-class ArchitectureDifference:
+class ArchitectureDiff:
     """All differences of architectures A and B. `reason` explains why blocks are not compared."""
 
     changes: tuple[ArchitectureChange, ...] = ()
@@ -58,14 +58,14 @@ class ArchitectureDifference:
         return not self.changes and not self.reason
 
 
-def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> ArchitectureDifference:
+def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> ArchitectureDiff:
     """Return the differences between two architectures: configs, inputs, results, scopes, weight
     counts and costs. If only the order of operations differs, return the first IR line that
     differs.
     """
     a, b = (replace(side, graph=restore_weight_layout(side.graph)) for side in (a, b))
     if _format_graph(a.graph) == _format_graph(b.graph):
-        return ArchitectureDifference()
+        return ArchitectureDiff()
     facts_a, facts_b = (_map_scope_facts(side.graph) for side in (a, b))
     common = facts_a.keys() & facts_b.keys()
     configs = (dict(_flatten_config(side.config)) for side in (a, b))
@@ -80,7 +80,7 @@ def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> Arch
             f"unrelated models: only {len(common)} paths are common to the {len(facts_a)} blocks "
             f"of {a.name} and the {len(facts_b)} blocks of {b.name}"
         )
-        return ArchitectureDifference(changes=(*changes, *total_changes), reason=reason)
+        return ArchitectureDiff(changes=(*changes, *total_changes), reason=reason)
     changes += _fold_changes(
         "removed", ((p, "") for p in _iterate_outermost_scopes(facts_a, facts_b))
     )
@@ -89,9 +89,7 @@ def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> Arch
     )
     changes += _fold_changes("block", _diff_scope(facts_a, facts_b))
     changes += total_changes
-    return ArchitectureDifference(
-        changes=tuple(changes or _iterate_first_difference(a.graph, b.graph))
-    )
+    return ArchitectureDiff(changes=tuple(changes or _iterate_first_difference(a.graph, b.graph)))
 
 
 def _format_graph(graph: Graph) -> str:
@@ -320,7 +318,7 @@ def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange
 
 
 def format_architecture_diff(
-    a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
+    a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDiff
 ) -> list[str]:
     """Format the differences of two architectures as lines of aligned columns."""
     if difference.is_empty:

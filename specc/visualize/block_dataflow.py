@@ -97,7 +97,7 @@ ARITHMETIC_SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "
 
 
 @immutable_dataclass(kw_only=True)
-class DiagramNode:
+class DiagramItem:
     """An item of a data flow diagram: a nested block, an operation, an input or an output."""
 
     role: Role
@@ -111,7 +111,7 @@ class BlockDataflow:
     consumer indices. A back edge closes a cycle.
     """
 
-    items: tuple[DiagramNode, ...] = ()
+    items: tuple[DiagramItem, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
 
 
@@ -134,15 +134,15 @@ class _DataflowBuilder:
     node_scopes: Mapping[Node, str]
     scope: str
     get_block: Callable[[str], str]
-    items: list[DiagramNode] = field(default_factory=list)
-    item_indices: dict[DiagramNode, int] = field(default_factory=dict)
+    items: list[DiagramItem] = field(default_factory=list)
+    item_indices: dict[DiagramItem, int] = field(default_factory=dict)
     edges: dict[tuple[int, int], None] = field(default_factory=dict)
     sources: dict[Value, Values] = field(default_factory=dict)
     item_indices_by_value: dict[Value, int] = field(default_factory=dict)
     inputs: dict[Value, str] = field(default_factory=dict)
     value_order: dict[Value, int] = field(default_factory=dict)
 
-    def get_item_index(self, item: DiagramNode) -> int:
+    def get_item_index(self, item: DiagramItem) -> int:
         """Return the index of an item in `items`, appending a new item."""
         if item not in self.item_indices:
             self.item_indices[item] = len(self.items)
@@ -160,14 +160,14 @@ class _DataflowBuilder:
             if source != index:
                 self.edges[source, index] = None
 
-    def _make_port(self, value: Value) -> DiagramNode:
+    def _make_port(self, value: Value) -> DiagramItem:
         """Return the port item of a value that is computed outside the scope."""
         value = self._find_scaled_operand(value)
         if value.node is None:
-            return DiagramNode(role="port", name=self.inputs[value])
+            return DiagramItem(role="port", name=self.inputs[value])
         label = get_operation_label(value.node)
         name = _get_relative_path(self.node_scopes[value.node], self.scope)
-        return DiagramNode(role="port", name=name or (label if len(label) > 1 else ""))
+        return DiagramItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
         """If `value` is a tensor scaled by scalars outside the scope, return this tensor. Otherwise
@@ -219,12 +219,12 @@ class _DataflowBuilder:
             sources |= arg_sources
         return frozenset(sources)
 
-    def _make_item(self, node: Node) -> DiagramNode:
+    def _make_item(self, node: Node) -> DiagramItem:
         """Return the item of a node: the nested block that contains it, or the operation."""
         block = self.get_block(self.node_scopes[node])
         if block:
-            return DiagramNode(role="block", name=block)
-        return DiagramNode(role="op", name=get_operation_label(node), node=node)
+            return DiagramItem(role="block", name=block)
+        return DiagramItem(role="op", name=get_operation_label(node), node=node)
 
 
 def is_float_value(value: Value) -> bool:
@@ -251,7 +251,7 @@ def build_block_dataflow(
     )
     builder.visit_graph()
     for name, value in _iterate_results(graph, node_scopes, scope):
-        index = builder.get_item_index(DiagramNode(role="result", name=name))
+        index = builder.get_item_index(DiagramItem(role="result", name=name))
         sources = builder.sources.get(value, NO_VALUES)
         # a block's masks and position ids are drawn only if they are computed from activations
         drawn_sources = frozenset(v for v in sources if not scope or is_float_value(v))
@@ -276,7 +276,7 @@ def _iterate_results(
 
 
 def _order_items(
-    items: Sequence[DiagramNode], edges: Mapping[tuple[int, int], None]
+    items: Sequence[DiagramItem], edges: Mapping[tuple[int, int], None]
 ) -> BlockDataflow:
     """Return the data flow of all items that a result depends on, sorted with ports first."""
     connected = _find_connected_items(items, edges)
@@ -303,7 +303,7 @@ def _sort_topologically(items: list[int], edges: Sequence[tuple[int, int]]) -> l
 
 
 def _find_connected_items(
-    items: Sequence[DiagramNode], edges: Mapping[tuple[int, int], None]
+    items: Sequence[DiagramItem], edges: Mapping[tuple[int, int], None]
 ) -> set[int]:
     """Return the indices of the items that a result depends on."""
     connected = {n for n, item in enumerate(items) if item.role == "result"}

@@ -16,7 +16,7 @@ from specc.drawing.drawing_elements import (
     make_printable_label,
     move_element,
 )
-from specc.visualize.block_dataflow import BlockDataflow, DiagramNode
+from specc.visualize.block_dataflow import BlockDataflow, DiagramItem
 from specc.visualize.block_tree import Block, BlockPredicate
 
 BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
@@ -253,7 +253,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
     return LineElement(points=tuple(points), color=EDGE_COLOR, corner_radius=7, has_arrow=True)
 
 
-def _draw_item(item: DiagramNode, block: Block, is_expanded: BlockPredicate) -> DrawingFragment:
+def _draw_item(item: DiagramItem, block: Block, is_expanded: BlockPredicate) -> DrawingFragment:
     """Draw an item of a block's data flow."""
     if item.role == "block":
         inner_block = block.inner_blocks[item.name]

@@ -212,11 +212,11 @@ def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[st
         "inputs": [_format_typed(n, v.type, sizes) for n, v in graph.inputs.items()],
         "results": [_format_typed(n, v.type, sizes) for n, v in graph.outputs.items()],
         "parameters": count.number,
-        "tree": _convert_part(summarize_graph(graph, sizes), sizes),
+        "tree": _scope_to_json(summarize_graph(graph, sizes), sizes),
     }
 
 
-def _convert_part(scope: ScopeSummary, sizes: Mapping[str, int]) -> dict[str, object]:
+def _scope_to_json(scope: ScopeSummary, sizes: Mapping[str, int]) -> dict[str, object]:
     """Convert a scope to a JSON object. The scope's totals include all `repeats` layers."""
     multiply_adds = scope.sum_over_subtree("multiply_adds")
     saved = scope.sum_over_subtree("saved_multiply_adds")
@@ -228,7 +228,7 @@ def _convert_part(scope: ScopeSummary, sizes: Mapping[str, int]) -> dict[str, ob
         "weights": _format_dim(scope.sum_over_subtree("parameter_count"), sizes),
         "multiply_adds": _format_dim(multiply_adds - saved, sizes),
         "dense_multiply_adds": _format_dim(multiply_adds, sizes),
-        "children": [_convert_part(part, sizes) for part in scope.parts.values()],
+        "children": [_scope_to_json(part, sizes) for part in scope.parts.values()],
     }
 
 

@@ -60,7 +60,7 @@ class ExternalDataPlan:
         return {**self.linked_tensors, **copied}
 
 
-def make_external_data_layout(
+def plan_external_data(
     pieces: Iterable[ExternalTensor], directory: Path, *, link: bool, alignment: int = 1
 ) -> ExternalDataPlan:
     """Plan the location of each tensor in `pieces`. `directory` is the directory of the model.

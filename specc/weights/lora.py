@@ -89,7 +89,7 @@ class LoraAdapter:
         self.changes = (
             {name: AdapterDelta(replacement=name) for name in file.tensors}
             if replaces_tensors
-            else self._read_changes()
+            else self._read_deltas()
         )
 
     @classmethod
@@ -97,7 +97,7 @@ class LoraAdapter:
         """Return a language adapter, whose unscaled tensors replace checkpoint tensors."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
-    def _read_changes(self) -> dict[str, AdapterDelta]:
+    def _read_deltas(self) -> dict[str, AdapterDelta]:
         """Return the adapter's changes by parameter name. Raise E0530 for unknown tensors."""
         parts: dict[str, dict[str, str]] = {}
         deltas: dict[str, AdapterDelta] = {}
@@ -191,7 +191,7 @@ class AdaptedCheckpoint(Checkpoint):
         super().__init__(base.path, base.files)
         self.base = base
         self.adapter = adapter
-        self.changes = _rename_changes(base, adapter)
+        self.changes = _rename_deltas(base, adapter)
         self.adapted_tensors = frozenset(self.changes)
         self.decoded_tensors = base.decoded_tensors - self.adapted_tensors
         self.optional_tensors = base.optional_tensors
@@ -216,9 +216,9 @@ class AdaptedCheckpoint(Checkpoint):
         change = self.changes.get(name)
         if change is None:
             return self.base.read_tensor(name, rows)
-        return self._apply_change(name, change)[rows]
+        return self._apply_delta(name, change)[rows]
 
-    def _apply_change(self, name: str, change: AdapterDelta) -> Array:
+    def _apply_delta(self, name: str, change: AdapterDelta) -> Array:
         """Return the tensor `name` with the change applied, i.e. replaced or added to."""
         if change.replacement:
             tensor = self.adapter.file.read_tensor(change.replacement)
@@ -231,9 +231,9 @@ class AdaptedCheckpoint(Checkpoint):
             return np.asarray((tensor.astype(np.float64) + delta).astype(dtype))
         if not change.lora_b:
             return tensor.astype(dtype)
-        return self._merge_change(tensor, change, dtype)
+        return self._merge_delta(tensor, change, dtype)
 
-    def _merge_change(
+    def _merge_delta(
         self, tensor: Array, change: AdapterDelta, dtype: np.dtype[np.generic]
     ) -> Array:
         """Compute the merged weight W + s·B·A in float64 and round it once. Rows are processed in
@@ -267,7 +267,7 @@ class AdaptedCheckpoint(Checkpoint):
         self.adapter.file.close()
 
 
-def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterDelta]:
+def _rename_deltas(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterDelta]:
     """Return an adapter's changes, keyed by the names of the checkpoint's tensors. Raise E0531 if
     the checkpoint lacks a changed tensor, or if the adapter lacks a tensor that it must replace.
     """

@@ -82,7 +82,7 @@ def _find_pattern_value(
     return default
 
 
-def check_adapter_tensor_use(binding: CheckpointBinding) -> CheckpointBinding:
+def check_adapter_tensors_used(binding: CheckpointBinding) -> CheckpointBinding:
     """Check that a model's parameters read all tensors that the adapter changes. Return the
     binding, with the warning W0534 if a tensor is not read. Raise E0531 if a changed weight is tied
     to another weight.

@@ -26,7 +26,7 @@ class NormFoldedWeights(ParameterOverrides):
     factor_cache: dict[str, Array] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def fold_by_parameter(self) -> Mapping[str, FoldedNorm]:
+    def parameter_folds(self) -> Mapping[str, FoldedNorm]:
         """The fold that changes a norm weight, norm bias or linear weight, by parameter name."""
         return {
             name: fold
@@ -37,13 +37,13 @@ class NormFoldedWeights(ParameterOverrides):
 
     def is_overridden(self, name: str) -> bool:
         """Return True if a fold changes the values of a parameter."""
-        return name in self.fold_by_parameter
+        return name in self.parameter_folds
 
     def iterate_replacement_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values of a parameter in `dtype`. Linear weights are multiplied, and norm
         weights are divided, by the powers of two of their fold.
         """
-        fold = self.fold_by_parameter[name]
+        fold = self.parameter_folds[name]
         factors, position = self._compute_factors(fold), 0
         is_transposed = dict(fold.linear_weights).get(name)
         # linear weights are multiplied by the factors by which the norm weight is divided

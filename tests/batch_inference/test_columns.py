@@ -35,7 +35,7 @@ VALUES = st.one_of(
 @settings(max_examples=12, deadline=None)
 def test_rows_do_not_depend_on_their_neighbors(small: Path, columns: list[list[object]]) -> None:
     """Compare each row of a table with the same row alone."""
-    taking = BatchInferenceModel.open(small, {"ids": "text"}).row_reader
+    taking = BatchInferenceModel.open(small, {"ids": "text"}).row_converter
     for values in columns:
         together = taking.convert_rows({"text": values}, len(values))
         for number, value in enumerate(values):

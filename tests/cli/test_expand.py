@@ -116,7 +116,7 @@ def test_instance_values_become_defaults() -> None:
     spec = open_spec("small_translator", config_settings=["width=128"])
     file, _ = expand_spec(spec)
     (config,) = (i for i in file.items if isinstance(i, ast.ConfigSection))
-    fields = tuple(e for e in config.entries if isinstance(e, ast.Field))
+    fields = tuple(e for e in config.entries if isinstance(e, ast.ConfigField))
     found = {path: field.default for path, field in collect_fields_by_path(fields).items()}
     assert isinstance(found["width"], ast.NumberLiteral)
     assert found["width"].text == "128"
@@ -140,7 +140,7 @@ def test_keep_from_keeps_the_config_keys(tmp_path: Path) -> None:
     for keeps_sources in (False, True):
         file, notes = expand_spec(open_spec(str(path)), keeps_sources=keeps_sources)
         (config,) = (i for i in file.items if isinstance(i, ast.ConfigSection))
-        fields = {e.name: e for e in config.entries if isinstance(e, ast.Field)}
+        fields = {e.name: e for e in config.entries if isinstance(e, ast.ConfigField)}
         assert [bool(fields[n].sources) for n in ("layers", "d", "vocab")] == [
             keeps_sources, keeps_sources, True
         ]  # fmt: skip

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from specc.decode.decode_loop import (
     apply_delay_pattern,
-    check_delays,
+    check_delay_pattern,
     iterate_codebook_steps,
     revert_delay_pattern,
 )
@@ -19,8 +19,8 @@ from specc.decode.generation_settings import GenerationSettings, merge_caller_se
 from specc.decode.setting_validation import find_codebook_setting_error
 from specc.decode.token_selection import (
     DecodeStepOutput,
+    draw_uniforms_for_steps,
     filter_candidates,
-    make_uniforms_for_steps,
     sample_token,
 )
 from specc.diagnostics.diagnostic import SpeccError
@@ -141,7 +141,7 @@ def test_sampling_uses_one_random_stream_per_codebook() -> None:
     session, steps = generate(settings, np.full((2, 1, CODEBOOKS), START))
     for n, step in enumerate(steps):
         logits = compute_logits(session.tokens[:, : n + 1]).reshape(-1, VOCAB)
-        uniforms = make_uniforms_for_steps(5, [(row, n) for row in range(2 * CODEBOOKS)])
+        uniforms = draw_uniforms_for_steps(5, [(row, n) for row in range(2 * CODEBOOKS)])
         expected = sample_token(filter_candidates(logits, settings), uniforms)
         assert step.tokens.reshape(-1).tolist() == expected.tolist()
 
@@ -171,6 +171,6 @@ def test_invalid_delays(delays: Any) -> None:
 
 
 def test_delays_need_enough_steps() -> None:
-    check_delays(make_settings(), 4)
+    check_delay_pattern(make_settings(), 4)
     with pytest.raises(SpeccError, match="E0733"):
-        check_delays(make_settings(), 3)
+        check_delay_pattern(make_settings(), 3)

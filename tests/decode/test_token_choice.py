@@ -11,7 +11,7 @@ from specc.decode.token_selection import (
     apply_repetition_penalty,
     apply_temperature,
     compute_log_softmax_f32,
-    draw_uniform_numbers,
+    draw_uniforms,
     filter_candidates,
     find_top_k_indices,
     make_prompt_vocab_mask,
@@ -108,7 +108,7 @@ def test_removed_candidates_are_never_sampled(
 
 def test_sample_frequencies() -> None:
     among = filter_candidates(np.repeat(LOGITS, 20_000, axis=0), GenerationSettings())
-    drawn = sample_token(among, draw_uniform_numbers(5, 20_000, 0))
+    drawn = sample_token(among, draw_uniforms(5, 20_000, 0))
     assert np.bincount(drawn, minlength=5) / 20_000 == pytest.approx(
         [0.05, 0.4, 0.1, 0.3, 0.15], abs=0.012
     )
@@ -123,11 +123,9 @@ def test_uniforms_depend_on_seed_batch_index_and_step() -> None:
         0,
         1,
     )
-    assert draw_uniform_numbers(11, 4, step)[row] == expected[0]
-    assert (
-        draw_uniform_numbers(11, 4, step).tolist() == draw_uniform_numbers(11, 9, step)[:4].tolist()
-    )
-    assert draw_uniform_numbers(11, 4, step + 1)[row] != expected[0]
+    assert draw_uniforms(11, 4, step)[row] == expected[0]
+    assert draw_uniforms(11, 4, step).tolist() == draw_uniforms(11, 9, step)[:4].tolist()
+    assert draw_uniforms(11, 4, step + 1)[row] != expected[0]
 
 
 @given(logits_strategy())

@@ -8,12 +8,12 @@ import pytest
 
 from specc.analysis.check_report import analyze_graph
 from specc.diagnostics.diagnostic import SpeccError
-from specc.diagnostics.machine_formats_and_exit_codes import compute_exit_status, get_error_category
+from specc.diagnostics.machine_formats_and_exit_codes import compute_exit_code, get_error_category
 from specc.driver.spec_check_and_elaboration import check_spec
 from specc.driver.spec_loader import LoadedSpec
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.spec_modules import build_module, build_program
-from specc.library.spec_file_lookup import SpecLibrary, find_error_doc_pages, read_page_title
+from specc.library.spec_file_lookup import SpecLibrary, find_error_doc_pages, parse_page_title
 from specc.syntax.parse import decode_spec, parse_spec
 
 ROOT = Path(__file__).parents[2]
@@ -100,8 +100,8 @@ def test_codes_and_pages_agree() -> None:
 def test_page_headings() -> None:
     texts = {c: p.read_text(encoding="utf-8") for c, p in PAGES.items()}
     headings = {c: text.split("\n")[0] for c, text in texts.items()}
-    assert headings == {c: f"# {c}: {read_page_title(text)}" for c, text in texts.items()}
-    assert all(map(read_page_title, texts.values()))
+    assert headings == {c: f"# {c}: {parse_page_title(text)}" for c, text in texts.items()}
+    assert all(map(parse_page_title, texts.values()))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_page_headings() -> None:
     ],
 )
 def test_exit_status(codes: list[str], status: int) -> None:
-    assert compute_exit_status(codes) == status
+    assert compute_exit_code(codes) == status
 
 
 def test_warnings_have_exit_status_0() -> None:

@@ -17,7 +17,7 @@ from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
 from specc.driver.taps import add_intermediate_outputs
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 from specc_onnx import get_target, write_package
 
 SMALL = {
@@ -57,7 +57,7 @@ def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "both" / written.data).read_bytes() == other.read_bytes()
 
     inputs = make_random_inputs(
-        model.graph, choose_axis_sizes(model.graph, 1), np.random.default_rng(0)
+        model.graph, choose_dim_sizes(model.graph, 1), np.random.default_rng(0)
     )
     package = open_package(tmp_path / "both", verify_contents=True)
     want = specc.load(alone).run(**inputs)

@@ -251,7 +251,7 @@ def read_calibration_inputs(
     path: Path, asked: QuantizeOptions | None = None
 ) -> tuple[int | None, str, str]:
     by = read_quantize_request(path, asked).calibration
-    return by.sample_count, Path(by.data_file).name, by.flag
+    return by.num_samples, Path(by.data_file).name, by.flag
 
 
 def test_calibration_inputs_in_the_spec(tmp_path: Path) -> None:

@@ -88,7 +88,9 @@ def rename_each_name(file: ast.File) -> Iterator[ast.File]:
             match node:
                 case ast.AssignmentTarget(name=name) if not name.startswith("_"):
                     pass
-                case ast.Field() if isinstance(item, ast.ConfigSection) and not node.type.fields:
+                case ast.ConfigField() if (
+                    isinstance(item, ast.ConfigSection) and not node.type.fields
+                ):
                     pass
                 case _:
                     continue

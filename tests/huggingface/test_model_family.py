@@ -16,7 +16,7 @@ from specc.huggingface.model_family import (
     UNSUPPORTED_TYPES,
     find_spec_for_checkpoint,
     is_generative,
-    map_supported_model_types,
+    map_model_types_to_specs,
 )
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -75,7 +75,7 @@ def test_invalid_architectures(value: object, tmp_path: Path) -> None:
 
 def test_listed_spec_reads_the_model_type(tmp_path: Path) -> None:
     """If several specs read one model type, the same spec is listed, drafted and compiled."""
-    listed = map_supported_model_types()
+    listed = map_model_types_to_specs()
     for kind in ("vit", "mt5", "camembert"):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         assert find_spec_for_checkpoint(str(tmp_path)) == listed[kind]
@@ -112,7 +112,7 @@ def test_unsupported_architectures_of_timm(architecture: object, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", UNSUPPORTED_TYPES)
 def test_unsupported_model_types(kind: str, tmp_path: Path) -> None:
-    assert kind not in map_supported_model_types()
+    assert kind not in map_model_types_to_specs()
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
     with pytest.raises(SpeccError, match=kind) as failed:
         find_spec_for_checkpoint(str(tmp_path))

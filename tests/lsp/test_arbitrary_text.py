@@ -67,8 +67,8 @@ def check_all_features(seed: int, names: tuple[str, ...]) -> None:
         labels = [offer.text for offer in give(known, text, offset)]
         assert "" not in labels
     lines = documents.DocumentLines(text)
-    list(protocol.to_inlay_hints(known, lines, protocol.to_range(lines, 0, len(text))))
-    list(protocol.to_document_symbols(known, lines))
+    list(protocol.to_lsp_inlay_hints(known, lines, protocol.to_lsp_range(lines, 0, len(text))))
+    list(protocol.to_lsp_document_symbols(known, lines))
     for fault in known.diagnostics[:1]:
         for edit in find_quick_fixes(known, fault):
             assert edit.apply_to_text(text) != text
@@ -119,8 +119,8 @@ items:
 def test_yaml_inlay_hints_at_line_ends() -> None:
     *_, known = analyze_incrementally(Path("/nowhere/a.yaml"), YAML)
     lines = documents.DocumentLines(YAML)
-    whole = protocol.to_range(lines, 0, len(YAML))
-    (hint,) = protocol.to_inlay_hints(known, lines, whole)
+    whole = protocol.to_lsp_range(lines, 0, len(YAML))
+    (hint,) = protocol.to_lsp_inlay_hints(known, lines, whole)
     offset = lines.get_offset(hint.position.line, hint.position.character)
     assert YAML[:offset].endswith("weights: w}}")
     assert hint.label.strip() == "float[b, n, 8]"

@@ -24,7 +24,7 @@ import specc
 from specc.analysis.length_limits import find_min_lengths
 from specc.analysis.padding_check import check_padding
 from specc.diagnostics.diagnostic import SpeccError
-from specc.runtime.random_inputs import choose_axis_sizes
+from specc.runtime.random_inputs import choose_dim_sizes
 
 Array = NDArray[Any]
 WAV2VEC = [(10, 5, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (2, 2, 0), (2, 2, 0)]
@@ -170,7 +170,7 @@ def test_captures_of_a_loop_have_a_minimum_length(loop: str, tmp_path: Path) -> 
 def test_verified_lengths_give_several_output_positions(tmp_path: Path) -> None:
     """A single output position would show neither order nor padding."""
     graph = made(tmp_path, make_stack("wav2vec2")).model.graph
-    tried = [choose_axis_sizes(graph, turn)["n"] for turn in range(3)]
+    tried = [choose_dim_sizes(graph, turn)["n"] for turn in range(3)]
     assert tried[0] == 400
     assert [(n - 400) // 320 + 1 for n in tried[1:]] > [1, 1]
 

@@ -16,9 +16,9 @@ from specc.ir.graph import Graph
 from specc.runtime.attention_weights import (
     ITERATION_SEPARATOR,
     compute_attention_weights,
-    locate_attention_nodes,
+    find_attention_nodes,
 )
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 NONE = {
@@ -70,10 +70,10 @@ def test_every_attention_is_returned(spec: str, tmp_path: Path) -> None:
     assert bool(count_attentions(graph)) == (spec not in NONE)
     if spec in NONE:
         return
-    given = make_random_inputs(graph, choose_axis_sizes(graph, 1), np.random.default_rng(0))
+    given = make_random_inputs(graph, choose_dim_sizes(graph, 1), np.random.default_rng(0))
     results, weights = model.attention(**given)
     scopes = list(dict.fromkeys(scope.partition(ITERATION_SEPARATOR)[0] for scope in weights))
-    assert scopes == list(locate_attention_nodes(graph))
+    assert scopes == list(find_attention_nodes(graph))
     assert len(scopes) == count_attentions(graph)
     usual = model.run(**given)
     assert all(np.array_equal(results[n], usual[n], equal_nan=True) for n in usual)
@@ -83,7 +83,7 @@ def test_every_attention_is_returned(spec: str, tmp_path: Path) -> None:
     for scope, found in weights.items():
         assert found.ndim >= 4
         assert np.allclose(found, wanted[scope], atol=2e-5), scope
-        value = locate_attention_nodes(graph)[scope.partition(ITERATION_SEPARATOR)[0]].value
+        value = find_attention_nodes(graph)[scope.partition(ITERATION_SEPARATOR)[0]].value
         assert value.node is not None
         if isinstance(value.node.op, ops.Attend | ops.MaskedSoftmax | ops.Softmax):
             total = found.sum(-1)

@@ -13,8 +13,8 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.drawing.attention_maps import AttentionSelection
 from specc.runtime.attention_plot import capture_attention, render_attention
-from specc.runtime.attention_weights import locate_attention_nodes
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.attention_weights import find_attention_nodes
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 FEW = ["luong_local_p", "show_attend_tell", "kv_lookup", "swin"]
@@ -29,8 +29,8 @@ def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", set=SMALL_CONFIGS[spec], init=init)
     model = specc.load(tmp_path / "m.onnx").default_model
     graph = model.manifest.graph
-    given = make_random_inputs(graph, choose_axis_sizes(graph, 2), np.random.default_rng(0))
-    if not locate_attention_nodes(graph):
+    given = make_random_inputs(graph, choose_dim_sizes(graph, 2), np.random.default_rng(0))
+    if not find_attention_nodes(graph):
         with pytest.raises(specc.SpeccError, match="E0931"):
             capture_attention(model, given, scope="*")
         return

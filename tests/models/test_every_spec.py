@@ -134,7 +134,7 @@ def _check_text(path: Path) -> None:
     expected = [e for c in configs for e in c.entries if isinstance(e, ast.ExpectedConfigValues)]
     types = {value for e in expected if e.key == "model_type" for value in e.values}
     assert read_supported_model_types(path) == types - {"none"}
-    fields = [e for c in configs for e in c.entries if isinstance(e, ast.Field)]
+    fields = [e for c in configs for e in c.entries if isinstance(e, ast.ConfigField)]
     keys = {s.value for e in fields for s in e.sources if isinstance(s, ast.StringLiteral)}
     assert read_supported_config_keys(path) == {key.partition(".")[0] for key in keys}
 

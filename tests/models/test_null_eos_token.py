@@ -14,7 +14,7 @@ from specc.driver.spec_loader import open_spec
 from specc.syntax import ast
 
 
-def list_stop_fields(spec: str) -> list[ast.Field]:
+def list_stop_fields(spec: str) -> list[ast.ConfigField]:
     """Return the fields that are stop tokens of a spec."""
     return [
         field

@@ -138,7 +138,7 @@ def test_other_names_of_keys_are_read(spec: str, type: str) -> None:
     fields = [
         [source.value for source in entry.sources if isinstance(source, ast.StringLiteral)]
         for entry in entries
-        if isinstance(entry, ast.Field)
+        if isinstance(entry, ast.ConfigField)
     ]
     names = CONFIG_MAPPING[type].attribute_map.items()
     pairs = [(name, key, keys) for name, key in names for keys in fields if key in keys]

@@ -10,7 +10,7 @@ from specc.preprocessing.preprocessing_records import (
     AudioConfig,
     FilterBankConfig,
     LogMelConfig,
-    Waveform,
+    WaveformConfig,
 )
 
 pytestmark = pytest.mark.parity
@@ -46,7 +46,7 @@ def ours(name: str, record: AudioConfig) -> np.ndarray:
 def test_waveforms(name: str, normalize: bool) -> None:
     theirs = Wav2Vec2FeatureExtractor(do_normalize=normalize)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_values"][0]
-    assert_arrays_close(ours(name, Waveform(do_normalize=normalize)), wanted, name, 1e-5)
+    assert_arrays_close(ours(name, WaveformConfig(do_normalize=normalize)), wanted, name, 1e-5)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

@@ -18,7 +18,7 @@ from specc.frontend.spec_modules import Program, build_program
 from specc.huggingface.model_family import (
     find_graph_for_architecture,
     find_spec_for_checkpoint,
-    map_supported_model_types,
+    map_model_types_to_specs,
 )
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs, load_config_json
 
@@ -102,7 +102,7 @@ def offered() -> Iterator[tuple[str, str, str]]:
     """Yield each kind of head, checkpoint type and class of transformers."""
     for kind in KINDS:
         table = getattr(modeling_auto, f"MODEL_{kind}_MAPPING_NAMES".replace("__", "_"))
-        for name in sorted(map_supported_model_types().keys() - SEEING):
+        for name in sorted(map_model_types_to_specs().keys() - SEEING):
             found = table.get(name, ())
             for one in [found] if isinstance(found, str) else found:
                 if (name, one) not in SAVED_AS_DECODER:
@@ -145,4 +145,4 @@ def test_exceptions_are_still_needed() -> None:
     """Each kind is offered by some family, and each exception is still offered."""
     assert {kind for kind, _, _ in OFFERED} == KINDS.keys()
     assert NOT_BUILT.keys() <= {cls for _, _, cls in OFFERED}
-    assert map_supported_model_types().keys() >= SEEING
+    assert map_model_types_to_specs().keys() >= SEEING

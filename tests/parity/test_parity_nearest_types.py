@@ -13,13 +13,13 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.model_family import (
     count_matching_keys_by_spec,
     find_spec_for_checkpoint,
-    map_supported_model_types,
+    map_model_types_to_specs,
 )
 from specc.library.spec_file_lookup import load_config_json
 
 pytestmark = pytest.mark.parity
 
-READ = map_supported_model_types()
+READ = map_model_types_to_specs()
 UNREAD = [
     "funnel", "gemma3n", "janus", "mllama", "pop2piano", "sam2", "swin2sr",
 ]  # fmt: skip

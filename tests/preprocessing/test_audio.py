@@ -27,7 +27,7 @@ from specc.preprocessing.preprocessing_records import (
     CtcOutput,
     FilterBankConfig,
     LogMelConfig,
-    Waveform,
+    WaveformConfig,
 )
 from specc.preprocessing.result_formatting import format_results
 
@@ -49,7 +49,7 @@ def get_error_code(action) -> str:
 
 def test_normalized_waveform() -> None:
     made = compute_audio_features(
-        AudioRecording(3 + 2 * sample_audio(999), 16_000), Waveform(), "x"
+        AudioRecording(3 + 2 * sample_audio(999), 16_000), WaveformConfig(), "x"
     )
     assert abs(made.mean()) < 1e-6
     assert abs(made.var() - 1) < 1e-5
@@ -100,7 +100,7 @@ def test_audio_shorter_than_a_window() -> None:
     assert (made == np.float32(4.2677393 / 2)).all()
 
 
-@pytest.mark.parametrize("record", [Waveform(), LogMelConfig(), FilterBankConfig()])
+@pytest.mark.parametrize("record", [WaveformConfig(), LogMelConfig(), FilterBankConfig()])
 def test_wrong_sampling_rate(record: AudioConfig) -> None:
     assert (
         get_error_code(
@@ -113,7 +113,7 @@ def test_wrong_sampling_rate(record: AudioConfig) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        Waveform(sample_rate=8000, do_normalize=False),
+        WaveformConfig(sample_rate=8000, do_normalize=False),
         SMALL,
         FilterBankConfig(num_mel_bins=7, num_frames=3, mean=0.5, std=2.0, do_truncate=False),
     ],

@@ -21,8 +21,8 @@ from specc.preprocessing.tokenizer_library import (
     compute_max_text_growth,
     count_trie_nodes,
     decode_token_ids,
-    encode_token_ids,
     parse_tokenizer_file,
+    tokenize_text,
 )
 
 
@@ -165,7 +165,7 @@ def test_tokenization_time_limit(
         file=parse_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
     )
     with pytest.raises(SpeccError) as failed:
-        encode_token_ids(text, record)
+        tokenize_text(text, record)
     assert failed.value.diagnostics[0].code == "E0941"
     assert why in failed.value.diagnostics[0].title
 
@@ -206,7 +206,7 @@ def test_long_texts_equal_the_library() -> None:
     record = JsonTokenizer(file=parse_tokenizer_file(content.encode(), "tokenizer.json"))
     text = "a word, and another " * 40
     ids = tokenizers.Tokenizer.from_str(content).encode(text).ids
-    assert encode_token_ids(text, record) == ids
+    assert tokenize_text(text, record) == ids
     assert decode_token_ids(ids, record) == text
 
 
@@ -214,11 +214,11 @@ PANIC = """
 import os, sys
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.tokenizer_files import JsonTokenizer
-from specc.preprocessing.tokenizer_library import parse_tokenizer_file, encode_token_ids
+from specc.preprocessing.tokenizer_library import parse_tokenizer_file, tokenize_text
 record = JsonTokenizer(file=parse_tokenizer_file(sys.stdin.buffer.read(), "tokenizer.json"))
 for text in ("a", "a" * 1000):
     try:
-        encode_token_ids(text, record)
+        tokenize_text(text, record)
     except SpeccError as failed:
         print(failed.diagnostics[0].code, flush=True)
     os.write(2, b"later\\n")

@@ -27,7 +27,7 @@ from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model_definition import ModelDefinition
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 
 
 def make_unshared_position_ids(nodes: NodeBuilder, x: Tensor, axis: int, role: object) -> Tensor:
@@ -54,7 +54,7 @@ def format_report(found: AnalysisReport) -> Any:
 
 def compute_results(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     """Return the results of a graph for inputs of a seed."""
-    sizes = choose_axis_sizes(graph, 2, None)
+    sizes = choose_dim_sizes(graph, 2, None)
     inputs = make_random_inputs(graph, sizes, np.random.default_rng(seed))
     with np.errstate(all="ignore"):
         return specc_numpy.evaluate_graph(graph, inputs, weights)

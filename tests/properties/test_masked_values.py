@@ -16,7 +16,7 @@ from specc.analysis import masked_constants as module
 from specc.analysis import masked_reductions as skipping
 from specc.analysis import query_key_products
 from specc.analysis.masked_constants import find_masked_constants
-from specc.analysis.masked_reductions import find_unaffected_query_axes
+from specc.analysis.masked_reductions import find_visible_keys
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
@@ -94,7 +94,7 @@ def list_reductions(graph: Graph) -> Iterator[Value]:
     for node, results in graph.nodes:
         for link in find_dependences(node, results):
             if _skips(graph, link, node.args[link.operand]):
-                for _, reach in find_unaffected_query_axes(node, link):
+                for _, reach in find_visible_keys(node, link):
                     if reach.low >= 0 and results[0].type.rank < 3:
                         yield results[0]
 
@@ -137,7 +137,7 @@ def test_most_score_matrices_have_a_proved_fact() -> None:
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "infinity absorbs all": (module, "compute_absorbing_result", lambda fn, n, least, turned: n),
+    "infinity absorbs all": (module, "fold_absorbing_constant", lambda fn, n, least, turned: n),
     "an exponential leaves numbers": (query_key_products.EXACT_UNARY_FUNCTIONS, "exp", lambda x: x),
     "zeros sort last": (module, "is_sorted_last", lambda node, number: True),
     "a rank is a key": (module, "compute_sort_index_interval", lambda reach: reach),

@@ -110,7 +110,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "sorts are clean": (padding_safe_ops, "_is_neutral_full_read", lambda reading: True),
     "zero whatever it meets": (
         padding_constants,
-        "compute_absorbing_result",
+        "fold_absorbing_constant",
         lambda fn, n, least, turned: 0.0,
     ),
     "all is held": (

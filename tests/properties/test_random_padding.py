@@ -72,7 +72,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "a slice loses nothing that is known": (
         padding_dataflow,
-        "can_keep_padding_facts",
+        "preserves_padding_facts",
         lambda reading: True,
     ),
     "no divisor is zero": (

@@ -211,7 +211,7 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     "axes of the batch are read anyhow": (
         "examples",
         batch_independence._BatchAxis,
-        "_is_crossing_batch",
+        "_crosses_batch",
         lambda *_: False,
     ),
     "lengths of the batch are numbers": (

@@ -255,7 +255,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "a slice keeps the zeros on both sides": (
         padding_zeros,
-        "find_sides_with_kept_padding",
+        "find_kept_padding_sides",
         lambda read: frozenset({"left", "right"}),
     ),
     "every sum is a softmax denominator": (

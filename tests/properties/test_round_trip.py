@@ -194,9 +194,9 @@ def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             st.one_of(st.none(), paths),
         ),
         build_trees(ast.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)),
-        build_trees(ast.Unary, st.sampled_from(["-", "not"]), inner),
+        build_trees(ast.UnaryOp, st.sampled_from(["-", "not"]), inner),
         build_trees(
-            ast.Binary,
+            ast.BinaryOp,
             st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "&", "|"]),
             inner,
             inner,
@@ -242,7 +242,9 @@ plain = build_trees(
 
 def larger_type(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     fields = st.lists(
-        build_trees(ast.Field, names.filter(lambda n: n != "from"), inner, default=maybe, doc=docs),
+        build_trees(
+            ast.ConfigField, names.filter(lambda n: n != "from"), inner, default=maybe, doc=docs
+        ),
         max_size=2,
         unique_by=lambda f: f.name,
     )
@@ -296,7 +298,7 @@ source = st.one_of(
 )
 entries = st.one_of(
     build_trees(
-        ast.Field,
+        ast.ConfigField,
         field_names,
         types,
         st.lists(source, max_size=2).map(tuple),
@@ -339,7 +341,9 @@ rules = st.one_of(
     build_trees(ast.WeightSharingRule, paths, maybe, remarks),
 )
 made = st.lists(
-    build_trees(ast.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),
+    build_trees(
+        ast.GenerateSetting, names.filter(lambda n: n not in ("of", "from")), values, remarks
+    ),
     max_size=3,
     unique_by=lambda s: s.name,
 ).map(tuple)
@@ -366,7 +370,7 @@ items = st.one_of(
         ends,
     ),
     build_trees(
-        ast.DimsDecl,
+        ast.DimsSection,
         st.lists(
             build_trees(ast.DimDecl, names, st.integers(0, 2)),
             min_size=1,
@@ -419,7 +423,7 @@ items = st.one_of(
 )
 
 
-def make_inputs_and_graph(entries: list[ast.InputDeclaration]) -> st.SearchStrategy[Any]:
+def make_inputs_and_graph(entries: list[ast.InputDecl]) -> st.SearchStrategy[Any]:
     """Return a strategy for a pair of an `inputs` section and a graph with its inputs."""
     shared = tuple(ast.BlockParameter(e.name, e.type, e.default, True) for e in entries)
     local = build_trees(ast.BlockParameter, st.just("local"), sided, maybe)
@@ -432,7 +436,7 @@ def make_inputs_and_graph(entries: list[ast.InputDeclaration]) -> st.SearchStrat
 
 # `left` would be the side of the type before it
 input_entries = build_trees(
-    ast.InputDeclaration, names.filter(lambda n: n != "left"), sided, maybe, remarks
+    ast.InputDecl, names.filter(lambda n: n != "left"), sided, maybe, remarks
 )
 inputs_and_graphs = st.lists(input_entries, max_size=3, unique_by=lambda e: e.name).flatmap(
     make_inputs_and_graph

@@ -22,7 +22,7 @@ from specc.ir.types import ShapeError
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import (
     HalfDtype,
-    convert_derived_to_half,
+    convert_derived_graphs_to_half,
     convert_graph_to_half,
 )
 from specc_onnx import build_model, get_target
@@ -119,7 +119,7 @@ def build_spec_models(
     )
     derived: DerivedGraphs = pass_pipeline.run_decode_step_passes(work)
     if width != "f32":
-        derived = convert_derived_to_half(derived, width)
+        derived = convert_derived_graphs_to_half(derived, width)
     for role, part in (("encode", derived.encode), ("step", derived.step)):
         if part is not None:
             yield f"{name} {role}", _for_card(part)

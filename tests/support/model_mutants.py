@@ -17,7 +17,7 @@ from specc import backend
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.valid_axis_sizes import find_valid_dim_sizes
 from specc.ir.array import Array
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 from specc.verification.result_comparison import compare_result
 from specc.verification.round_coverage import SubgraphCoverage, iterate_verification_inputs
 from specc.verification.rounding_errors_and_overflow import (
@@ -192,7 +192,7 @@ class MutantJudge:
         rng = np.random.default_rng(7)
         bounds = {s: limit.max_length for s, limit in find_length_limits(self.graph).items()}
         for n in range(tries):
-            least = choose_axis_sizes(self.graph, 0)
+            least = choose_dim_sizes(self.graph, 0)
             long = rng.choice(list(least)) if least else ""
             sizes = {s: int(rng.integers(1, 400 if s == long and n % 2 else 30)) for s in least}
             sizes = {s: max(least[s], min(k, bounds.get(s, k))) for s, k in sizes.items()}

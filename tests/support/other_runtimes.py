@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import specc
 from specc import backend
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 from specc.verification.result_comparison import compare_result
 from support.small_configs import SMALL_CONFIGS
 
@@ -163,7 +163,7 @@ def _inputs(path: Path) -> list[Arrays]:
     graph, weights = model.manifest.graph, model.weights()
     rng, wanted = np.random.default_rng(0), []
     for turn in range(INPUT_SIZES):
-        given = make_random_inputs(graph, choose_axis_sizes(graph, turn), rng)
+        given = make_random_inputs(graph, choose_dim_sizes(graph, turn), rng)
         told = {name: _told(array) for name, array in given.items()}
         path.with_suffix(f".{turn}.json").write_text(json.dumps(told))
         outputs = backend.load_reference().evaluate_graph(graph, given, weights)

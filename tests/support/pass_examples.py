@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from specc.analysis.batch_independence import check_batch_independence
-from specc.analysis.causality import check_causality, check_default_causality, find_time_symbol
+from specc.analysis.causality import check_causality, check_causality_of_defaults, find_time_symbol
 from specc.analysis.mask_bands import find_query_key_band
 from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.padding_check import check_padding
@@ -211,7 +211,9 @@ def _defaults(graphs: Graphs, words: Words) -> Iterable[str]:
     graph, (growing, *outputs) = get_main_graph(graphs), words
     symbol = find_time_symbol(graph, growing)
     assert symbol
-    found = check_default_causality(graph, graphs[DEFAULTS_GRAPH_NAME], symbol, growing, outputs)
+    found = check_causality_of_defaults(
+        graph, graphs[DEFAULTS_GRAPH_NAME], symbol, growing, outputs
+    )
     return _titles(found, "the defaults stay what they are")
 
 

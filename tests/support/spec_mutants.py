@@ -139,7 +139,7 @@ def iterate_nodes(node: Any) -> Iterator[Any]:
             yield from iterate_nodes(item)
 
 
-EXPRESSIONS = (ast.NumberLiteral, ast.StringLiteral, ast.Name, ast.Call, ast.Index, ast.Unary, ast.Binary, ast.Compare,
+EXPRESSIONS = (ast.NumberLiteral, ast.StringLiteral, ast.Name, ast.Call, ast.Index, ast.UnaryOp, ast.BinaryOp, ast.Compare,
                ast.Conditional, ast.ListLiteral, ast.ListComprehension, ast.RecordLiteral)  # fmt: skip
 STATEMENTS = (ast.Assignment, ast.RepeatLoop, ast.ScanLoop, ast.WhenStatement, ast.ReturnStatement)
 
@@ -248,7 +248,7 @@ def _choose_model(number: int) -> str:
     )
 
 
-def choose_small_value(entry: ast.Field, path: str) -> Dim | None:
+def choose_small_value(entry: ast.ConfigField, path: str) -> Dim | None:
     """Return a small value for a field that needs one: few layers, and a value for fields without
     default.
     """

@@ -7,8 +7,8 @@ from specc.runtime.inference_model import InferenceModel
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.single_model_file import LoadedModel
 from specc.verification.model_verification import (
-    iterate_all_verifications,
-    iterate_package_verification,
+    iterate_all_rounds,
+    iterate_package_rounds,
     iterate_verification_rounds,
 )
 
@@ -20,9 +20,9 @@ def list_model_lines(model: LoadedModel, **options: Any) -> Iterator[str]:
 
 def list_package_lines(package: ModelPackage, **options: Any) -> Iterator[str]:
     """Return the lines of the graphs of a package."""
-    return map(str, iterate_package_verification(package, **options))
+    return map(str, iterate_package_rounds(package, **options))
 
 
 def list_opened_lines(model: InferenceModel, *, seed: int, rounds: int) -> Iterator[str]:
     """Return the lines of a file or package."""
-    return map(str, iterate_all_verifications(model, seed=seed, rounds=rounds))
+    return map(str, iterate_all_rounds(model, seed=seed, rounds=rounds))

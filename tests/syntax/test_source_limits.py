@@ -59,7 +59,7 @@ def test_signs_without_brackets() -> None:
 def test_tokens_of_an_expression() -> None:
     terms = dsl_lexer.MAX_EXPRESSION_TOKENS // 2
     sum_of_all = parse_expression("i" + " + i" * (terms - 1))
-    assert isinstance(sum_of_all, ast.Binary)
+    assert isinstance(sum_of_all, ast.BinaryOp)
     first, operations = flatten_binary_chain(sum_of_all)
     assert isinstance(first, ast.Name)
     assert len(operations) == terms - 1

@@ -13,13 +13,13 @@ from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, Parameter, Value
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import (
     ALWAYS_HALF_OPS,
     MAX_FINITE,
     can_compute_in_operand_dtype,
-    convert_derived_to_half,
+    convert_derived_graphs_to_half,
     convert_graph_to_half,
 )
 
@@ -47,7 +47,7 @@ def check_equal_function(name: str) -> None:
     assert not find_graph_errors(thin)
     assert any(True for _ in find_half_nodes(thin))
     weights = sample_spec_weights(found)
-    inputs = make_random_inputs(graph, choose_axis_sizes(graph, 1), np.random.default_rng(3))
+    inputs = make_random_inputs(graph, choose_dim_sizes(graph, 1), np.random.default_rng(3))
     want = specc_numpy.evaluate_graph(graph, inputs, weights)
     got = specc_numpy.evaluate_graph(thin, inputs, weights)
     for key, value in want.items():
@@ -137,7 +137,7 @@ def test_kv_cache_is_half(name: str) -> None:
             graph=graph, defaults=found.model.defaults, generation=generation
         )
     )
-    thin = convert_derived_to_half(whole, "f16")
+    thin = convert_derived_graphs_to_half(whole, "f16")
     assert not find_graph_errors(thin.step)
     for state in thin.states:
         wanted = "f16" if state.role in ("key", "value") else state.type.dtype
@@ -176,7 +176,7 @@ def test_standardized_inputs_do_not_overflow(name: str, observed: list[int]) -> 
     """The standard deviation of one observed value is 0; TimesFM computes it of the last patch."""
     found = elaborate_small(name)
     graph = convert_graph_to_half(pass_pipeline.simplify_graph(found.model.graph), "f16")
-    inputs = make_random_inputs(graph, choose_axis_sizes(graph, 1), np.random.default_rng(3))
+    inputs = make_random_inputs(graph, choose_dim_sizes(graph, 1), np.random.default_rng(3))
     inputs["past_values"] = np.float32(100) * inputs["past_values"]
     masks = {k: v for k, v in inputs.items() if v.dtype == bool}
     assert masks

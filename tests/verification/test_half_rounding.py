@@ -20,7 +20,7 @@ from specc.ir.array import Array
 from specc.runtime.random_inputs import make_random_inputs
 from specc.runtime.single_model_file import LoadedModel, load_model
 from specc.verification import generation_verification
-from specc.verification.generation_verification import iterate_generation_verification
+from specc.verification.generation_verification import iterate_generation_rounds
 from specc.verification.model_verification import iterate_verification_rounds
 from specc.verification.result_comparison import compute_relative_differences
 from specc.verification.rounding_errors_and_overflow import (
@@ -165,7 +165,7 @@ def test_verify_accepts_tokens_with_nearly_equal_logits(
 
     monkeypatch.setattr(generation_verification._ReferenceDecode, "run_model", run_model)
     for seed in range(3):
-        assert [*iterate_generation_verification(model, seed=seed, rounds=3)]
+        assert [*iterate_generation_rounds(model, seed=seed, rounds=3)]
     scale |= {n: -1.0 for n in model.weights() if "embed" in n}
     with pytest.raises(SpeccError, match="E0930"):
-        list(iterate_generation_verification(model, seed=0, rounds=3))
+        list(iterate_generation_rounds(model, seed=0, rounds=3))

@@ -17,7 +17,7 @@ from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc.runtime.model_package import open_package
 from specc.runtime.random_inputs import (
-    choose_axis_sizes,
+    choose_dim_sizes,
     make_random_inputs,
     move_padding_to_declared_side,
 )
@@ -153,7 +153,7 @@ def generate_inputs(**given: Input) -> Iterator[dict[str, Any]]:
     graph = b.build_graph("g", {name: b.inputs[name] for name in given}, min_lengths={"n": 2})
     rng = np.random.default_rng(0)
     for turn in range(3):
-        yield make_random_inputs(graph, choose_axis_sizes(graph, turn), rng)
+        yield make_random_inputs(graph, choose_dim_sizes(graph, turn), rng)
 
 
 def test_first_and_last_id_are_used() -> None:

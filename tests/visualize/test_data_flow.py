@@ -18,7 +18,7 @@ from specc.library.spec_file_lookup import find_builtin_specs
 from specc.visualize.block_dataflow import (
     LENGTH_OPERATIONS,
     VIEW_OPERATIONS,
-    DiagramNode,
+    DiagramItem,
     find_node_scopes,
     is_float_value,
     is_scope_inside,
@@ -49,13 +49,13 @@ class DataFlowOracle:
     its part."""
 
     def __init__(
-        self, graph: Graph, part_of: Mapping[Node, DiagramNode], outside: Set[Node] = NONE
+        self, graph: Graph, part_of: Mapping[Node, DiagramItem], outside: Set[Node] = NONE
     ) -> None:
         self.part_of, self.outside = part_of, outside
         self.results = dict(graph.nodes)
         self.inputs = {*graph.inputs.values()}
 
-    def sources(self, value: Value, *, mask: bool = False) -> Iterator[DiagramNode | Value]:
+    def sources(self, value: Value, *, mask: bool = False) -> Iterator[DiagramItem | Value]:
         """Yield the parts, and graph inputs, from which a value is computed directly."""
         open_, seen = [(value, mask)], set()
         while open_:
@@ -91,7 +91,7 @@ def list_shown_blocks(root: Block) -> list[Block]:
 
 def map_nodes_to_parts(
     graph: Graph, homes: Mapping[Node, str], block: Block
-) -> dict[Node, DiagramNode]:
+) -> dict[Node, DiagramItem]:
     """Return the part of a block that contains each node: an op, or the innermost block."""
     found = {i.node: i for i in block.flow.items if i.role == "op" and i.node}
     for item in block.flow.items:
@@ -135,7 +135,7 @@ def check_edges(graph: Graph, homes: Homes, root: Block) -> None:
             for a, b in block.flow.edges
             if {items[a].role, items[b].role} <= {"block", "op"}
         }
-        assert drawn == {e for e in read if isinstance(e[0], DiagramNode)}, block.path
+        assert drawn == {e for e in read if isinstance(e[0], DiagramItem)}, block.path
         fed = {items[b] for a, b in block.flow.edges if items[a].role == "port"}
         fed -= {item for item in fed if item.role == "result"}
         assert fed == {b for a, b in read if isinstance(a, Value)}, block.path

@@ -10,7 +10,7 @@ from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
 from specc.visualize.architecture_diff import (
     ArchitectureChange,
-    ArchitectureDifference,
+    ArchitectureDiff,
     ComparedArchitecture,
     diff_architectures,
 )
@@ -38,7 +38,7 @@ def make_side(text: str, directory: Path, *sets: str) -> ComparedArchitecture:
     return ComparedArchitecture(name="m", graph=model.graph, config=model.config)
 
 
-def diff_after_replacement(directory: Path, old: str, new: str) -> ArchitectureDifference:
+def diff_after_replacement(directory: Path, old: str, new: str) -> ArchitectureDiff:
     assert SPEC.count(old) == 1
     return diff_architectures(
         make_side(SPEC, directory), make_side(SPEC.replace(old, new), directory)

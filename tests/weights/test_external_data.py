@@ -13,7 +13,7 @@ from specc.weights.external_data import (
     count_tensor_bytes,
     find_linked_path,
     iterate_external_data,
-    make_external_data_layout,
+    plan_external_data,
 )
 from specc.weights.parameter_sources import ByteRange
 
@@ -31,7 +31,7 @@ def weights(tmp_path: Path) -> Path:
 
 
 def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
-    found = make_external_data_layout(
+    found = plan_external_data(
         [
             make_piece("a", 10),
             make_piece("b", 4),
@@ -63,21 +63,19 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
 
 
 def test_weights_below_the_output_directory_are_linked(tmp_path: Path, weights: Path) -> None:
-    found = make_external_data_layout(
+    found = plan_external_data(
         [make_piece("a", 16, weights, 72), make_piece("b", 8)], tmp_path, link=True
     )
     assert found.linked_tensors == {"a": ExternalDataLocation("ck/model.safetensors", 72, 16)}
     assert set(found.copied_tensors) == {"b"}
     assert (
-        make_external_data_layout(
-            [make_piece("a", 16, weights)], tmp_path, link=False
-        ).linked_tensors
+        plan_external_data([make_piece("a", 16, weights)], tmp_path, link=False).linked_tensors
         == {}
     )
 
 
 def test_misaligned_weights_are_copied(tmp_path: Path, weights: Path) -> None:
-    found = make_external_data_layout(
+    found = plan_external_data(
         [make_piece("a", 16, weights, 72), make_piece("b", 16, weights, 128)],
         tmp_path,
         link=True,
@@ -95,7 +93,7 @@ def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
     os.link(weights, tmp_path / "second")
     assert "2 links" in str(find_linked_path(weights, tmp_path))
     assert "cannot be read" in str(find_linked_path(tmp_path / "absent", tmp_path))
-    found = make_external_data_layout(
+    found = plan_external_data(
         [make_piece("a", 16, weights), make_piece("b", 16, weights, 16)], tmp_path, link=True
     )
     assert list(found.copy_reasons) == [weights]

@@ -21,7 +21,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
 from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.types import Type
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc.transforms.transposed_weights_and_norm_folding import find_foldable_norms
 from specc.weights.formats.safetensors import write_safetensors
@@ -205,12 +205,12 @@ def test_folding_is_exact(spec: str, tmp_path: Path) -> None:
     ties = {p.name: p.tied_to for p in graph.parameter_facts.values() if p.tied_to}
     before |= {name: before[root] for name, root in ties.items()}
     folded = fold_all_norms(graph, ties, before)
-    after = before | {n: read_parameter(folded, n, "f32") for n in folded.fold_by_parameter}
+    after = before | {n: read_parameter(folded, n, "f32") for n in folded.parameter_folds}
     # two norms per layer, and the last norm if the head is not tied to the embedding
     assert bool(ties) == (spec == "gpt2")
     assert len(folded.folds) == (4 if ties else 5)
-    assert not any("wte" in n or "embed_tokens" in n for n in folded.fold_by_parameter)
-    inputs = make_random_inputs(graph, choose_axis_sizes(graph, 2), np.random.default_rng(1))
+    assert not any("wte" in n or "embed_tokens" in n for n in folded.parameter_folds)
+    inputs = make_random_inputs(graph, choose_dim_sizes(graph, 2), np.random.default_rng(1))
     wanted = specc_numpy.evaluate_graph(graph, inputs, before)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, after).items():
         assert np.array_equal(value, wanted[name])
@@ -317,8 +317,8 @@ def test_folding_is_exact_for_every_spec(spec: str, tmp_path: Path) -> None:
             weights[name] = sizes.astype(np.float32)
     weights |= {name: weights[root] for name, root in ties.items()}
     folded = fold_all_norms(graph, ties, weights)
-    after = weights | {n: read_parameter(folded, n, "f32") for n in folded.fold_by_parameter}
-    inputs = make_random_inputs(graph, choose_axis_sizes(graph, 2), rng)
+    after = weights | {n: read_parameter(folded, n, "f32") for n in folded.parameter_folds}
+    inputs = make_random_inputs(graph, choose_dim_sizes(graph, 2), rng)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, weights).items():
         made = specc_numpy.evaluate_graph(graph, inputs, after)[name]
         np.testing.assert_allclose(made, value, rtol=1e-9, atol=1e-12)
@@ -332,7 +332,7 @@ def test_overflow_of_a_folded_weight(dtype: str) -> None:
     gain = np.full(4, 1024, np.float32)
     folded = fold_all_norms(graph, {}, {"g": gain, "b": np.zeros_like(gain), "w": large})
     narrow = RangeCheckedWeights(
-        folded, {"w": WeightRangeCheck("f16", "w")}, folded.fold_by_parameter
+        folded, {"w": WeightRangeCheck("f16", "w")}, folded.parameter_folds
     )
     for values, kind in ((folded, dtype), (narrow, "f32")):
         with pytest.raises(SpeccError) as caught:

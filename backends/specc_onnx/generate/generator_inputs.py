@@ -12,7 +12,7 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_sources
+from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_inputs
 from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter, LoweringContext
@@ -173,7 +173,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
                 and name in self.defaults.outputs
                 and name != self.derived.sequence_input
             ):
-                sources = find_default_sources(self.defaults, name) - names
+                sources = find_default_inputs(self.defaults, name) - names
                 names |= sources
                 pending += sources
         return names
@@ -254,7 +254,7 @@ GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
 """The dimension of the model's outputs whose size is the number of generated tokens."""
 
 
-def emit_begin_token(context: GenerationContext) -> OnnxValue | None:
+def emit_start_tokens(context: GenerationContext) -> OnnxValue | None:
     """Emit the start (BOS) tokens for an omitted prompt, and their padding mask. Return a bool[1]
     that is true if the prompt is omitted, or None if generation needs no start token.
     """

@@ -168,7 +168,7 @@ def emit_iteration_logits(
 
     def lower_step() -> list[OnnxValue]:
         logits = _emit_step(context, loop)
-        return [logits, *g.list_tensors(next_states)]
+        return [logits, *g.get_tensors(next_states)]
 
     step_branch = make_branch(g, "step", types, lower_step)
     start_results = [empty_prompt_logits, *(body_tensors[s.name] for s in state_carries)]

@@ -25,12 +25,12 @@ from specc_onnx.generate.generator_inputs import (
     GenerationContext,
     GeneratorDefinition,
     LoopCarry,
-    emit_begin_token,
     emit_empty_prompt_logits,
     emit_empty_prompt_mask,
     emit_input_loop_carry,
     emit_prompt_loop_carry,
     emit_prompt_mask,
+    emit_start_tokens,
     get_scalar_input_types,
 )
 from specc_onnx.generate.generator_logits_processors import DecodingStrategyInputs
@@ -39,7 +39,7 @@ from specc_onnx.generate.generator_loop_body import (
     GenerationLoop,
     build_generation_loop_body,
 )
-from specc_onnx.generate.generator_sampling import GreedyOrSamplingStrategy
+from specc_onnx.generate.generator_sampling import SamplingStrategy
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter, LoweringContext, NameTable, make_unique_name
@@ -182,7 +182,7 @@ def lower_encoder(context: GenerationContext) -> None:
     their results to `context.main_tensors`.
     """
     g = context.g
-    is_absent = emit_begin_token(context) if context.accepts_empty_prompt else None
+    is_absent = emit_start_tokens(context) if context.accepts_empty_prompt else None
     for graph in (*context.default_input_graphs, context.derived.encode):
         if graph is None:
             continue
@@ -221,7 +221,7 @@ def make_decoding_strategy(inputs: DecodingStrategyInputs) -> DecodingStrategy:
     nodes.
     """
     is_beam_search = inputs.decoding_config.strategy == "beam"
-    return BeamSearchStrategy(inputs) if is_beam_search else GreedyOrSamplingStrategy(inputs)
+    return BeamSearchStrategy(inputs) if is_beam_search else SamplingStrategy(inputs)
 
 
 def hoist_loop_invariant_nodes(

@@ -40,7 +40,7 @@ from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_count_nonzero
 
 
-class GreedyOrSamplingStrategy:
+class SamplingStrategy:
     """Greedy decoding or sampling. Finished sequences are padded with the fill token. If an
     unfinished sequence has invalid logits, generation ends with `NO_TOKEN`.
     """

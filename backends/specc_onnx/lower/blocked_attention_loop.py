@@ -184,7 +184,7 @@ def emit_blocked_attention_condition(
     """Emit a bool[] condition that is true if blocked attention is used, i.e. if the sequence is
     long, there are few global tokens, and the batch is not empty.
     """
-    g.facts.add_branch_length_threshold(queries, plan.length_threshold)
+    g.facts.add_branch_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_length(queries) > plan.length_threshold
         if not g.lengths.is_positive(batch):

@@ -127,7 +127,7 @@ class GraphAnalysis:
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     branch_length_thresholds: dict[str, int] = field(default_factory=dict)
 
-    def add_branch_length_threshold(self, length: Dim, limit: int) -> None:
+    def add_branch_threshold(self, length: Dim, limit: int) -> None:
         """Record that the model takes a different branch if a dimension exceeds `limit`."""
         if length.name is not None:
             previous_limit = self.branch_length_thresholds.get(length.name, 0)
@@ -282,7 +282,7 @@ class Emitter:
         """Emit dimensions as a vector i64[n], which is a constant if all of them are static."""
         return self.lengths.emit_dim_vector(self, dims)
 
-    def list_tensors(self, values: Iterable[Value]) -> list[Tensor]:
+    def get_tensors(self, values: Iterable[Value]) -> list[Tensor]:
         """Return the ONNX values of IR values."""
         return [self.values.tensors[value] for value in values]
 

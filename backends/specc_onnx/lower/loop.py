@@ -38,7 +38,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
         return emit_scan(op, g, *args)
     if length.number is not None:
         return _emit_chunks(op, g, args, recurrence)
-    g.facts.add_branch_length_threshold(length, MAX_LOOP_LENGTH)
+    g.facts.add_branch_threshold(length, MAX_LOOP_LENGTH)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_length(length) > MAX_LOOP_LENGTH
 
@@ -62,7 +62,7 @@ def _emit_chunks(
 def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
     """Emit a `Scan`, or a `Loop` if the loop has an early exit or the target requires `Loop`."""
     if op.end_condition_index != -1 or g.target.loop_operator == "loop":
-        return emit_loop_node(op, g, *args)
+        return emit_loop(op, g, *args)
     operands = op.split_operands(args)
     scanned_inputs, axes = _emit_scanned_operands(op, g, operands)
     body = _build_scan_body(op, g, operands)
@@ -176,10 +176,10 @@ def lower_scan_body(
         results = _lower_body_with_early_exit(op, g)
     else:
         lower_nodes(g, op.body)
-        results = [*g.list_tensors(values)]
+        results = [*g.get_tensors(values)]
     if position_mask is not None:
         zeros = [g.emit_constant(0, v.type.dtype) for v in values[op.carry_count :]]
-        old_values = [*g.list_tensors(body_inputs.initial_carries), *zeros]
+        old_values = [*g.get_tensors(body_inputs.initial_carries), *zeros]
         results = [
             _emit_at_valid_positions(position_mask, result.with_type(v.type), old_value)
             for v, result, old_value in zip(values, results, old_values, strict=True)
@@ -199,15 +199,15 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[OnnxValue]:
 
     def lower_body() -> Sequence[OnnxValue]:
         lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - unconditional_nodes)
-        return g.list_tensors(conditional_outputs)
+        return g.get_tensors(conditional_outputs)
 
     def emit_unchanged() -> list[OnnxValue]:
         zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carry_count :]]
-        return [*g.list_tensors(initial_carries), *zeros]
+        return [*g.get_tensors(initial_carries), *zeros]
 
     branches = {"unfinished": lower_body, "finished": emit_unchanged}
     results = emit_if(g, any_unfinished, types, branches)
-    return [*results, *g.list_tensors(values[len(conditional_outputs) :])]
+    return [*results, *g.get_tensors(values[len(conditional_outputs) :])]
 
 
 def _emit_at_valid_positions(
@@ -218,7 +218,7 @@ def _emit_at_valid_positions(
     return emit_reshape(position_mask, shape).if_else(new_value, old_value)
 
 
-def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
+def emit_loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
     """Emit a `Loop` node that runs over all positions, or until all sequences are finished."""
     operands = op.split_operands(args)
     length = operands.scanned[0].shape[op.axis]

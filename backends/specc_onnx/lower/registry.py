@@ -72,7 +72,7 @@ def lower_expanded_op(
     results = add_nodes(b, inputs)
     g.values.tensors.update((v, t) for v, t in zip(inputs, args, strict=True) if v and t)
     lower_nodes(g, b.build_graph("expansion", {f"y{n}": v for n, v in enumerate(results)}))
-    return tuple(g.list_tensors(results))
+    return tuple(g.get_tensors(results))
 
 
 def count_value_users(graph: Graph) -> Counter[Value]:

@@ -74,7 +74,7 @@ def make_subgraph_proto(
         node=body.nodes,
         input=[make_value_info(t.name, t.type) for t in inputs],
         output=[make_value_info(n, t) for n, t in zip(names, types, strict=True)],
-        value_info=list_value_infos(body, names),
+        value_info=make_value_infos(body, names),
     )
 
 
@@ -125,7 +125,7 @@ def emit_if(
     return g.emit_nodes("If", len(types), condition, then_branch=graphs[0], else_branch=graphs[1])
 
 
-def list_value_infos(body: "GraphBody", results: Sequence[str]) -> list[ValueInfoProto]:
+def make_value_infos(body: "GraphBody", results: Sequence[str]) -> list[ValueInfoProto]:
     """Return a ValueInfoProto for each value of a body with a known type, except its results."""
     names = dict.fromkeys(name for node in body.nodes for name in node.output if name in body.types)
     return [make_value_info(name, body.types[name]) for name in names if name not in results]

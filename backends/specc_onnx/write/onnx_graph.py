@@ -49,8 +49,8 @@ from specc_onnx.lower.subgraphs import (
     iterate_nested_graphs,
     iterate_node_inputs,
     iterate_node_subgraphs,
-    list_value_infos,
     make_value_info,
+    make_value_infos,
 )
 
 PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
@@ -266,7 +266,7 @@ def _make_graph_proto(
         input=[make_value_info(n, t) for n, t in inputs.items()],
         output=[make_value_info(n, t.type) for n, t in outputs.items()],
         initializer=[*weights.values(), *constants],
-        value_info=list_value_infos(g.bodies.open_bodies[0], list(outputs)),
+        value_info=make_value_infos(g.bodies.open_bodies[0], list(outputs)),
     )
 
 

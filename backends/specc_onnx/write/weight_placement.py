@@ -24,7 +24,7 @@ from specc.weights.external_data import (
     can_store_tensors_inline,
     count_tensor_bytes,
     find_linked_path,
-    make_external_data_layout,
+    plan_external_data,
 )
 from specc.weights.parameter_sources import ParameterSource
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
@@ -90,7 +90,7 @@ def plan_weight_placement(
         link_directory = directory if allows_links and can_link else None
         pieces.append(_make_piece(name, dtype, values, link_directory, opset, reasons))
     is_inline = _is_inline(pieces, storage, len(graphs) == 1)
-    plan = make_external_data_layout(
+    plan = plan_external_data(
         pieces, directory, link=allows_links and not is_inline, alignment=alignment
     )
     plan = replace(plan, copy_reasons={**reasons, **plan.copy_reasons})

@@ -255,7 +255,7 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     index_variables = make_score_indices(
         NodeBuilder(site.context), (q, length_axis), (k, length_axis)
     )
-    nodes = site.make_argument_builder("of")
+    nodes = site.make_node_builder("of")
     match of:
         case BuiltinFunction():
             return compute_attention_scores(site, of, q, k, index_variables)

@@ -247,7 +247,7 @@ def evaluate_mask_option(
     """
     with _show_errors_at_option(site, "mask", "E0604"):
         return expand_mask(
-            site.make_argument_builder("mask"), mask, index_variables, site.scope, score_rank
+            site.make_node_builder("mask"), mask, index_variables, site.scope, score_rank
         )
 
 
@@ -257,7 +257,7 @@ def evaluate_bias_option(
     """Evaluate the option `add` to a bias tensor, or None."""
     with _show_errors_at_option(site, "add", "E0604"):
         return expand_attention_bias(
-            site.make_argument_builder("add"), add, index_variables, site.scope, score_rank
+            site.make_node_builder("add"), add, index_variables, site.scope, score_rank
         )
 
 

@@ -114,7 +114,7 @@ def max_pool(
     -inf. With `ceil_mode`, the last window may extend past the end.
     """
     window = WindowedInput(site, x).make_pool_window(kernel, stride, dilation, padding)
-    window = window.add_overhang_padding() if ceil_mode else window
+    window = window.with_overhang_padding() if ceil_mode else window
     return site.add_op(ops.MaxPool(*window.op_attributes), x)
 
 
@@ -170,7 +170,7 @@ def conv_keep(
         site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
     operand = WindowedInput(site, keep, is_mask=True)
     window = operand.make_window(kernel, stride, dilation, padding)
-    window = window.add_overhang_padding() if ceil_mode else window
+    window = window.with_overhang_padding() if ceil_mode else window
     return _compute_output_mask(site, ops.MaxPool(*window.op_attributes), keep)
 
 

@@ -103,7 +103,7 @@ def _evaluate_slice_end(end: ast.Expr, length: Dim, env: LexicalScope) -> Dim:
         title = f"a slice must have integer bounds, not {describe_value(bound)}"
         raise_error("E0208", title, end.span)
     # the sign of a symbolic bound is unknown, so `-n` counts from the end due to its minus sign
-    has_minus_sign = isinstance(end, ast.Unary) and (bound.number or 0) == 0
+    has_minus_sign = isinstance(end, ast.UnaryOp) and (bound.number or 0) == 0
     is_negative = bound.number is not None and bound.number < 0
     return length + bound if has_minus_sign or is_negative else bound
 

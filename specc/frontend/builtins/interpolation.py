@@ -124,7 +124,7 @@ def _check_antialias(
 
 def _require_factor(site: CallSite, factor: Number) -> float:
     """Return a positive factor as a float. Raise UnresolvedValueError for a symbolic factor."""
-    nodes = site.make_argument_builder("factor")
+    nodes = site.make_node_builder("factor")
     number = convert_to_op_attribute(nodes, factor, "`factor` of `resize`")
     if isinstance(number, RuntimeNumber):
         raise UnresolvedValueError(number.symbols, nodes.span)

@@ -8,11 +8,11 @@ from specc.frontend.rope_frequencies import (
     MSCALE_OPTIONS,
     SCALING_DEFAULTS,
     ScalingKind,
-    compute_attention_factor,
     compute_axial_frequencies,
     compute_rope_frequencies,
     explain_invalid_rope_settings,
     get_max_rope_length,
+    replace_mscale,
 )
 from specc.frontend.runtime_scalars import cast_to_float_attribute, convert_to_op_attribute
 from specc.frontend.spec_values import Rope, RopeNumber, Tensor, describe_value
@@ -133,7 +133,7 @@ def rope(
     }
     lengths: dict[str, Dim] = {n: options[n] for n in LENGTH_OPTIONS if options[n] is not None}
     _check_options(site, kind, {*numbers, *lengths})
-    parameters = {**SCALING_DEFAULTS.get(kind, {}), **compute_attention_factor(numbers)}
+    parameters = {**SCALING_DEFAULTS.get(kind, {}), **replace_mscale(numbers)}
     parameters |= {n: site.require_integer(length, n) for n, length in lengths.items()}
     # frequencies that depend on the sequence length are computed for the maximum sequence length
     if kind == "dynamic" or beyond is not None:
@@ -188,7 +188,7 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim
         return
     # the model stores one frequency per feature pair, so the number of pairs must be static
     description = f"the number of features that `{rope.kind}` rotates"
-    convert_to_op_attribute(site.make_argument_builder("x"), width, description)
+    convert_to_op_attribute(site.make_node_builder("x"), width, description)
     # for a single feature pair, the exponent of the scaled theta is infinite
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")

@@ -144,7 +144,7 @@ class CallSite:
         """A builder for nodes in the weight scope of the current statement."""
         return NodeBuilder(self.context, self.span)
 
-    def make_argument_builder(self, argument: str) -> NodeBuilder:
+    def make_node_builder(self, argument: str) -> NodeBuilder:
         """Return a node builder that reports errors at the argument `argument`."""
         return NodeBuilder(self.context, self.argument_spans.get(argument))
 

@@ -275,7 +275,7 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
     option `option`. Raise E0203, E0206 or E0315 if `fill` does not fit the element type.
     """
     description = f"`{option}` of `{site.call.function.path}`"
-    nodes = site.make_argument_builder(option)
+    nodes = site.make_node_builder(option)
     value: float | RuntimeNumber
     if isinstance(fill, bool):
         value = fill

@@ -50,7 +50,7 @@ class SlidingWindow:
         windows = zip(self.extents, self.stride, self.pad_after, strict=True)
         return tuple(min(s - 1, span - after) for span, s, after in windows)
 
-    def add_overhang_padding(self) -> "SlidingWindow":
+    def with_overhang_padding(self) -> "SlidingWindow":
         """Return the window with end padding for the maximum overhang of the last window."""
         return replace(
             self, pad_after=add_tuples_elementwise(self.pad_after, self.get_max_end_overhang())

@@ -92,7 +92,7 @@ class SlidingWindowOp(PaddedWindowOp):
             return min_dims(self.compute_length(length, n), length) - 1
         return self.compute_length(length, n) - min_dims(length, 1)
 
-    def get_annotated_axis_names(self) -> tuple[list[str], list[str]]:
+    def get_marked_axis_names(self) -> tuple[list[str], list[str]]:
         """Return the window axes of the operand with marks, and the window axes of the result."""
         marked_axes, result_names = [], []
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
@@ -180,7 +180,7 @@ class Conv(
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with integer offsets in the marks."""
         other_operands = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
-        marked_axes, result_names = self.get_annotated_axis_names()
+        marked_axes, result_names = self.get_marked_axis_names()
         return _build_window_signature("i", marked_axes, other_operands, "o", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
@@ -270,7 +270,7 @@ class Pooling(SlidingWindowOp):
 
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with integer offsets in the marks."""
-        marked_axes, result_names = self.get_annotated_axis_names()
+        marked_axes, result_names = self.get_marked_axis_names()
         return _build_window_signature("c", marked_axes, "", "c", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:

@@ -349,7 +349,7 @@ class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
 
     weight, bias = OptionalOperand(1), OptionalOperand(2)
 
-    def get_first_variadic_group_rank(self) -> int | None:
+    def get_leading_rank(self) -> int | None:
         return self.axis - 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:

@@ -32,7 +32,7 @@ RULE_CALLBACKS |= {
     "index": NodeRuleCallback(ast.Index, "base *items"),
     "slice": NodeRuleCallback(ast.Slice, "start stop step"),
     "rest": NodeRuleCallback(ast.EllipsisDims),
-    "unary": NodeRuleCallback(ast.Unary, "op operand"),
+    "unary": NodeRuleCallback(ast.UnaryOp, "op operand"),
     "choice": NodeRuleCallback(ast.Conditional, "then condition otherwise"),
     "list_of": NodeRuleCallback(ast.ListLiteral, "*items"),
     "list_for": NodeRuleCallback(ast.ListComprehension, "item variable iterable"),
@@ -57,7 +57,7 @@ RULE_CALLBACKS |= {
     "weighted": lambda b, span, call, weights: replace(call, weights=weights, span=span),
     **dict.fromkeys(
         ("binary", "power"),
-        lambda b, span, left, op, right: ast.Binary(
+        lambda b, span, left, op, right: ast.BinaryOp(
             op.text, left, right, span=span, op_span=b.get_span(op)
         ),
     ),
@@ -145,9 +145,9 @@ def _build_choice_type(
 
 @register_rule_callback("record_type")
 def _build_record_type(
-    b: AstBuilder, span: Span, *children: ast.Field | Token | None
+    b: AstBuilder, span: Span, *children: ast.ConfigField | Token | None
 ) -> ast.TypeExpr:
-    fields = tuple(f for f in children if isinstance(f, ast.Field))
+    fields = tuple(f for f in children if isinstance(f, ast.ConfigField))
     b.report_duplicate_names("the field", fields)
     optional = isinstance(children[-1], Token)  # the last child is `?` or None
     return ast.TypeExpr(name="record", optional=optional, fields=fields, span=span)
@@ -164,7 +164,7 @@ SCAN = NodeRuleCallback(
     ast.ScanLoop, "variables+sequences along carry collect reverse keep until {body}"
 )
 CONFIG = NodeRuleCallback(ast.ConfigSection, "{entries}")
-FIELD = NodeRuleCallback(ast.Field, "name type sources default doc")
+FIELD = NodeRuleCallback(ast.ConfigField, "name type sources default doc")
 READING = NodeRuleCallback(ast.PreprocessingSection, "{entries}")
 GENERATE = NodeRuleCallback(ast.GenerateSection, "name input_name source {settings}", "the setting")
 RULE_CALLBACKS |= {
@@ -184,7 +184,7 @@ RULE_CALLBACKS |= {
     "sources": TupleRuleCallback(),
     "unread": NodeRuleCallback(ast.IgnoredConfigKeys, "*keys"),
     # blocks, graphs and definitions
-    "dims": NodeRuleCallback(ast.DimsDecl, "*names", "the length"),
+    "dims": NodeRuleCallback(ast.DimsSection, "*names", "the length"),
     "use": NodeRuleCallback(ast.UseStatement, "paths name sources under"),
     "files": TupleRuleCallback(),
     "keys": TupleRuleCallback(),
@@ -194,7 +194,7 @@ RULE_CALLBACKS |= {
     ),
     "params": TupleRuleCallback("the input"),
     "inputs": NodeRuleCallback(ast.InputsSection, "{entries}"),
-    "declared_input": NodeRuleCallback(ast.InputDeclaration, "name type default"),
+    "declared_input": NodeRuleCallback(ast.InputDecl, "name type default"),
     "param": lambda b, span, name, kind, default: ast.BlockParameter(
         b.check_bound_name(name), kind or ast.MISSING_TYPE, default, kind is None, span=span
     ),
@@ -215,7 +215,7 @@ RULE_CALLBACKS |= {
     "paths": TupleRuleCallback(),
     "share": NodeRuleCallback(ast.WeightSharingRule, "name condition"),
     "stream": NodeRuleCallback(ast.StreamSection, "source input_name"),
-    "setting": NodeRuleCallback(ast.Setting, "name value"),
+    "setting": NodeRuleCallback(ast.GenerateSetting, "name value"),
     "quantize": NodeRuleCallback(ast.QuantizeSection, "{entries}", "the word"),
     "words": TupleRuleCallback(),
     # a list of types needs an entry for every result, and `_` leaves a result untyped
@@ -294,9 +294,8 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
 @register_rule_callback("config")
 def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.ConfigSection:
     node = CONFIG(b, span, *children)
-    b.report_duplicate_names(
-        "the value", (e for e in node.entries if isinstance(e, ast.Field | ast.ConfigOverride))
-    )
+    fields = (e for e in node.entries if isinstance(e, ast.ConfigField | ast.ConfigOverride))
+    b.report_duplicate_names("the value", fields)
     b.report_duplicate_names(
         "the expectation", (e for e in node.entries if isinstance(e, ast.ExpectedConfigValues))
     )
@@ -314,7 +313,7 @@ def _report_repeated_ignores(b: AstBuilder, node: ast.ConfigSection) -> None:
 @register_rule_callback("field")
 def _build_field(
     b: AstBuilder, span: Span, name: Token, declared_type: ast.TypeExpr, *children: object
-) -> ast.Field:
+) -> ast.ConfigField:
     comments = ast.NO_COMMENTS
     if (
         declared_type.name == "record"

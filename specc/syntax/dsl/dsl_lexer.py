@@ -80,7 +80,7 @@ class Token(NamedTuple):
     start: int
     end: int
 
-    def make_last_character_token(self) -> "Token":
+    def get_last_character(self) -> "Token":
         """Return the last character as a token, for labels of missing code after the token."""
         return self._replace(start=max(self.start, self.end - 1))
 

@@ -74,7 +74,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
         build=builder,
         explain=SyntaxErrorExplainer(fragment, start.description),
         build_limit_error=make_limit_error,
-        restart_points=find_error_recovery_points(fragment, lexer_result),
+        restart_points=find_recovery_points(fragment, lexer_result),
         errors=builder.errors,
     )
     value = parser.parse()
@@ -102,7 +102,7 @@ def _select_lexer_errors(lexer_result: LexerResult, start_symbol: str) -> list[D
     return [replace(errors[0], helps=(*errors[0].helps, help))]
 
 
-def find_error_recovery_points(fragment: Fragment, lexer_result: LexerResult) -> list[int]:
+def find_recovery_points(fragment: Fragment, lexer_result: LexerResult) -> list[int]:
     """Return the token indices at which parsing may resume: item keywords in column 1."""
     text = fragment.text
     tokens = lexer_result.tokens
@@ -172,7 +172,7 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
     if any(c.end == offset for c in lexer_result.comments):
         return None
     tokens = lexer_result.tokens[:-1]  # the last token is the end of the text
-    states = _run_parser(table, tokens, find_error_recovery_points(fragment, lexer_result), start)
+    states = _run_parser(table, tokens, find_recovery_points(fragment, lexer_result), start)
     if states is None:
         return None
     terminals = table.find_expected_terminals(states, table.end_terminals[start])

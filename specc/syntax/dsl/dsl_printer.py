@@ -11,7 +11,7 @@ from specc.syntax.dsl.expression_printer import (
     TARGET_BREAK,
     Pieces,
     break_lines,
-    concat_pieces,
+    build_pieces,
     format_comment_lines,
     format_field_clauses,
     format_name_or_string,
@@ -55,7 +55,7 @@ def has_blank_lines_around(item: ast.Item) -> bool:
 
 
 COMPACT_ITEMS = (
-    ast.UseStatement | ast.DimsDecl | ast.RequireStatement | ast.AttentionDef | ast.StreamSection
+    ast.UseStatement | ast.DimsSection | ast.RequireStatement | ast.AttentionDef | ast.StreamSection
 )
 """The items that are printed without blank lines around them."""
 
@@ -89,7 +89,7 @@ def format_statement(node: ast.Commentable, indent: int) -> list[str]:
         return leading_lines + format_when_statement(node, indent)
     if type(node) in SECTION_LAYOUTS:
         return leading_lines + format_section(node, indent)
-    if isinstance(node, ast.Field):
+    if isinstance(node, ast.ConfigField):
         return leading_lines + append_trailing_comment(
             format_config_field(node, indent), node.comments
         )
@@ -141,7 +141,7 @@ def _has_any_comment(nodes: Iterable[ast.Commentable]) -> bool:
 def format_when_statement(node: ast.WhenStatement, indent: int) -> list[str]:
     """Format a conditional, e.g. `when c { … } else { … }`."""
     lines = append_trailing_comment(
-        break_lines(concat_pieces("when ", node.condition, " {"), indent), node.comments
+        break_lines(build_pieces("when ", node.condition, " {"), indent), node.comments
     )
     lines += format_braced_body(node.body, node.end, indent + INDENT_STEP)
     if node.otherwise or node.else_end:
@@ -150,18 +150,18 @@ def format_when_statement(node: ast.WhenStatement, indent: int) -> list[str]:
     return [*lines, " " * indent + "}"]
 
 
-def format_config_field(node: ast.Field, indent: int) -> list[str]:
+def format_config_field(node: ast.ConfigField, indent: int) -> list[str]:
     """Format a config field. A record type with comments is printed with one field per line."""
     field_type = node.type
     if field_type.name != "record" or not has_commented_field(field_type.fields):
-        return break_lines(concat_pieces(node), indent)
+        return break_lines(build_pieces(node), indent)
     field_lines = format_braced_body(field_type.fields, (), indent + INDENT_STEP)
     closer = "}?" if field_type.optional else "}"
     last_lines = break_lines([closer, *format_field_clauses(node)], indent)
     return [f"{' ' * indent}{node.name}: record {{", *field_lines, *last_lines]
 
 
-def has_commented_field(fields: Iterable[ast.Field]) -> bool:
+def has_commented_field(fields: Iterable[ast.ConfigField]) -> bool:
     """Return True if any field of a record type has a comment."""
     return any(f.comments != ast.NO_COMMENTS or has_commented_field(f.type.fields) for f in fields)
 
@@ -190,12 +190,12 @@ def format_node_without_body(node: ast.Commentable) -> Pieces:
 
 def format_clause(keyword: str, value: ast.Expr | ast.WeightPath | None) -> Pieces:
     """Format a clause such as `along n`. Return no pieces if `value` is None."""
-    return concat_pieces(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
+    return build_pieces(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
 
 
 def format_list_clause(keyword: str, names: Iterable[str]) -> Pieces:
     """Format a clause such as `carry s, c`. Return no pieces if `names` is empty."""
-    return concat_pieces(SPACE_BREAK, f"{keyword} ", join_with_commas(names)) if names else []
+    return build_pieces(SPACE_BREAK, f"{keyword} ", join_with_commas(names)) if names else []
 
 
 def join_alternatives(texts: Sequence[str]) -> str:
@@ -206,68 +206,68 @@ def join_alternatives(texts: Sequence[str]) -> str:
 def format_use_statement(node: ast.UseStatement) -> Pieces:
     """Format a `use` item, as in `use "llama" as text from "text_config" under language_model`."""
     sources = f" from {join_alternatives(node.sources)}" if node.sources else None
-    under = node.under and concat_pieces(" under ", node.under)
-    return concat_pieces("use ", join_alternatives(node.paths), f" as {node.name}", sources, under)
+    under = node.under and build_pieces(" under ", node.under)
+    return build_pieces("use ", join_alternatives(node.paths), f" as {node.name}", sources, under)
 
 
 def format_quantize_setting(node: ast.QuantizeSetting) -> Pieces:
     """Format an entry of a `quantize` section, as in `int4 = ["*.mlp.*"]`."""
     words = [format_quantize_value(v.value) for v in node.values]
     value = words if len(words) == 1 else ["[", *join_with_commas(words), "]"]
-    return concat_pieces(f"{format_name_or_string(node.name)} = ", *value)
+    return build_pieces(f"{format_name_or_string(node.name)} = ", *value)
 
 
 def format_assignment(
-    node: ast.ConfigOverride | ast.Setting | ast.InputPreprocessing, prefix: str = ""
+    node: ast.ConfigOverride | ast.GenerateSetting | ast.InputPreprocessing, prefix: str = ""
 ) -> Pieces:
     """Format a config value, a setting or a preprocessing, as in `stop = eos`."""
-    return concat_pieces(f"{prefix}{node.name} = ", node.value)
+    return build_pieces(f"{prefix}{node.name} = ", node.value)
 
 
 SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.Assignment: lambda n: concat_pieces(
+    ast.Assignment: lambda n: build_pieces(
         join_with_commas(n.targets, line_break=TARGET_BREAK), " = ", n.value
     ),
-    ast.ReturnStatement: lambda n: concat_pieces("return ", join_with_commas(n.values)),
-    ast.RequireStatement: lambda n: concat_pieces(
+    ast.ReturnStatement: lambda n: build_pieces("return ", join_with_commas(n.values)),
+    ast.RequireStatement: lambda n: build_pieces(
         "require ",
         n.condition,
         *((",", SPACE_BREAK, quote_dsl_string(n.because)) if n.because else ()),
     ),
     ast.UseStatement: format_use_statement,
-    ast.DimsDecl: lambda n: concat_pieces("dims ", join_with_commas(n.names)),
-    ast.AttentionDef: lambda n: concat_pieces(
+    ast.DimsSection: lambda n: build_pieces("dims ", join_with_commas(n.names)),
+    ast.AttentionDef: lambda n: build_pieces(
         f"{n.kind} ",
         format_definition_header(n.name, n.params),
         f" {quote_dsl_string(n.doc)}" if n.doc else None,
         *(" =", SPACE_BREAK, n.value),
     ),
     ast.StreamSection: lambda n: [f"stream {n.source} of {n.input_name}"],
-    ast.Field: concat_pieces,
-    ast.InputDeclaration: concat_pieces,
-    ast.ExpectedConfigValues: lambda n: concat_pieces(
+    ast.ConfigField: build_pieces,
+    ast.InputDecl: build_pieces,
+    ast.ExpectedConfigValues: lambda n: build_pieces(
         f"expect {quote_dsl_string(n.key)} in ",
         *("(", join_with_commas(map(format_name_or_string, n.values)), ")"),
     ),
-    ast.IgnoredConfigKeys: lambda n: concat_pieces(
+    ast.IgnoredConfigKeys: lambda n: build_pieces(
         "ignore ", join_with_commas(map(quote_dsl_string, n.keys))
     ),
     ast.QuantizeSetting: format_quantize_setting,
     ast.OutputPostprocessing: lambda n: format_assignment(n, "show "),
     ast.ConfigOverride: format_assignment,
-    ast.Setting: format_assignment,
+    ast.GenerateSetting: format_assignment,
     ast.InputPreprocessing: format_assignment,
     ast.WeightsFile: lambda n: [f"from {quote_dsl_string(n.path)}"],
-    ast.WeightTyingRule: lambda n: concat_pieces(
+    ast.WeightTyingRule: lambda n: build_pieces(
         "tie ", n.name, " =", SPACE_BREAK, n.source, format_clause("when", n.condition)
     ),
-    ast.LoadRule: lambda n: concat_pieces(
+    ast.LoadRule: lambda n: build_pieces(
         "load ", n.name, " = ", n.value, format_clause("when", n.condition)
     ),
-    ast.IgnoreRule: lambda n: concat_pieces(
+    ast.IgnoreRule: lambda n: build_pieces(
         "ignore ", join_with_commas(n.names), format_clause("when", n.condition)
     ),
-    ast.WeightSharingRule: lambda n: concat_pieces(
+    ast.WeightSharingRule: lambda n: build_pieces(
         "share ", n.name, format_clause("when", n.condition)
     ),
 }
@@ -289,24 +289,22 @@ def format_block_header(node: ast.Block) -> Pieces:
     results: Pieces = ["(", *join_with_commas(node.results), ")"]
     # a single unnamed result is printed without parentheses
     if len(node.results) == 1 and not node.results[0].name:
-        results = concat_pieces(node.results[0])
+        results = build_pieces(node.results[0])
     names = join_with_commas(map(format_name_or_string, node.architectures))
-    return concat_pieces(
+    return build_pieces(
         *(f"{node.kind} {node.name}", "(", join_with_commas(node.params), ")"),
         *(SECTION_BREAK, "-> ", results),
-        concat_pieces(SECTION_BREAK, "where ", join_with_commas(node.where))
-        if node.where
-        else None,
-        concat_pieces(SECTION_BREAK, "for ", names) if names else None,
+        build_pieces(SECTION_BREAK, "where ", join_with_commas(node.where)) if node.where else None,
+        build_pieces(SECTION_BREAK, "for ", names) if names else None,
     )
 
 
 BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.RepeatLoop: lambda n: concat_pieces(
+    ast.RepeatLoop: lambda n: build_pieces(
         *(f"repeat {n.variable} in ", n.iterable, format_clause("under", n.under)),
         format_list_clause("collect", n.collect),
     ),
-    ast.ScanLoop: lambda n: concat_pieces(
+    ast.ScanLoop: lambda n: build_pieces(
         f"scan {', '.join(n.variables)} in ",
         join_with_commas(n.sequences),
         [*format_clause("along", n.along), *format_list_clause("carry", n.carry)],

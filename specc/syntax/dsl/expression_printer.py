@@ -54,7 +54,7 @@ def join_pieces(pieces: Pieces) -> str:
     return "".join(p if isinstance(p, str) else p.flat for p in pieces)
 
 
-def concat_pieces(*parts: Part) -> Pieces:
+def build_pieces(*parts: Part) -> Pieces:
     """Return the pieces of several parts. Nodes are formatted, and absent parts are omitted."""
     pieces: Pieces = []
     for part in parts:
@@ -194,7 +194,7 @@ def format_quantize_value(text: str) -> str:
 
 def format_expression(expr: ast.Expr) -> str:
     """Format an expression on one line."""
-    return join_pieces(concat_pieces(expr))
+    return join_pieces(build_pieces(expr))
 
 
 def format_inline_type(kind: ast.TypeExpr) -> str:
@@ -205,9 +205,9 @@ def format_inline_type(kind: ast.TypeExpr) -> str:
 def get_precedence(expr: ast.Expr) -> int:
     """Return the precedence of the outermost operator of an expression."""
     match expr:
-        case ast.Binary():
+        case ast.BinaryOp():
             return BINARY_LEVELS[expr.op]
-        case ast.Unary():
+        case ast.UnaryOp():
             return NOT if expr.op == "not" else SIGN
     return {ast.Conditional: CONDITIONAL, ast.Compare: COMPARE}.get(type(expr), POSTFIX)
 
@@ -217,8 +217,8 @@ def format_operand(expr: ast.Expr, min_precedence: int) -> Pieces:
     # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not need them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or has_weights:
-        return concat_pieces("(", expr, ")")
-    return concat_pieces(expr)
+        return build_pieces("(", expr, ")")
+    return build_pieces(expr)
 
 
 def join_with_commas(
@@ -231,36 +231,38 @@ def join_with_commas(
             pieces += [separator, line_break]
         pieces += [
             p if isinstance(p, str) else SoftLineBreak(p.flat, p.bonus - ITEM_PENALTY)
-            for p in concat_pieces(part)
+            for p in build_pieces(part)
         ]
     return pieces
 
 
 def format_call(expr: ast.Call) -> Pieces:
     """Format a call, e.g. `f(x, out=d) @ name`."""
-    options = (concat_pieces(f"{o.name}=", o.value) for o in expr.options)
+    options = (build_pieces(f"{o.name}=", o.value) for o in expr.options)
     arguments = join_with_commas((*expr.args, *options))
-    weights = expr.weights and concat_pieces(" @ ", expr.weights)
-    return concat_pieces(expr.function.path, "(", arguments, ")", weights)
+    weights = expr.weights and build_pieces(" @ ", expr.weights)
+    return build_pieces(expr.function.path, "(", arguments, ")", weights)
 
 
-def format_binary_chain(expr: ast.Binary) -> Pieces:
+def format_binary_chain(expr: ast.BinaryOp) -> Pieces:
     """Format a chain such as `a + b - c` in a loop, because a long sum is deeply nested."""
     # powers are right-associative, so they do not form chains
     if expr.op == "**":
         left, right = format_operand(expr.left, POSTFIX), format_operand(expr.right, SIGN)
-        return concat_pieces(left, " ** ", right)
+        return build_pieces(left, " ** ", right)
     operations: list[Pieces] = []
     first: ast.Expr = expr
     precedence = BINARY_LEVELS[expr.op]
     while (
-        isinstance(first, ast.Binary) and first.op != "**" and BINARY_LEVELS[first.op] >= precedence
+        isinstance(first, ast.BinaryOp)
+        and first.op != "**"
+        and BINARY_LEVELS[first.op] >= precedence
     ):
         precedence = BINARY_LEVELS[first.op]
         right = format_operand(first.right, precedence + 1)
         operations.append([SPACE_BREAK, f"{first.op} ", *right])
         first = first.left
-    return concat_pieces(format_operand(first, precedence), *reversed(operations))
+    return build_pieces(format_operand(first, precedence), *reversed(operations))
 
 
 def format_comparison(expr: ast.Compare) -> Pieces:
@@ -271,30 +273,30 @@ def format_comparison(expr: ast.Compare) -> Pieces:
     return pieces
 
 
-def format_unary_operation(expr: ast.Unary) -> Pieces:
+def format_unary_operation(expr: ast.UnaryOp) -> Pieces:
     """Format a unary operation, `-x` or `not x`."""
     sign, precedence = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
-    return concat_pieces(sign, format_operand(expr.operand, precedence))
+    return build_pieces(sign, format_operand(expr.operand, precedence))
 
 
 def format_conditional(expr: ast.Conditional) -> Pieces:
     """Format a conditional. `a if c else b if d else e` needs no parentheses."""
     then, condition = (
-        ["(", *concat_pieces(e), ")"] if isinstance(e, ast.Conditional) else concat_pieces(e)
+        ["(", *build_pieces(e), ")"] if isinstance(e, ast.Conditional) else build_pieces(e)
         for e in (expr.then, expr.condition)
     )
-    otherwise = concat_pieces("else ", expr.otherwise)
-    return concat_pieces(then, SPACE_BREAK, "if ", condition, SPACE_BREAK, otherwise)
+    otherwise = build_pieces("else ", expr.otherwise)
+    return build_pieces(then, SPACE_BREAK, "if ", condition, SPACE_BREAK, otherwise)
 
 
 def format_type(kind: ast.TypeExpr) -> Pieces:
     """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
     suffix = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.element_type is not None:
-        return concat_pieces(kind.name, "[", kind.element_type, "]", suffix)
+        return build_pieces(kind.name, "[", kind.element_type, "]", suffix)
     if kind.name == "choice" and kind.names:
         names = join_with_commas(map(format_name_or_string, kind.names), " |")
-        return concat_pieces("choice", "(", names, ")", suffix)
+        return build_pieces("choice", "(", names, ")", suffix)
     if kind.name == "record":
         return [*format_record_type(kind.fields), suffix]
     # `dims` is None for a type without brackets, and empty for `[]`
@@ -303,39 +305,36 @@ def format_type(kind: ast.TypeExpr) -> Pieces:
     return [f"{kind.name}[{join_pieces(join_with_commas(kind.dims))}]{suffix}"]
 
 
-def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
+def format_record_type(fields: Sequence[ast.ConfigField]) -> Pieces:
     """Format a record type, as in `record { layers: int = 4 }`."""
     if not fields:
         return ["record {}"]
     parts = join_with_commas(fields, "", SoftLineBreak("  "))
-    return concat_pieces("record ", "{", SPACE_BREAK, parts, SPACE_BREAK, "}")
+    return build_pieces("record ", "{", SPACE_BREAK, parts, SPACE_BREAK, "}")
 
 
-def format_field_clauses(field: ast.Field) -> Pieces:
+def format_field_clauses(field: ast.ConfigField) -> Pieces:
     """Format the sources, the default value and the docstring of a config field."""
     sources = join_with_commas(field.sources, " |")
-    return concat_pieces(
-        concat_pieces(SPACE_BREAK, "from ", sources) if field.sources else None,
-        field.default and concat_pieces(SPACE_BREAK, "= ", field.default),
-        concat_pieces(SPACE_BREAK, quote_dsl_string(field.doc)) if field.doc else None,
+    return build_pieces(
+        build_pieces(SPACE_BREAK, "from ", sources) if field.sources else None,
+        field.default and build_pieces(SPACE_BREAK, "= ", field.default),
+        build_pieces(SPACE_BREAK, quote_dsl_string(field.doc)) if field.doc else None,
     )
 
 
 def format_parameter(
-    node: ast.BlockParameter
-    | ast.DefinitionParameter
-    | ast.InputDeclaration
-    | ast.AssignmentTarget,
+    node: ast.BlockParameter | ast.DefinitionParameter | ast.InputDecl | ast.AssignmentTarget,
 ) -> Pieces:
     """Format a parameter or a target, as in `x: float[batch, n] = 0`, `ahead=0` or `float`."""
     if not node.name:  # a single unnamed result is printed as its type
-        return concat_pieces(node.type)
+        return build_pieces(node.type)
     if isinstance(node, ast.BlockParameter) and node.is_from_inputs:
         return [node.name]
-    declared_type = node.type and concat_pieces(": ", node.type)
+    declared_type = node.type and build_pieces(": ", node.type)
     default = None if isinstance(node, ast.AssignmentTarget) else node.default
     equal = " = " if node.type else "="
-    return concat_pieces(node.name, declared_type, default and concat_pieces(equal, default))
+    return build_pieces(node.name, declared_type, default and build_pieces(equal, default))
 
 
 NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
@@ -343,26 +342,26 @@ NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.StringLiteral: lambda e: [quote_dsl_string(e.value)],
     ast.Name: lambda e: [e.path],
     ast.Call: format_call,
-    ast.Index: lambda e: concat_pieces(
+    ast.Index: lambda e: build_pieces(
         format_operand(e.base, POSTFIX), "[", join_with_commas(e.items), "]"
     ),
-    ast.Slice: lambda e: concat_pieces(
+    ast.Slice: lambda e: build_pieces(
         # `a:b:` is equivalent to `a:b`
         e.start,
         ":",
         e.stop,
-        e.step and concat_pieces(":", e.step),
+        e.step and build_pieces(":", e.step),
     ),
     ast.EllipsisDims: lambda _: ["..."],
-    ast.ListLiteral: lambda e: concat_pieces("[", join_with_commas(e.items), "]"),
-    ast.ListComprehension: lambda e: concat_pieces(
+    ast.ListLiteral: lambda e: build_pieces("[", join_with_commas(e.items), "]"),
+    ast.ListComprehension: lambda e: build_pieces(
         "[", e.item, SPACE_BREAK, f"for {e.variable} in ", e.iterable, "]"
     ),
-    ast.RecordLiteral: lambda e: concat_pieces(
-        "{", join_with_commas(concat_pieces(f"{o.name} = ", o.value) for o in e.fields), "}"
+    ast.RecordLiteral: lambda e: build_pieces(
+        "{", join_with_commas(build_pieces(f"{o.name} = ", o.value) for o in e.fields), "}"
     ),
-    ast.Unary: format_unary_operation,
-    ast.Binary: format_binary_chain,
+    ast.UnaryOp: format_unary_operation,
+    ast.BinaryOp: format_binary_chain,
     ast.Compare: format_comparison,
     ast.Conditional: format_conditional,
     # a path of names and numbers is not quoted
@@ -373,10 +372,10 @@ NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.AssignmentTarget: format_parameter,
     ast.BlockParameter: format_parameter,
     ast.DefinitionParameter: format_parameter,
-    ast.InputDeclaration: format_parameter,
-    ast.Equation: lambda e: concat_pieces(f"{e.name} = ", e.value),
+    ast.InputDecl: format_parameter,
+    ast.Equation: lambda e: build_pieces(f"{e.name} = ", e.value),
     # the default lower bound 0 is omitted
     ast.DimDecl: lambda d: [f"{d.name} >= {d.minimum}" if d.minimum else d.name],
-    ast.Field: lambda f: concat_pieces(f"{f.name}: ", f.type, format_field_clauses(f)),
+    ast.ConfigField: lambda f: build_pieces(f"{f.name}: ", f.type, format_field_clauses(f)),
 }
 """The formatters of expressions, types and other parts of a statement, by AST class."""

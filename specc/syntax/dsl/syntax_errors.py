@@ -108,10 +108,10 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
     location, label = token, f"expected `{closer}` before this"
     if token.kind == "$END":
         label = f"the file ends without `{closer}`"
-        location = previous.make_last_character_token() if len(error.tokens) > 1 else token
+        location = previous.get_last_character() if len(error.tokens) > 1 else token
     elif error.is_on_new_line(token, previous) and opener.text != "{":
         # insert a missing `)` at the end of the previous line, but a missing `}` on a new line
-        location, label = previous.make_last_character_token(), f"expected `{closer}` after this"
+        location, label = previous.get_last_character(), f"expected `{closer}` after this"
     return error.explain(
         f"a `{opener.text}` that is never closed",
         location,
@@ -261,7 +261,7 @@ def explain_name_without_assignment(error: UnexpectedToken) -> Diagnostic | None
         return explain_unnamed_result(error, name)
     return error.explain(
         f"`{name.text}` is neither part of the line before nor a statement",
-        previous.make_last_character_token(),
+        previous.get_last_character(),
         "is an operator missing at the end of this line?",
         f"join the lines with an operator, or write `{name.text} = …`",
         related_label=(name, "read as the name of a new result, and no `=` follows"),
@@ -315,6 +315,6 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
     # put the label at the end of the previous line if no new statement or item may begin here
     may_begin = "BLOCK" in expected or "RETURN" in expected
     if previous and (is_at_end or (error.is_on_new_line(token, previous) and not may_begin)):
-        location, preposition = previous.make_last_character_token(), "after this"
+        location, preposition = previous.get_last_character(), "after this"
     label = f"expected {missing} {preposition}"
     return error.explain(title, location, label, *collect_syntax_hints(error))

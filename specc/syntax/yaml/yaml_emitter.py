@@ -258,7 +258,7 @@ def is_unquoted_config_path(text: str) -> bool:
     return bool(text) and not text.startswith('"') and "(" not in text
 
 
-def field_to_yaml(node: ast.Field) -> YamlPair:
+def field_to_yaml(node: ast.ConfigField) -> YamlPair:
     """Convert a config field to a map, as in `d: {type: int, from: hidden_size, default: 768}`."""
     pairs = [YamlPair("type", field_type_to_yaml(node.type))]
     if node.sources:
@@ -309,7 +309,7 @@ def config_override_to_yaml(entry: ast.ConfigOverride) -> YamlPair:
 
 
 CONFIG_ENTRIES: Mapping[type[ast.Node], Callable[..., YamlPair]] = {
-    ast.Field: field_to_yaml,
+    ast.ConfigField: field_to_yaml,
     ast.ExpectedConfigValues: lambda e: YamlPair(
         f"expect {e.key}", make_yaml_list(e.values), e.comments
     ),

@@ -101,7 +101,7 @@ class MapLayout(Generic[T]):
         self.description = description or f"`{self.keys[0].name}`"
         self.is_multiline = is_multiline
         self.constants: Mapping[str, object] = constants
-        self.has_body = any(key.kind is BODY_KIND for key in self.keys)
+        self.has_body = any(key.kind is BODY_CODEC for key in self.keys)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -167,9 +167,9 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
         reader.report_wrong_kind(node, "a statement", "a map", "`- x: f(y)`")
         return None
     keys = [e.name for e in node.entries]
-    keyword = next((name for name in keys if name in STATEMENT_CONSTRUCTS), None)
+    keyword = next((name for name in keys if name in STATEMENT_LAYOUTS), None)
     if keyword is not None:
-        return STATEMENT_CONSTRUCTS[keyword].parse(reader, node)
+        return STATEMENT_LAYOUTS[keyword].parse(reader, node)
     if "until" not in keys:
         return parse_yaml_assignment(reader, node)
     _report_unbounded_loop(reader, node.entries[keys.index("until")].key.span)
@@ -203,10 +203,8 @@ def parse_yaml_assignment(reader: YamlReader, node: YamlMapping) -> ast.Assignme
 
 def report_extra_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
     """Report E0125 for a statement with two keys, i.e. a misspelled keyword or two statements."""
-    entry = next(
-        (e for e in entries if find_similar_name(e.name, STATEMENT_CONSTRUCTS)), entries[1]
-    )
-    similar_name = find_similar_name(entry.name, STATEMENT_CONSTRUCTS)
+    entry = next((e for e in entries if find_similar_name(e.name, STATEMENT_LAYOUTS)), entries[1])
+    similar_name = find_similar_name(entry.name, STATEMENT_LAYOUTS)
     reader.report_error(
         "E0125",
         "a statement must bind a single value",
@@ -261,7 +259,7 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
     """Convert one statement to a YAML list item."""
     if isinstance(node, ast.Assignment):
         return YamlItem(assignment_to_yaml(node), node.comments)
-    layout = find_layout_of_node(STATEMENT_CONSTRUCTS, node)
+    layout = find_layout_of_node(STATEMENT_LAYOUTS, node)
     return YamlItem(layout.to_yaml(node), node.comments, is_comment_on_first_line=layout.has_body)
 
 
@@ -270,15 +268,15 @@ def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> Y
     return make_multiline_list([statement_to_yaml(s) for s in statements], end)
 
 
-BODY_KIND = YamlValueCodec(lambda r, e, _: FieldValues(parse_yaml_statements(r, e)), body_to_yaml)
-ELSE_KIND = YamlValueCodec(
-    BODY_KIND.parse, lambda body, end: body_to_yaml(body, end) if body or end else None
+BODY_CODEC = YamlValueCodec(lambda r, e, _: FieldValues(parse_yaml_statements(r, e)), body_to_yaml)
+ELSE_CODEC = YamlValueCodec(
+    BODY_CODEC.parse, lambda body, end: body_to_yaml(body, end) if body or end else None
 )
-DOC, DO = Key("doc", TEXT), Key("do", BODY_KIND, "body end")
-REQUIRE_CONSTRUCT = MapLayout(
+DOC, DO = Key("doc", TEXT), Key("do", BODY_CODEC, "body end")
+REQUIRE_LAYOUT = MapLayout(
     ast.RequireStatement, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)]
 )
-STATEMENT_CONSTRUCTS: Mapping[str, MapLayout[ast.Statement]] = {
+STATEMENT_LAYOUTS: Mapping[str, MapLayout[ast.Statement]] = {
     "repeat": MapLayout(
         ast.RepeatLoop,
         [
@@ -305,17 +303,17 @@ STATEMENT_CONSTRUCTS: Mapping[str, MapLayout[ast.Statement]] = {
     ),
     "when": MapLayout(
         ast.WhenStatement,
-        [Key("when", EXPRESSION, "condition"), DO, Key("else", ELSE_KIND, "otherwise else_end")],
+        [Key("when", EXPRESSION, "condition"), DO, Key("else", ELSE_CODEC, "otherwise else_end")],
         "do",
     ),
     "return": MapLayout(ast.ReturnStatement, [Key("return", EXPRESSIONS, "values")]),
-    "require": REQUIRE_CONSTRUCT,
+    "require": REQUIRE_LAYOUT,
 }
 """The layouts of statements that begin with a keyword. All other statements are assignments."""
 
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
-WEIGHT_RULE_CONSTRUCTS: Mapping[str, MapLayout[ast.WeightRule]] = {
+WEIGHT_RULE_LAYOUTS: Mapping[str, MapLayout[ast.WeightRule]] = {
     "from": MapLayout(ast.WeightsFile, [Key("from", FILE, "path")], is_multiline=False),
     "tie": MapLayout(
         ast.WeightTyingRule,
@@ -346,7 +344,7 @@ USE_KEYS = (
 )
 SIGNATURE_KEYS = (DOC, Key("in", INPUTS, "params"), Key("out", OUTPUTS, "results"))
 GRAPH_KEYS = (Key("where", EQUATIONS), Key("for", ARCHITECTURES, "architectures"))
-ITEM_CONSTRUCTS: Mapping[str, MapLayout[ast.Item]] = {
+ITEM_LAYOUTS: Mapping[str, MapLayout[ast.Item]] = {
     "block": MapLayout(
         ast.Block,
         [Key("block", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, DO],
@@ -378,7 +376,7 @@ ITEM_CONSTRUCTS: Mapping[str, MapLayout[ast.Item]] = {
         "as",
         is_multiline=False,
     ),
-    "require": REQUIRE_CONSTRUCT,
+    "require": REQUIRE_LAYOUT,
 }
 """The layouts of `items:` entries with several keys, by keyword."""
 

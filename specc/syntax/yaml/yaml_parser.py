@@ -19,12 +19,7 @@ from specc.syntax.yaml.yaml_composer import (
     get_list_items,
 )
 from specc.syntax.yaml.yaml_emitter import FIELD_KEYS, IGNORED_KEYS, is_unquoted_config_path
-from specc.syntax.yaml.yaml_keys import (
-    ITEM_CONSTRUCTS,
-    REQUIRE_ENTRY,
-    USE_ENTRY,
-    WEIGHT_RULE_CONSTRUCTS,
-)
+from specc.syntax.yaml.yaml_keys import ITEM_LAYOUTS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_LAYOUTS
 from specc.syntax.yaml.yaml_validation import YamlReader, build_section_node, get_first_line_span
 from specc.syntax.yaml.yaml_values import (
     is_yaml_field,
@@ -62,7 +57,7 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
         if length.name != "_" and length.name in {d.name for d in lengths}:
             reader.report_duplicate(f"the length `{length.name}`", node.span)
         lengths.append(length)
-    return [ast.DimsDecl(tuple(lengths), span=entry.span)]
+    return [ast.DimsSection(tuple(lengths), span=entry.span)]
 
 
 def parse_yaml_requirements(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -94,8 +89,8 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Items:
     """Parse an entry of `items:` that begins with the keyword `kind`."""
-    if kind in ITEM_CONSTRUCTS:
-        item = ITEM_CONSTRUCTS[kind].parse(reader, node)
+    if kind in ITEM_LAYOUTS:
+        item = ITEM_LAYOUTS[kind].parse(reader, node)
         return [item] if item is not None else []
     # an entry of `items:` may be a top-level key, e.g. `- dims: [batch]`
     entries = reader.read_entries_by_key(node, (kind,), f"`{kind}`")
@@ -137,7 +132,7 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
 
 def parse_yaml_field(
     reader: YamlReader, field_name: str, entry: YamlEntry, node: YamlMapping
-) -> ast.Field:
+) -> ast.ConfigField:
     """Parse a config field, as in `{type: int, from: [hidden_size, n_embd], default: 768}`."""
     entries = reader.read_entries_by_key(node, FIELD_KEYS, "a config value")
     field_type, leading_comments = parse_yaml_field_type(reader, entries["type"])
@@ -149,7 +144,7 @@ def parse_yaml_field(
     default = (
         parse_yaml_static_value(reader, entries["default"].value) if "default" in entries else None
     )
-    return ast.Field(
+    return ast.ConfigField(
         name=field_name,
         type=field_type,
         sources=sources,
@@ -175,7 +170,7 @@ def parse_yaml_field_type(
     fields = []
     for field_entry in reader.read_mapping(record.value, "a record", example):
         field = parse_yaml_config_entry(reader, field_entry)
-        if isinstance(field, ast.Field):
+        if isinstance(field, ast.ConfigField):
             fields.append(field)
         else:
             reader.report_error(
@@ -235,7 +230,7 @@ def parse_yaml_generate_section(reader: YamlReader, entry: YamlEntry) -> ast.Gen
     input_name = parse_yaml_name(reader, entries_by_key["of"].value, "`of`")
     source = parse_yaml_name(reader, entries_by_key["from"].value, "`from`")
     settings = [
-        ast.Setting(
+        ast.GenerateSetting(
             parse_yaml_name(reader, e.key, "a setting"),
             parse_yaml_expression(reader, e.value),
             span=e.span,
@@ -282,12 +277,12 @@ def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule
     """Parse a weight rule, or return None after an error."""
     subject = "a rule of `weights`"
     entries = reader.read_mapping(node, subject, "`- {tie: a.weight, to: b.weight}`")
-    kind = next((e.name for e in entries if e.name in WEIGHT_RULE_CONSTRUCTS), None)
+    kind = next((e.name for e in entries if e.name in WEIGHT_RULE_LAYOUTS), None)
     if kind is None:
         if entries:
-            reader.report_unknown_key(entries[0], WEIGHT_RULE_CONSTRUCTS, subject)
+            reader.report_unknown_key(entries[0], WEIGHT_RULE_LAYOUTS, subject)
         return None
-    return WEIGHT_RULE_CONSTRUCTS[kind].parse(reader, node)
+    return WEIGHT_RULE_LAYOUTS[kind].parse(reader, node)
 
 
 TOP_ITEM_PARSERS: dict[str, ItemParser] = {
@@ -312,7 +307,7 @@ TOP_ITEM_PARSERS: dict[str, ItemParser] = {
 YAML_HEADER_KEYS = ("specc", "model", "doc", "extends")
 YAML_TOP_KEYS = (*YAML_HEADER_KEYS, *TOP_ITEM_PARSERS)
 LISTED_ITEMS = (
-    *ITEM_CONSTRUCTS,
+    *ITEM_LAYOUTS,
     *(key for key in TOP_ITEM_PARSERS if key not in ("use", "require", "items")),
 )
 """The keys that begin an entry of `items:`."""

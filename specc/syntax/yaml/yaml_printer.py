@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import has_blank_lines_around
-from specc.syntax.dsl.expression_printer import concat_pieces, format_comment_lines, join_pieces
+from specc.syntax.dsl.expression_printer import build_pieces, format_comment_lines, join_pieces
 from specc.syntax.yaml.yaml_emitter import (
     CONFIG_ENTRIES,
     YamlItem,
@@ -25,10 +25,10 @@ from specc.syntax.yaml.yaml_emitter import (
     strings_to_yaml,
 )
 from specc.syntax.yaml.yaml_keys import (
-    ITEM_CONSTRUCTS,
+    ITEM_LAYOUTS,
     REQUIRE_ENTRY,
     USE_ENTRY,
-    WEIGHT_RULE_CONSTRUCTS,
+    WEIGHT_RULE_LAYOUTS,
     find_layout_of_node,
     statement_to_yaml,
 )
@@ -81,7 +81,7 @@ def get_top_level_key(item: ast.Item) -> str:
 TOP_LEVEL_KEYS: Mapping[type[ast.Node], str] = {
     ast.UseStatement: "use",
     ast.ConfigSection: "config",
-    ast.DimsDecl: "dims",
+    ast.DimsSection: "dims",
     ast.InputsSection: "inputs",
     ast.RequireStatement: "require",
     ast.PreprocessingSection: "reading",
@@ -200,11 +200,11 @@ def section_to_yaml(item: ast.Item) -> YamlPair:
         get_top_level_key(item),
         value,
         item.comments,
-        is_comment_on_first_line=not isinstance(item, ast.DimsDecl),
+        is_comment_on_first_line=not isinstance(item, ast.DimsSection),
     )
 
 
-def input_declaration_to_yaml(node: ast.InputDeclaration) -> YamlPair:
+def input_declaration_to_yaml(node: ast.InputDecl) -> YamlPair:
     """Convert an entry of `inputs` to YAML."""
     pair = parameter_to_yaml(ast.BlockParameter(node.name, node.type, node.default))
     return replace(pair, comments=node.comments)
@@ -216,10 +216,10 @@ def make_multiline_map(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
 
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
-    ast.DimsDecl: lambda item: make_yaml_list(join_pieces(concat_pieces(d)) for d in item.names),
+    ast.DimsSection: lambda item: make_yaml_list(join_pieces(build_pieces(d)) for d in item.names),
     ast.WeightsSection: lambda item: make_multiline_list(
         [
-            YamlItem(find_layout_of_node(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
+            YamlItem(find_layout_of_node(WEIGHT_RULE_LAYOUTS, r).to_yaml(r), r.comments)
             for r in item.rules
         ],
         item.end,
@@ -262,7 +262,7 @@ def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
     keyword = (
         item.kind if isinstance(item, ast.Block | ast.AttentionDef) else get_top_level_key(item)
     )
-    if layout := ITEM_CONSTRUCTS.get(keyword):
+    if layout := ITEM_LAYOUTS.get(keyword):
         return YamlItem(
             layout.to_yaml(item),
             item.comments,
@@ -284,7 +284,7 @@ TYPED_PIECE = re.compile(r"\w+: (?:int|float|bool|text|list|choice|mask|score|bi
 YAML_PIECE = re.compile(r"\s*[{-]|\w+:\s")
 
 
-def translate_help_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
+def convert_help_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
     """Translate the DSL code in a diagnostic's notes and help messages to YAML."""
     text = diagnostic.primary.span.text if diagnostic.primary else ""
     is_in_map = YAML_PIECE.match(text) is not None

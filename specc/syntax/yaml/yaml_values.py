@@ -90,7 +90,7 @@ def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
 def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[str, ...]:
     """Parse a single name or a list of names."""
     spans_by_name: dict[str, Span] = {}
-    for item in list_yaml_nodes(node):
+    for item in get_optional_items(node):
         name = parse_yaml_name(reader, item, subject)
         if name in spans_by_name and name != "_":
             reader.report_duplicate(f"the name `{name}`", item.span, spans_by_name[name])
@@ -98,7 +98,7 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
     return tuple(spans_by_name)
 
 
-def list_yaml_nodes(node: YamlNode) -> list[YamlNode]:
+def get_optional_items(node: YamlNode) -> list[YamlNode]:
     """Return the entries of a list. A single node is one entry. An empty value has no entries."""
     if isinstance(node, YamlSequence):
         return node.items
@@ -156,7 +156,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
             weights = parse_yaml_weight_name(reader, argument.value)
         else:
             parse_yaml_name(reader, argument.key, "an option")
-            options.append(make_argument(argument, parse_yaml_expression(reader, argument.value)))
+            options.append(make_named_arg(argument, parse_yaml_expression(reader, argument.value)))
     return ast.Call(function, args, tuple(options), weights, span=node.span)
 
 
@@ -172,7 +172,7 @@ def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
     )
 
 
-def make_argument(entry: YamlEntry, value: ast.Expr) -> ast.NamedArg:
+def make_named_arg(entry: YamlEntry, value: ast.Expr) -> ast.NamedArg:
     """Make an option of a call, as in `out: d`, or a field of a record."""
     span = entry.key.span.extend_to(entry.value.span)
     return ast.NamedArg(entry.name, value, span=span, name_span=entry.key.span)
@@ -190,7 +190,7 @@ def parse_yaml_static_value(reader: YamlReader, node: YamlNode) -> ast.Expr:
             fields = []
             for entry in entries:
                 parse_yaml_name(reader, entry.key, "a field")
-                fields.append(make_argument(entry, parse_yaml_static_value(reader, entry.value)))
+                fields.append(make_named_arg(entry, parse_yaml_static_value(reader, entry.value)))
             return ast.RecordLiteral(tuple(fields), span=node.span)
         case YamlSequence(items=items):
             values = tuple(parse_yaml_static_value(reader, n) for n in items)
@@ -256,10 +256,10 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
     return ast.BlockParameter(name, declared_type, default, span=span)
 
 
-def parse_yaml_input_declaration(reader: YamlReader, entry: YamlEntry) -> ast.InputDeclaration:
+def parse_yaml_input_declaration(reader: YamlReader, entry: YamlEntry) -> ast.InputDecl:
     """Parse an entry of `inputs`, as in `keep: {type: 'keep[batch, n]', default: ids != 0}`."""
     param = parse_yaml_parameter(reader, entry)
-    return ast.InputDeclaration(param.name, param.type, param.default, span=entry.span)
+    return ast.InputDecl(param.name, param.type, param.default, span=entry.span)
 
 
 def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:

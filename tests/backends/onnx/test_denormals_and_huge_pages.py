@@ -20,7 +20,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.graph import Graph
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc_onnx import build_model, get_target, ort_model, ort_session
 from specc_onnx.denormals_and_huge_pages import (
@@ -31,14 +31,14 @@ from specc_onnx.denormals_and_huge_pages import (
     align_to_huge_pages,
     compute_denormal,
     flush_denormals,
-    get_denormal_mode,
+    get_flush_to_zero_mode,
     list_anonymous_mappings,
     subtract_intervals,
 )
 from specc_onnx.ort_model import OrtModel
 from specc_onnx.ort_session import open_serialized_ort_model
 
-HERE = pytest.mark.skipif(get_denormal_mode() is None, reason="this platform has no such mode")
+HERE = pytest.mark.skipif(get_flush_to_zero_mode() is None, reason="this platform has no such mode")
 
 
 def open_graph(graph: Graph, threads: int = 1) -> OrtModel:
@@ -165,7 +165,7 @@ def check_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run with and without the mode on random weights and a batch of inputs."""
     sets = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[spec].items()}
     graph = pass_pipeline.simplify_graph(spec_opened(spec, **sets).model.graph)
-    inputs = make_random_inputs(graph, choose_axis_sizes(graph, 2), np.random.default_rng(0))
+    inputs = make_random_inputs(graph, choose_dim_sizes(graph, 2), np.random.default_rng(0))
     on = open_graph(graph).run(inputs)
     for module in (ort_model, ort_session):
         monkeypatch.setattr(module, "flush_denormals", nothing)
@@ -177,12 +177,12 @@ def check_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_platform_without_the_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("specc_onnx.denormals_and_huge_pages.FLUSH_CONTROL_BITS", {})
-    get_denormal_mode.cache_clear()
-    assert get_denormal_mode() is None
+    get_flush_to_zero_mode.cache_clear()
+    assert get_flush_to_zero_mode() is None
     with flush_denormals():
         assert compute_denormal() > 0
     monkeypatch.undo()
-    get_denormal_mode.cache_clear()
+    get_flush_to_zero_mode.cache_clear()
 
 
 SPEC = """specc 1

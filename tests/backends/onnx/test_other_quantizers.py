@@ -14,7 +14,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.runtime.random_inputs import choose_axis_sizes, make_random_inputs
+from specc.runtime.random_inputs import choose_dim_sizes, make_random_inputs
 
 WRITTEN_FOR = ("bert", "gpt2", "vit", "llama", "t5", "rnnsearch")
 SOME = [
@@ -46,7 +46,7 @@ def measure_relative_error(path: Path, full: Path) -> float:
     a position in left padding has no visible keys, and a norm amplifies values near zero.
     """
     graph = specc.load(full).manifest.graph
-    inputs = make_random_inputs(graph, choose_axis_sizes(graph, 2), np.random.default_rng(0))
+    inputs = make_random_inputs(graph, choose_dim_sizes(graph, 2), np.random.default_rng(0))
     keeps = [inputs[n] for n, facts in graph.input_facts.items() if facts.padding_side]
     got, want = run_file(path, inputs), run_file(full, inputs)
     return max(

@@ -35,7 +35,7 @@ def test_dates_are_expressions() -> None:
 )
 def test_spans_of_nodes(text: str) -> None:
     expr = parse_config_value(text)
-    assert isinstance(expr, ast.Binary)
+    assert isinstance(expr, ast.BinaryOp)
     call = expr.right
     assert isinstance(call, ast.Call)
     assert call.span is not None
@@ -52,7 +52,7 @@ def test_spans_after_supplementary_characters() -> None:
     assert isinstance(config, ast.ConfigSection)
     entry = config.entries[0]
     assert isinstance(entry, ast.ConfigOverride)
-    assert isinstance(entry.value, ast.Binary)
+    assert isinstance(entry.value, ast.BinaryOp)
     assert entry.value.right.span is not None
     assert entry.value.right.span.text == "right"
 
@@ -96,5 +96,5 @@ def test_order_of_top_level_keys() -> None:
             "i}\nrequire: [a > 0]\n",
         )
     )
-    kinds = [ast.DimsDecl, ast.ConfigSection, ast.AttentionDef, ast.RequireStatement]
+    kinds = [ast.DimsSection, ast.ConfigSection, ast.AttentionDef, ast.RequireStatement]
     assert [type(i) for i in file.items] == kinds
