@@ -121,15 +121,15 @@ class CompilerBackend(Protocol):
         self,
         graph: "ModelSource",
         path: Path,
-        values: "ParameterSource",
+        parameters: "ParameterSource",
         *,
         target: "Target",
         opset: int,
         weights_as: WeightStorage,
         dtype: str,
         metadata: MetadataBuilder | None,
-        load: bool,
-        side_files: Sequence[tuple[str, bytes]],
+        verify_load: bool,
+        sidecar_files: Sequence[tuple[str, bytes]],
     ) -> WrittenModel:
         """Write `graph` to the model file `path` (see `specc_onnx.write.model_writer`)."""
 
@@ -137,7 +137,7 @@ class CompilerBackend(Protocol):
         self,
         graphs: Mapping[str, PackageGraph],
         directory: Path,
-        values: "ParameterSource",
+        parameters: "ParameterSource",
         *,
         target: "Target",
         metadata: PackageMetadata,
@@ -145,10 +145,10 @@ class CompilerBackend(Protocol):
         weights_as: WeightStorage,
         dtype: str,
         extra_files: Sequence[ExtraFile],
-        load: bool,
+        verify_load: bool,
         input_paths: Sequence[Path],
         force: bool,
-        hash_on_every_load: bool,
+        checks_hashes_on_open: bool,
     ) -> WrittenModel:
         """Write a package of `graphs` by role (see `specc_onnx.write.package_writer`)."""
 

@@ -221,14 +221,14 @@ class Model(InferenceModel):
 
 
 def run_batches(
-    model: LoadedModel, arguments: tuple[object, ...], inputs: Mapping[str, object]
+    model: LoadedModel, args: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
-    """Run the model on each batch, and yield the outputs lazily. Raise E0910 unless `arguments` is
+    """Run the model on each batch, and yield the outputs lazily. Raise E0910 unless `args` is
     an iterable of mappings: a list or tuple is checked at once, other iterables when they are
     iterated. Error messages name the batch.
     """
-    batches: Any = arguments[0]
-    is_single_argument = len(arguments) == 1 and not inputs
+    batches: Any = args[0]
+    is_single_argument = len(args) == 1 and not inputs
     # an array is iterable, but not an iterable of batches
     is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
     if not is_single_argument or isinstance(batches, Mapping | str) or not is_iterable:

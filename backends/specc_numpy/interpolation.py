@@ -60,11 +60,13 @@ def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Ar
     return weighted_sum
 
 
-def find_nearest_source_indices(mode: str, length: int, size: int, step: float) -> Array:
+def find_nearest_source_indices(mode: str, input_size: int, output_size: int, step: float) -> Array:
     """Return the nearest source index of each output index, computed in float32 like in PyTorch."""
     offset = np.float32(0.5 if mode == "nearest_exact" else 0)
-    positions = np.arange(size).astype(np.float32) + offset
-    indices: Array = np.minimum(np.floor(positions * np.float32(step)).astype(np.int64), length - 1)
+    positions = np.arange(output_size).astype(np.float32) + offset
+    indices: Array = np.minimum(
+        np.floor(positions * np.float32(step)).astype(np.int64), input_size - 1
+    )
     return indices
 
 

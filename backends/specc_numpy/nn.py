@@ -13,18 +13,18 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 
 @evaluate
 def linear(
-    op: ops.Linear, env: LengthValues, x: Array, w: Array, bias: Array | None = None
+    op: ops.Linear, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
     """Apply a linear layer.
 
     f[*s i], f[o i], f[o]? -> f[*s o]
     """
-    return apply_linear(x, w, bias)
+    return apply_linear(x, weight, bias)
 
 
-def apply_linear(x: Array, w: Array, bias: Array | None) -> Array:
+def apply_linear(x: Array, weight: Array, bias: Array | None) -> Array:
     """Return `x @ w.T + bias`."""
-    y: Array = x @ w.T
+    y: Array = x @ weight.T
     return y if bias is None else y + bias
 
 
@@ -207,19 +207,23 @@ def attend(
 
 @evaluate
 def patch_embedding(
-    op: ops.PatchEmbedding, env: LengthValues, image: Array, w: Array, b: Array | None = None
+    op: ops.PatchEmbedding,
+    env: LengthValues,
+    image: Array,
+    weight: Array,
+    bias: Array | None = None,
 ) -> Array:
     """Compute the patch embeddings of images (non-overlapping patches in row-major order).
 
     f[b c y x], f[d c p r], f[d]? -> f[b n d]
     """
-    (batch, channels, *_), (*_, p, r) = image.shape, w.shape
-    rows, columns = count_image_patches(image.shape, w.shape)
+    (batch, channels, *_), (*_, p, r) = image.shape, weight.shape
+    rows, columns = count_image_patches(image.shape, weight.shape)
     # Patches are in row-major order. Within a patch, the channel is the first axis, as in
     # convolution weights.
     patches = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
     flat_patches = patches.reshape(batch, rows * columns, channels * p * r)
-    return apply_linear(flat_patches, w.reshape(w.shape[0], -1), b)
+    return apply_linear(flat_patches, weight.reshape(weight.shape[0], -1), bias)
 
 
 @evaluate

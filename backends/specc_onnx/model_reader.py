@@ -172,7 +172,7 @@ class OnnxModelFile:
         if not can_capture_cuda_graph(self.model, provider):
             return StaticShapeModel.allocate(open_session(), shapes)
         try:
-            session = open_session(as_cuda_graph=True)
+            session = open_session(enable_cuda_graph=True)
         except SpeccError:
             # ONNX Runtime does not capture a CUDA graph if shape computations remain on the CPU
             session = open_session()

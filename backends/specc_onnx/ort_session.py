@@ -64,11 +64,11 @@ def open_serialized_ort_model(
     threads: int = 0,
     without_activation_quantization: bool = False,
     lengths: Mapping[str, int] | None = None,
-    as_cuda_graph: bool = False,
+    enable_cuda_graph: bool = False,
 ) -> OrtModel:
     """Open a serialized model, whose external weights are in `directory`. If
     `without_activation_quantization` is True, `MatMulNBits` does not quantize activations.
-    `lengths` maps symbolic dimensions to static sizes. If `as_cuda_graph` is True, runs are
+    `lengths` maps symbolic dimensions to static sizes. If `enable_cuda_graph` is True, runs are
     captured as a CUDA graph. Raise one of E0921 to E0923 on failure.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
@@ -78,7 +78,7 @@ def open_serialized_ort_model(
     for symbol, length in (lengths or {}).items():
         options.add_free_dimension_override_by_name(symbol, length)
     exact_model, weights = avoid_int8_saturation(model, provider, weight_directory, options)
-    provider_options = CUDA_GRAPH_OPTION if as_cuda_graph else {}
+    provider_options = CUDA_GRAPH_OPTION if enable_cuda_graph else {}
     return _create_session(exact_model, name, provider, options, provider_options, weights)
 
 

@@ -18,13 +18,13 @@ from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_no
 
 @evaluate
 def linear(
-    op: ops.Linear, context: ForwardContext, x: Tensor, w: Tensor, bias: Tensor | None = None
+    op: ops.Linear, context: ForwardContext, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """Apply a linear layer.
 
     f[*s i], f[o i], f[o]? -> f[*s o]
     """
-    return functional.linear(x, w, bias)
+    return functional.linear(x, weight, bias)
 
 
 @evaluate
@@ -181,20 +181,20 @@ def patch_embedding(
     op: ops.PatchEmbedding,
     context: ForwardContext,
     image: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
+    weight: Tensor,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Compute the patch embeddings of images (non-overlapping patches in row-major order).
 
     f[b c y x], f[d c p r], f[d]? -> f[b n d]
     """
-    p, r = w.shape[2:]
-    rows, columns = count_image_patches(image.shape, w.shape)
+    p, r = weight.shape[2:]
+    rows, columns = count_image_patches(image.shape, weight.shape)
     # Patches are in row-major order. Within a patch, the channel is the first axis, as in the
     # convolution weights.
     patches = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
-    flat_patches = patches.reshape(image.shape[0], rows * columns, w[0].numel())
-    return functional.linear(flat_patches, w.reshape(w.shape[0], -1), b)
+    flat_patches = patches.reshape(image.shape[0], rows * columns, weight[0].numel())
+    return functional.linear(flat_patches, weight.reshape(weight.shape[0], -1), bias)
 
 
 @evaluate

@@ -122,16 +122,16 @@ class Dataset(TorchDataset[TrainingExample]):
         return _to_tensors(inputs, device), _to_tensors(targets, device)
 
     def loader(
-        self, size: int, *, shuffle: bool = True, seed: int = 0, workers: int = 0
+        self, batch_size: int, *, shuffle: bool = True, seed: int = 0, num_workers: int = 0
     ) -> DataLoader[TrainingExample]:
-        """Return a `DataLoader` with batches of `size` examples, shuffled with `seed`."""
+        """Return a `DataLoader` with batches of `batch_size` examples, shuffled with `seed`."""
         generator = torch.Generator().manual_seed(seed)
         return DataLoader(
             self,
-            batch_size=size,
+            batch_size=batch_size,
             shuffle=shuffle,
             generator=generator,
-            num_workers=workers,
+            num_workers=num_workers,
             collate_fn=self.collate,
         )
 

@@ -57,14 +57,14 @@ class CausalityMessage:
     helps: tuple[str, ...] = ()
 
 
-def format_zero_weights_help(rank: int, keys: int) -> str:
-    """Return the help text that suggests setting the attention weights of later keys to 0. `keys`
-    is the index of the key axis, and `rank` is the number of axes.
+def format_zero_weights_help(rank: int, key_axis: int) -> str:
+    """Return the help text that suggests setting the attention weights of later keys to 0.
+    `key_axis` is the index of the key axis, and `rank` is the number of axes.
     """
     mask = "grid(causal, x, x)"
     if rank == 3:
         mask = f"squeeze({mask}, axis=1)"
-    order = "" if keys == rank - 1 else " while they are [batch, heads, query, key]"
+    order = "" if key_axis == rank - 1 else " while they are [batch, heads, query, key]"
     return (
         f"set the weights of later keys to 0: `where({mask}, w, 0.0)`, with the weights "
         f"as `w`{order} and the sequence [batch, length, features] as `x`"

@@ -261,16 +261,16 @@ UNCOUNTED_PADDING_HELP = ("write `padding=causal, counted=false`",)
 def describe_window_violation(
     op: ops.Conv | ops.ConvTranspose | ops.MaxPool | ops.AveragePool,
     later_text: str,
-    is_all: bool,
+    reads_all: bool,
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
     """Return the error text and the fixes for a convolution or pooling window that reads later
-    positions, which `later_text` describes. If `is_all` is True, the result has another number of
-    positions than the time axis. `chunk_size` exceeds 1 only in streaming inference.
+    positions, which `later_text` describes. If `reads_all` is True, the result has another number
+    of positions than the time axis. `chunk_size` exceeds 1 only in streaming inference.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     op_name = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
-    if not is_all:
+    if not reads_all:
         return f"this {op_name} reads {later_text}", help_text
     if isinstance(op, ops.ConvTranspose):
         return "a time axis cannot be lengthened", ()
@@ -359,8 +359,8 @@ def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
     return bool(axes) and all(r.low >= 0 for r in axes)
 
 
-def make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:
+def make_time_axis_labels(input_facts: Input | None, symbol: str) -> tuple[Label, ...]:
     """Return a label at the declaration of the time axis."""
-    if facts is None or facts.span is None:
+    if input_facts is None or input_facts.span is None:
         return ()
-    return (Label(facts.span, f"`{symbol}` is the time axis"),)
+    return (Label(input_facts.span, f"`{symbol}` is the time axis"),)

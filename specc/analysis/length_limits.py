@@ -40,10 +40,10 @@ class LengthLimit:
         return format_limit_reason(self.table_name, self.max_length)
 
 
-def format_limit_reason(table: str, max_length: int) -> str:
+def format_limit_reason(table_name: str, max_length: int) -> str:
     """Format the reason for a length limit, for messages."""
-    if table != ROPE_TABLE:
-        return f"the position embedding `{table}` has {max_length} positions"
+    if table_name != ROPE_TABLE:
+        return f"the position embedding `{table_name}` has {max_length} positions"
     return (
         f"the RoPE frequencies were compiled for sequences of up to {max_length} tokens "
         "(`--context-length`)"

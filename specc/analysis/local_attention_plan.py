@@ -253,14 +253,15 @@ def plan_blocked_attention(
 
 
 def plan_blocks_for_mask(
-    mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
+    mask: Value | None, query_length: Dim, key_length: Dim, padding_masks: Collection[Value] = ()
 ) -> BlockedAttentionPlan | None:
-    """Plan blocked attention for a mask [b, h, q, k], where `queries` and `keys` are the sizes of
-    the last two axes. Return None if the mask has no bounded band or if blocks would be slower.
+    """Plan blocked attention for a mask [b, h, q, k], where `query_length` and `key_length` are the
+    sizes of the last two axes. Return None if the mask has no bounded band or if blocks would be
+    slower.
     """
     # Decode steps are excluded: their positions have an offset, and their caches contain only the
     # window.
-    if mask is None or queries != keys:
+    if mask is None or query_length != key_length:
         return None
     # A disjunction has an unbounded band if one operand has an unbounded band, e.g.
     # `near | first[j]`.
@@ -269,7 +270,7 @@ def plan_blocks_for_mask(
         local = _plan_decomposed_mask(decompose_mask(mask, *ATTENTION_AXES, padding_masks))
         is_bounded = local is not None and (local.band.is_empty or local.window_size is not None)
         plan = local if is_bounded or plan is None else plan
-    return None if plan is None or _is_too_short(queries, plan) else plan
+    return None if plan is None or _is_too_short(query_length, plan) else plan
 
 
 def _is_too_short(queries: Dim, local_attention: BlockedAttentionPlan) -> bool:

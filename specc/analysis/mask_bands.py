@@ -139,11 +139,11 @@ def _search_band(qk: QueryKeyTensor, is_negated: bool) -> MaskBand:
 
 
 def intersect_one_sided_bands(
-    keys: Interval, queries: Interval, time_axis: TimeAxis | None
+    key_band: Interval, query_band: Interval, time_axis: TimeAxis | None
 ) -> Interval:
     """Return the intersection of the bands for keys at times >= 0 and for queries at times >= 0."""
     # without a time axis, there are no prefix positions and both intervals are equal
-    return keys & queries if time_axis is None else _intersect_sides(keys, queries)
+    return key_band & query_band if time_axis is None else _intersect_sides(key_band, query_band)
 
 
 def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None) -> Interval:

@@ -246,12 +246,12 @@ def compute_sort_index_interval(interval: Interval) -> Interval:
     return EMPTY_INTERVAL if interval.is_empty else Interval(interval.low, inf)
 
 
-def is_sorted_last(node: Node, number: float) -> bool:
-    """Return True if the sort `node` orders elements equal to `number` after all other elements."""
+def is_sorted_last(node: Node, constant: float) -> bool:
+    """Return True if the sort `node` orders elements equal to `constant` after all others."""
     lower_bound, upper_bound = find_value_range(node.first_operand)
     match node.op:
         case ops.Sort(descending=descending):
-            return number <= lower_bound if descending else number >= upper_bound
+            return constant <= lower_bound if descending else constant >= upper_bound
     return False
 
 
@@ -318,25 +318,27 @@ def _infer_arithmetic_constants(
 
 
 def fold_absorbing_constant(
-    function_name: str, number: float, lower_bound: float, is_right_operand: bool
+    function_name: str, constant: float, lower_bound: float, is_right_operand: bool
 ) -> float | None:
-    """Return the result of a function if `number` absorbs the other operand, as in `-inf - x`, or
+    """Return the result of a function if `constant` absorbs the other operand, as in `-inf - x`, or
     None.
 
-    `is_right_operand` is true if `number` is the right operand. `lower_bound` is a lower bound of
+    `is_right_operand` is true if `constant` is the right operand. `lower_bound` is a lower bound of
     the other operand.
     """
     match function_name:
-        case "add" if isinf(number):
-            return number
-        case "sub" if isinf(number):
-            return -number if is_right_operand else number
-        case "mul" if number == 0 or (isinf(number) and lower_bound > 0):
-            return number
-        case "div" if not is_right_operand and isinf(number) and lower_bound > 0:
-            return number
-        case "max" | "min" if number == inf if function_name == "max" else number <= lower_bound:
-            return number
+        case "add" if isinf(constant):
+            return constant
+        case "sub" if isinf(constant):
+            return -constant if is_right_operand else constant
+        case "mul" if constant == 0 or (isinf(constant) and lower_bound > 0):
+            return constant
+        case "div" if not is_right_operand and isinf(constant) and lower_bound > 0:
+            return constant
+        case "max" | "min" if (
+            constant == inf if function_name == "max" else constant <= lower_bound
+        ):
+            return constant
     return None
 
 

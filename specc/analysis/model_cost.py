@@ -113,13 +113,13 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
 """The cost functions of the ops that have multiply-adds. A test checks that no op is missing."""
 
 
-def count_blocked_multiply_adds(node: Node, blocks: BlockedAttentionPlan) -> Dim:
+def count_blocked_multiply_adds(node: Node, plan: BlockedAttentionPlan) -> Dim:
     """Return the multiply-adds of an attention node that is computed as blocked attention."""
     assert isinstance(node.op, ops.Attend)
     query = node.op.query(node).shape
     keys = node.op.key(node).shape[2]
     width = query[3] + node.op.values(node).shape[3]
-    return multiply_dims(query[:3]) * blocks.compute_mean_keys_per_query(keys) * width
+    return multiply_dims(query[:3]) * plan.compute_mean_keys_per_query(keys) * width
 
 
 def count_multiply_adds(node: Node) -> Dim:

@@ -122,9 +122,9 @@ def _infer_number(result: PaddedResult, axis: int) -> float | None:
     return fold_constants(node.op, numbers)
 
 
-def fold_constants(op: Op, numbers: Sequence[float | None]) -> float | None:
+def fold_constants(op: Op, operands: Sequence[float | None]) -> float | None:
     """Apply an elementwise op to constants. Return None if the result is unknown or inexact."""
-    first = next((n for n in numbers if n is not None), None)
+    first = next((n for n in operands if n is not None), None)
     match op:
         case ops.Pointwise(function_name):
             function = EXACT_UNARY_FUNCTIONS.get(function_name)
@@ -133,7 +133,7 @@ def fold_constants(op: Op, numbers: Sequence[float | None]) -> float | None:
             )
         case ops.Arith(function_name) | ops.Compare(function_name):
             return _get_only_number(
-                propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
+                propagate_binary_constants(function_name, *map(_make_masked_constants, operands))
             )
         case ops.Cast(to):
             return None if first is None else cast_number(first, to)

@@ -98,12 +98,12 @@ class PaddingFacts:
         """Return the constant at all padded positions of an axis, or None if it is unknown."""
         return 0.0 if axis in self.zero_pad_axes else self.constants.get(axis)
 
-    def get_padding_side(self, axis: int, side: str) -> str:
-        """Return the padding side of `axis`: `side` (the side of the mask), or the opposite side if
-        `flip` reversed the axis.
+    def get_padding_side(self, axis: int, mask_side: str) -> str:
+        """Return the padding side of `axis`: `mask_side` (the side of the mask), or the opposite
+        side if `flip` reversed the axis.
         """
         right = {"left": "right", "right": "left"}
-        return right.get(side, side) if axis in self.reversed_axes else side
+        return right.get(mask_side, mask_side) if axis in self.reversed_axes else mask_side
 
     def is_ignored_by_max(self, axis: int) -> bool:
         """Return True if a maximum along `axis` ignores padded positions."""

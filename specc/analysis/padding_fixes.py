@@ -67,11 +67,11 @@ class PaddingViolation:
         """Return the first operand of `node` that has padded positions, or None."""
         return next((a for a in node.operands if self.is_padded(a)), None)
 
-    def find_upstream_node(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
+    def find_upstream_node(self, node: Node | None, predicate: Callable[[Op], bool]) -> Node | None:
         """Return the nearest node upstream along padded operands, including `node` itself, whose op
-        satisfies `accept`, or None.
+        satisfies `predicate`, or None.
         """
-        while node is not None and not accept(node.op):
+        while node is not None and not predicate(node.op):
             value = self.find_padded_operand(node)
             node = value.node if value else None
         return node

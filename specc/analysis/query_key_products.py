@@ -221,14 +221,14 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 """The neutral element of each reduction except `mean`."""
 
 
-def is_preserved_by_reduction(function_name: str, number: float, length: int) -> bool:
-    """Return True if a reduction returns `number` when all of its `length` elements are `number`. A
-    `length` of 0 means that the number of elements is unknown and may be 0.
+def is_preserved_by_reduction(function_name: str, constant: float, length: int) -> bool:
+    """Return True if a reduction returns `constant` when all of its `length` elements are
+    `constant`. A `length` of 0 means that the number of elements is unknown and may be 0.
     """
-    if number == NEUTRAL_ELEMENTS.get(function_name):
+    if constant == NEUTRAL_ELEMENTS.get(function_name):
         return True
     # A sum of n equal constants is n times the constant, except for infinity.
-    return length > 0 and (function_name != "sum" or isinf(number))
+    return length > 0 and (function_name != "sum" or isinf(constant))
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:

@@ -41,24 +41,26 @@ class QueryKeyTensor:
     side: AxisSide = field(default="keys", compare=False)
 
     def make_operand_tensor(
-        self, operand: Value, query: int | None, key: int | None
+        self, operand: Value, query_axis: int | None, key_axis: int | None
     ) -> "QueryKeyTensor":
-        """Return an operand with the axes `query` and `key`, dropping axes of size 1."""
+        """Return an operand with the axes `query_axis` and `key_axis`, dropping axes of size 1."""
         return replace(
             self,
             value=operand,
-            query_axis=_drop_broadcast_axis(operand, query),
-            key_axis=_drop_broadcast_axis(operand, key),
+            query_axis=_drop_broadcast_axis(operand, query_axis),
+            key_axis=_drop_broadcast_axis(operand, key_axis),
         )
 
     def undo_axis_removal(self, operand: Value, axis: int) -> "QueryKeyTensor":
         """Return the operand of an op that removes `axis`, such as a reduction along `axis`."""
         return self.map_axes(operand, lambda a: a + (a >= axis))
 
-    def map_axes(self, operand: Value, move: Callable[[int], int | None]) -> "QueryKeyTensor":
+    def map_axes(self, operand: Value, map_axis: Callable[[int], int | None]) -> "QueryKeyTensor":
         """Return an operand whose axis `move(a)` corresponds to axis `a` of this tensor."""
         axes = (self.query_axis, self.key_axis)
-        return self.make_operand_tensor(operand, *(None if a is None else move(a) for a in axes))
+        return self.make_operand_tensor(
+            operand, *(None if a is None else map_axis(a) for a in axes)
+        )
 
     def align_operands(self) -> list["QueryKeyTensor"]:
         """Return the op's operands, with their axes aligned from the right as in broadcasting."""
@@ -82,12 +84,14 @@ def has_equal_chunk_rates(qk: QueryKeyTensor) -> bool:
 
 
 def make_query_key_tensor(
-    value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
+    value: Value, query_axis: int | None, key_axis: int | None, time_axis: TimeAxis | None = None
 ) -> QueryKeyTensor:
-    """Return the query-key tensor of a value with axes `query` and `key`, dropping axes of size
-    1.
+    """Return the query-key tensor of a value with axes `query_axis` and `key_axis`, dropping axes
+    of size 1.
     """
-    return QueryKeyTensor(value, None, None, time_axis).make_operand_tensor(value, query, key)
+    return QueryKeyTensor(value, None, None, time_axis).make_operand_tensor(
+        value, query_axis, key_axis
+    )
 
 
 def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:

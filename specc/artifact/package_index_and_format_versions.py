@@ -95,25 +95,25 @@ def _rename_keys(data: object, renames: KeyRenames) -> object:
 
 
 def parse_versioned_json(
-    text: str | bytes, version_1_keys: KeyRenames, artifact: str, fail: Callable[[str], NoReturn]
+    text: str | bytes, version_1_keys: KeyRenames, artifact: str, report: Callable[[str], NoReturn]
 ) -> JsonReader:
-    """Parse a JSON object of the current format version or of version 1. Call `fail` if the text is
-    not a valid JSON object of these versions.
+    """Parse a JSON object of the current format version or of version 1. Call `report` if the
+    text is not a valid JSON object of these versions.
     """
     data: object
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
     except InvalidJsonError as error:
-        fail(str(error))
+        report(str(error))
     except ValueError:
-        fail("the text is not JSON")
+        report("the text is not JSON")
     version = data.get("format") if isinstance(data, dict) else None
     if version == 1:
         data = _rename_keys(data, version_1_keys)
     elif version != FORMAT_VERSION:
         expected = f"expected {FORMAT_VERSION}; compile the {artifact} again"
-        fail(f"unsupported format version {version!r:.40}, {expected}")
-    return JsonReader(data, report_error=lambda path, text: fail(f"`{'.'.join(path)}` {text}"))
+        report(f"unsupported format version {version!r:.40}, {expected}")
+    return JsonReader(data, report_error=lambda path, text: report(f"`{'.'.join(path)}` {text}"))
 
 
 COMPARED_BYTES = 1 << 20
@@ -261,8 +261,8 @@ def is_package_directory(path: str | Path) -> bool:
         return False
 
 
-def read_package_index(directory: Path, *, verifies_contents: bool = False) -> PackageIndex:
-    """Read the index of the package in `directory`. If `verifies_contents` is True, verify the hash
+def read_package_index(directory: Path, *, verify_contents: bool = False) -> PackageIndex:
+    """Read the index of the package in `directory`. If `verify_contents` is True, verify the hash
     of the index. Raise E0802 if the index cannot be read, and E0831 for an invalid or modified
     index.
     """
@@ -277,7 +277,7 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
             helps=["`specc compile --graphs` writes a package directory"],
         )
     index = parse_package_index(data, escape_text(location))
-    if verifies_contents and not has_valid_index_hash(data):
+    if verify_contents and not has_valid_index_hash(data):
         _raise_invalid_index(
             escape_text(location), "its content has changed since the package was written"
         )

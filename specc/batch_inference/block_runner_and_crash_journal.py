@@ -180,7 +180,7 @@ class BlockRunner:
     data_files: dict[int, DataFile] = field(default_factory=dict)
 
     @staticmethod
-    def open(plan: JobPlan, out: Path) -> "BlockRunner":
+    def open(plan: JobPlan, output_dir: Path) -> "BlockRunner":
         """Open the model of a job plan."""
         model = BatchInferenceModel.open(
             plan.model,
@@ -190,15 +190,15 @@ class BlockRunner:
             graph=plan.graph,
             provider=plan.provider,
         )
-        return BlockRunner(plan, out, model)
+        return BlockRunner(plan, output_dir, model)
 
     def run_block(
-        self, block_number: int, report: ReportRows = lambda rows: None
+        self, block_number: int, on_progress: ReportRows = lambda rows: None
     ) -> BlockStatistics:
         """Compute one block. Raise E0802 or E0881 if the data file is missing or changed."""
         existing_statistics = read_block_statistics(self.plan, self.out, block_number)
         if existing_statistics is not None:  # another process has computed the block
-            report(existing_statistics.row_count)
+            on_progress(existing_statistics.row_count)
             return existing_statistics
         # the journal records the rows in progress, so that the next worker can identify a row that
         # crashes its process
@@ -213,7 +213,7 @@ class BlockRunner:
                 limits=self.plan.limits,
                 first_row_number=self.plan.first_row_numbers[block_number],
                 journal=journal,
-                report=report,
+                report=on_progress,
                 statistics=BlockStatistics(block_number=block_number, row_count=count),
                 results=[{} for _ in range(count)],
             )

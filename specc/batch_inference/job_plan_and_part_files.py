@@ -109,20 +109,20 @@ class JobPlan:
             data[name] = [(column.name, str(column.type)) for column in data[name]]
         return {name: to_json_value(value) for name, value in data.items()}
 
-    def write_file(self, out: Path) -> None:
+    def write_file(self, output_dir: Path) -> None:
         """Write the plan file to the output directory."""
         # file names may contain undecodable bytes, which must be preserved
         text = json.dumps(self.to_json(), ensure_ascii=False, indent=1)
         write_file_atomically(
-            out / PLAN_DIRECTORY / PLAN_FILE, [text.encode("utf-8", "surrogatepass")]
+            output_dir / PLAN_DIRECTORY / PLAN_FILE, [text.encode("utf-8", "surrogatepass")]
         )
 
 
-def read_plan(out: Path) -> JobPlan | None:
+def read_plan(output_dir: Path) -> JobPlan | None:
     """Read the plan file in a directory, or return None if there is no plan file. Raise E0802 if
     the file is unreadable, and E0876 if it is invalid.
     """
-    path = out / PLAN_DIRECTORY / PLAN_FILE
+    path = output_dir / PLAN_DIRECTORY / PLAN_FILE
     try:
         text = path.read_bytes().decode("utf-8", "surrogatepass")
     except (FileNotFoundError, NotADirectoryError):
@@ -229,7 +229,7 @@ class BlockStatistics(JsonRecord):
 
 def write_part_file(
     plan: JobPlan,
-    out: Path,
+    output_dir: Path,
     table: ColumnValues,
     values: Sequence[Mapping[str, object]],
     statistics: BlockStatistics,
@@ -245,17 +245,19 @@ def write_part_file(
     )
     text = json.dumps(statistics.to_json(), ensure_ascii=False)
     # the part file is written last, so the statistics exist if the part file exists
-    statistics_file = out / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
+    statistics_file = output_dir / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
     write_file_atomically(statistics_file, [text.encode("utf-8", "backslashreplace")])
-    write_file_atomically(out / plan.get_part_file_name(statistics.block_number), [data])
+    write_file_atomically(output_dir / plan.get_part_file_name(statistics.block_number), [data])
 
 
-def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockStatistics | None:
+def read_block_statistics(
+    plan: JobPlan, output_dir: Path, block_number: int
+) -> BlockStatistics | None:
     """Return the statistics of a block, or None if the block is not complete."""
-    if not (out / plan.get_part_file_name(block_number)).is_file():
+    if not (output_dir / plan.get_part_file_name(block_number)).is_file():
         return None
     try:
-        text = (out / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
+        text = (output_dir / PLAN_DIRECTORY / f"{block_number:06}.json").read_text("utf-8")
         return BlockStatistics.from_fields(JsonReader(json.loads(text)))
     # a block with invalid statistics is computed again
     except (OSError, ValueError, SpeccError):

@@ -110,7 +110,9 @@ def plan_job(request: JobRequest) -> JobPlan:
     )
 
 
-def check_equal_job_plans(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
+def check_equal_job_plans(
+    existing_plan: JobPlan, requested_plan: JobPlan, output_dir: Path
+) -> None:
     """Raise E0875 if a directory has parts of a different plan. The error lists the differences."""
     existing, requested, notes = existing_plan.to_json(), requested_plan.to_json(), []
     for key in existing:
@@ -122,7 +124,7 @@ def check_equal_job_plans(existing_plan: JobPlan, requested_plan: JobPlan, out: 
     if notes:
         raise_error(
             "E0875",
-            f"`{escape_text(out)}` contains the output of another job",
+            f"`{escape_text(output_dir)}` contains the output of another job",
             notes=notes,
             helps=["write to another directory with -o, or delete this directory"],
         )

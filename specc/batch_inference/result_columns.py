@@ -184,11 +184,11 @@ class BatchPadding:
         return [n for n in self.is_left_padded if symbols & inputs[n].shape[1].symbols()]
 
 
-def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[TableColumn]:
-    match record:
+def _iterate_columns(name: str, config: OutputFormat, type: Type) -> Iterator[TableColumn]:
+    match config:
         # a single label becomes a scalar column, so that table readers can group rows by the label
         case ClassificationOutput():
-            list_sizes = () if record.top_k == 1 else (None,)
+            list_sizes = () if config.top_k == 1 else (None,)
             yield TableColumn(f"{name}.label", ColumnType("text", list_sizes))
             yield TableColumn(f"{name}.score", ColumnType("f64", list_sizes))
         case TextOutput():
@@ -200,33 +200,33 @@ def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[Ta
             yield TableColumn(name, ColumnType(type.dtype, sizes))
 
 
-def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tuple[str, object]]:
+def _format_values(name: str, config: OutputFormat, value: Array) -> Iterator[tuple[str, object]]:
     """Yield the output columns of a row with values. Raise E0916 if `value` does not match
-    `record`.
+    `config`.
     """
-    match record:
+    match config:
         case ClassificationOutput():
-            labels, scores = _select_best_labels(record, value)
-            is_single = record.top_k == 1
+            labels, scores = _select_best_labels(config, value)
+            is_single = config.top_k == 1
             yield f"{name}.label", labels[0] if is_single else labels
             yield f"{name}.score", scores[0] if is_single else scores
         case TextOutput():
             # the output is either scores over the vocabulary, or token ids
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
-            yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
+            yield name, decode_text(np.atleast_1d(ids), config.vocabulary)
         case ImageOutput() | SegmentationOutput():
-            yield name, format_output(name, record, value[None]).images[0][1]
+            yield name, format_output(name, config, value[None]).images[0][1]
         case ArrayConfig() | DetectionOutput():
             yield name, value if value.ndim else value.item()
 
 
 def _select_best_labels(
-    record: ClassificationOutput, value: Array
+    config: ClassificationOutput, value: Array
 ) -> tuple[list[str], list[float]]:
     """Return the most probable labels of one row, and the probabilities of the labels."""
     scores = value.reshape(-1, value.shape[-1])
-    if len(scores) != 1 or (record.labels and len(record.labels) != scores.shape[1]):
-        expected = f"{len(record.labels) or 'some'} scores"
+    if len(scores) != 1 or (config.labels and len(config.labels) != scores.shape[1]):
+        expected = f"{len(config.labels) or 'some'} scores"
         raise_error(
             "E0916",
             "an output cannot be decoded as the spec's `reading` declares",
@@ -234,8 +234,8 @@ def _select_best_labels(
         )
     probabilities = compute_probabilities(scores)[0]
     # a stable sort selects the first of several labels with equal scores on every machine
-    best_indices = np.argsort(-probabilities, kind="stable")[: record.top_k]
-    labels = [record.labels[i] if record.labels else str(i) for i in best_indices]
+    best_indices = np.argsort(-probabilities, kind="stable")[: config.top_k]
+    labels = [config.labels[i] if config.labels else str(i) for i in best_indices]
     return labels, [float(probabilities[i]) for i in best_indices]
 
 

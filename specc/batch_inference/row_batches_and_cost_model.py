@@ -79,11 +79,11 @@ class RowConverter:
             and self.input_signature.graph.inputs[name].rank == 2
         )
 
-    def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
+    def convert_rows(self, table: ColumnValues, row_count: int) -> list[InputRow | Diagnostic]:
         """Convert all rows of a table. Return each row, or the first error of the row."""
         errors = _find_unreadable_rows(table)
         # convert each column for all valid rows at once
-        readable_rows = [row_number for row_number in range(count) if row_number not in errors]
+        readable_rows = [row_number for row_number in range(row_count) if row_number not in errors]
         columns = {
             name: self._convert_column(
                 name, [table[column][row_number] for row_number in readable_rows]
@@ -94,7 +94,9 @@ class RowConverter:
             row_number: self._make_row(row_number, {n: c[position] for n, c in columns.items()})
             for position, row_number in enumerate(readable_rows)
         }
-        return [errors.get(row_number) or converted_rows[row_number] for row_number in range(count)]
+        return [
+            errors.get(row_number) or converted_rows[row_number] for row_number in range(row_count)
+        ]
 
     def _make_row(
         self, row_number: int, values_or_errors: Mapping[str, Array | Diagnostic]
@@ -202,9 +204,9 @@ def _format_axes(count: int) -> str:
     return {0: "a number", 1: "a list"}.get(count, f"lists nested {count} levels deep")
 
 
-def _decode_pixels(value: object, record: ImageConfig) -> Array:
+def _decode_pixels(value: object, config: ImageConfig) -> Array:
     """Decode an image from a table value: a file path, or bytes."""
-    if record.sizing not in ("", "square"):
+    if config.sizing not in ("", "square"):
         title = "images whose number of tokens depends on their size cannot be read from a column"
         raise SpeccError(
             Diagnostic("E0911", title, helps=("pass them to `model.generate` in Python",))
@@ -213,10 +215,10 @@ def _decode_pixels(value: object, record: ImageConfig) -> Array:
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
-        return preprocess_pixels(decode_image(value, "the image"), record).values
+        return preprocess_pixels(decode_image(value, "the image"), config).values
     if not isinstance(value, str):
         raise SpeccError(Diagnostic("E0903", "expected a file path or an image"))
-    return preprocess_image(value, record, "").values
+    return preprocess_image(value, config, "").values
 
 
 FLOAT_BYTES = 4

@@ -155,17 +155,17 @@ def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
 
 
 def collect_expert_activations(
-    builder: GraphBuilder, node: Node, args: list[Value], stack_names: Mapping[Value, str]
+    builder: GraphBuilder, node: Node, args: list[Value], weight_names: Mapping[Value, str]
 ) -> Iterator[tuple[str, int, Value]]:
     """Yield the weight name, expert index and activation of each matrix that a `MixtureOfExperts`
-    node multiplies. `args` are the operands of `node` in the graph of `builder`. `stack_names` maps
-    operands of `node` to the names of stacked weights.
+    node multiplies. `args` are the operands of `node` in the graph of `builder`. `weight_names`
+    maps operands of `node` to the names of stacked weights.
     """
     op = node.op
     assert isinstance(op, ops.MixtureOfExperts)
     stacks = op.split_operands([a for a in node.args if a is not None]).stacked
     pairs = zip(stacks, op.get_body_inputs()[1:], strict=False)
-    names = {inner: stack_names[outer] for outer, inner in pairs if outer in stack_names}
+    names = {inner: weight_names[outer] for outer, inner in pairs if outer in weight_names}
     count = op.num_experts.number
     if not names or count is None:
         return

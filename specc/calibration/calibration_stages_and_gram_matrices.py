@@ -272,7 +272,7 @@ the inverse Cholesky factor for each expert, and the path prefix of the files to
 def quantize_with_gptq(
     open_session: OpenSession,
     targets: CalibrationTargets,
-    samples: GetSamples,
+    get_samples: GetSamples,
     directory: Path,
     quantize_weight: QuantizeWeight,
 ) -> dict[str, QuantizedWeightFiles]:
@@ -283,7 +283,7 @@ def quantize_with_gptq(
     quantized: dict[str, QuantizedWeightFiles] = {}
     sums, factors = _GramMatrixSums(targets), _FactorFiles(targets.tap_points, directory)
     for stage in split_stages(targets):
-        _run_stage(stage, open_session, samples(), directory, sums)
+        _run_stage(stage, open_session, get_samples(), directory, sums)
         for activations, total in sums.pop_complete_sums(stage.activations_by_output.values()):
             factor = compute_inverse_cholesky_factor(total)
             del total  # release the Gram matrix, which is as large as its Cholesky factor
@@ -324,28 +324,25 @@ class _GramMatrixSums:
         self.totals: dict[WeightInputs, Array] = {}
         self.pending = {activations: set(activations) for activations in self.targets.tap_points}
 
-    def add_sample(self, activations_by_output: Mapping[Value, Array], sample: Sample) -> None:
+    def add_sample(self, arrays: Mapping[Value, Array], sample: Sample) -> None:
         """Add the activations for a sample, excluding padding positions."""
         for activations, names in self.targets.tap_points.items():
             for value in activations:
-                if value not in activations_by_output:
+                if value not in arrays:
                     continue
                 if activations not in self.totals:
                     self.totals[activations] = np.zeros(2 * (count_input_features(activations),))
-                mask_name, x = (
-                    find_padding_mask(self.targets.graph, value),
-                    activations_by_output[value],
-                )
+                mask_name, x = (find_padding_mask(self.targets.graph, value), arrays[value])
                 x = x[sample[mask_name]] if mask_name else x
                 self.totals[activations] += _compute_gram(x, names[0].name)
 
     def pop_complete_sums(
-        self, activations_by_output: Iterable[Value]
+        self, added_values: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
         """Remove and yield the Gram matrices that are complete after adding
-        `activations_by_output`.
+        `added_values`.
         """
-        added = set(activations_by_output)
+        added = set(added_values)
         for activations, pending_values in self.pending.items():
             pending_values -= added
             if not pending_values and activations in self.totals:

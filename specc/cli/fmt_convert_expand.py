@@ -198,19 +198,19 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
 
 
 def expand_spec(
-    spec: LoadedSpec, *, keeps_sources: bool = False
+    spec: LoadedSpec, *, keep_sources: bool = False
 ) -> tuple[ast.File, tuple[str, ...]]:
     """Return the spec as one standalone file, and notes on renamed or kept names.
 
     The resulting graphs equal the spec's graphs node for node. A name of the spec that shadows a
     name in std is renamed if std uses the shadowed name. If renaming fails, std blocks are called
-    instead of inlined. Fields with an assigned value keep `from` only if `keeps_sources` is true.
+    instead of inlined. Fields with an assigned value keep `from` only if `keep_sources` is true.
     Raise E0982 for values that only a derived spec can provide.
     """
     expected = _format_graphs(spec)
-    for file, notes in _iterate_candidate_files(spec, keeps_sources):
+    for file, notes in _iterate_candidate_files(spec, keep_sources):
         if _build_graphs_of_file(file, spec) == expected:
-            return file, (*notes, *([] if keeps_sources else _note_dropped_sources(spec)))
+            return file, (*notes, *([] if keep_sources else _note_dropped_sources(spec)))
     raise AssertionError(f"the expanded {spec.program.name} builds other graphs")
 
 
@@ -228,8 +228,8 @@ def _iterate_candidate_files(
 ) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
     """Yield candidates for the expanded spec with notes, the most self-contained first."""
     program = spec.program
-    yield build_standalone_spec(program, keeps_sources=keeps_sources), ()
-    file, new_names = build_standalone_spec_with_renames(program, keeps_sources=keeps_sources)
+    yield build_standalone_spec(program, keep_sources=keeps_sources), ()
+    file, new_names = build_standalone_spec_with_renames(program, keep_sources=keeps_sources)
     yield (
         file,
         tuple(
@@ -238,7 +238,7 @@ def _iterate_candidate_files(
         ),
     )
     note = "blocks of std are called, not inlined, because of name conflicts"
-    yield merge_extends_chain(program, keeps_sources=keeps_sources), (note,)
+    yield merge_extends_chain(program, keep_sources=keeps_sources), (note,)
 
 
 def _format_graphs(spec: LoadedSpec) -> list[str]:
@@ -293,7 +293,7 @@ def add_expand_arguments(parser: ArgumentParser) -> None:
 def execute_expand(args: Namespace) -> int:
     """Print the expanded spec, or write the expanded spec to the file of `-o`."""
     spec = open_spec_from_arguments(args)
-    file, notes = expand_spec(spec, keeps_sources=args.keep_from)
+    file, notes = expand_spec(spec, keep_sources=args.keep_from)
     for note in notes:
         print_note(note)
     is_yaml = args.output.endswith((".yaml", ".yml"))

@@ -128,9 +128,9 @@ def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) ->
         add_options_to_parser(get_or_add_option_group(parser, title), options)
 
 
-def make_output_option(placeholder: str, help: str, **options: object) -> Mapping[str, Option]:
+def make_output_option(metavar: str, help: str, **options: object) -> Mapping[str, Option]:
     """Return the declaration of the output option `-o`."""
-    return {"output": Option(STRING_OPTION, placeholder, help, "-o --output", options)}
+    return {"output": Option(STRING_OPTION, metavar, help, "-o --output", options)}
 
 
 def add_generation_options(
@@ -154,32 +154,32 @@ def get_generation_option_flag(name: str) -> str:
     return GENERATION_OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
 
-def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
-    """Declare the argument SPEC and the options of a spec. `other_kinds` is inserted into the help
+def add_spec_arguments(parser: ArgumentParser, extra_help: str = "") -> None:
+    """Declare the argument SPEC and the options of a spec. `extra_help` is inserted into the help
     of SPEC.
     """
     parser.add_argument(
         "spec",
         metavar="SPEC",
         help="built-in spec (see `specc list specs`), spec file, checkpoint directory with a "
-        f"config.json, GGUF file, {other_kinds}or - for stdin",
+        f"config.json, GGUF file, {extra_help}or - for stdin",
     )
     add_option_groups(parser, input=SPEC_OPTIONS)
 
 
-def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> "LoadedSpec":
+def open_spec_from_arguments(args: Namespace, weights: str = "") -> "LoadedSpec":
     """Open the spec of a command line. `weights` is the path of the checkpoint."""
     # import here, because commands on compiled models do not need the compiler
     from specc.driver.spec_loader import open_spec
 
-    print_name_conflict_note(arguments.spec)
+    print_name_conflict_note(args.spec)
     return open_spec(
-        read_spec_from_stdin() if arguments.spec == STDIN_NAME else arguments.spec,
-        config=arguments.config,
-        config_settings=arguments.set,
+        read_spec_from_stdin() if args.spec == STDIN_NAME else args.spec,
+        config=args.config,
+        config_settings=args.set,
         weights=weights,
-        checkpoint_spec=arguments.own,
-        context_length=arguments.context_length,
+        checkpoint_spec=args.own,
+        context_length=args.context_length,
     )
 
 

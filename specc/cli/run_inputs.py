@@ -158,9 +158,9 @@ class _InputCollector:
             return _BatchElements([argument])
         return _BatchElements(_parse_sequences(items, escape_text(argument)[:60]))
 
-    def _collect_images(self, name: str, argument: str, record: ImageConfig) -> _BatchElements:
+    def _collect_images(self, name: str, argument: str, config: ImageConfig) -> _BatchElements:
         """Return the path of one image, or the paths in a JSON list of images for one prompt."""
-        is_multi_image = can_take_multiple_images(self.model.graph, name, record)
+        is_multi_image = can_take_multiple_images(self.model.graph, name, config)
         items = parse_json_values(argument, ("[",)) if is_multi_image else None
         paths = [argument] if items is None else _check_image_paths(items, name, argument)
         self.files += paths

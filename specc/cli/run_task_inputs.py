@@ -182,9 +182,9 @@ def _iterate_values(task_input: TaskInput, argument: str, files: list[Path]) -> 
         yield from [argument] if items is None else items
 
 
-def parse_json_values(argument: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
+def parse_json_values(argument: str, prefixes: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
     """Return the items of a JSON list, a single JSON object as a list, or None for other text."""
-    if not argument.startswith(opening):
+    if not argument.startswith(prefixes):
         return None
     try:
         items = parse_strict_json(argument, NO_LIMITS)

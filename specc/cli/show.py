@@ -251,7 +251,7 @@ Row = tuple[str, str, str, str, str]
 """A line of the tree: scope, shape, weights, multiply-adds with and without blocked attention."""
 
 
-def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]:
+def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count_text: str) -> list[str]:
     """Format a graph as lines: inputs, the tree of scopes, results and totals."""
     rows = [("", "output", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, sizes)
@@ -269,7 +269,7 @@ def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> lis
     ]
     saved = tree.sum_over_subtree("saved_multiply_adds")
     total = substitute_lengths(tree.sum_over_subtree("multiply_adds") - saved, sizes).number
-    return [*lines, count, *([f"{format_large_number(total)} multiply-adds"] if total else [])]
+    return [*lines, count_text, *([f"{format_large_number(total)} multiply-adds"] if total else [])]
 
 
 def _format_row(graph: Graph, depth: int, node: ScopeSummary, sizes: Mapping[str, int]) -> Row:

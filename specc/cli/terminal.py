@@ -124,14 +124,14 @@ def print_result_line(text: str, *, to_stderr: bool = False) -> None:
 
 def write_output(
     path: str | Path,
-    kind: OutputFileType,
+    file_type: OutputFileType,
     content: bytes,
     *,
     inputs: Iterable[str | Path] = (),
     force: bool = False,
 ) -> None:
     """Write an output file of a command. Raise E0810 to E0816 or E0833 on failure."""
-    target = resolve_output_path(path, kind, inputs=inputs, force=force, content=content)
+    target = resolve_output_path(path, file_type, inputs=inputs, force=force, content=content)
     write_file_atomically(target, [content])
 
 
@@ -147,12 +147,12 @@ def print_json_result(values: Mapping[str, object]) -> bool:
     return True
 
 
-def is_color_enabled(choice: str) -> bool:
+def is_color_enabled(color: str) -> bool:
     """Return True if messages are colored. In order of precedence, this depends on `--color`, on
     NO_COLOR or FORCE_COLOR, and on whether stderr is a terminal.
     """
-    if choice != "auto":
-        return choice == "always"
+    if color != "auto":
+        return color == "always"
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):

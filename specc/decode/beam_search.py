@@ -74,7 +74,7 @@ def search_beams(
     settings: GenerationSettings,
     *,
     padding_mask: Bools | None = None,
-    ends_sequence: StopPredicate | None = None,
+    should_stop: StopPredicate | None = None,
 ) -> list[list[BeamHypothesis]]:
     """Return the best `settings.num_return_sequences` hypotheses of each prompt in `prompt`, int64
     [batch, n], best first. A prompt may have fewer hypotheses.
@@ -96,7 +96,7 @@ def search_beams(
     prompt_ids = list_prompt_tokens(prompt, is_token) if settings.needs_previous_tokens else []
     while True:
         position = _get_processor_inputs(live_searches, lengths, prompt_ids)
-        _advance_beams(live_searches, logits, seen, settings, position, ends_sequence)
+        _advance_beams(live_searches, logits, seen, settings, position, should_stop)
         # Remove finished searches and their beams from the batch: if search 1 of [0, 1, 2] is
         # finished, the beams of searches 0 and 2 remain in order.
         live_searches = [search for search in live_searches if not search.is_finished]

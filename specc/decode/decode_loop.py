@@ -75,7 +75,7 @@ def iterate_decode_steps(
     settings: GenerationSettings,
     *,
     padding_mask: Bools | None = None,
-    observer: StoppingCriterion | None = None,
+    stopping_criterion: StoppingCriterion | None = None,
     sample_indices: Sequence[int] = (),
     delayed_tokens: Ints | None = None,
 ) -> Iterator[DecodeStepOutput]:
@@ -113,8 +113,8 @@ def iterate_decode_steps(
         for sequence, token in zip(sequences, tokens, strict=False):
             sequence.append(int(token))
         has_ended = has_ended | (np.isin(tokens, settings.stop) & is_chosen)
-        if observer is not None:
-            has_ended = has_ended | observer(tokens, has_ended.copy())
+        if stopping_criterion is not None:
+            has_ended = has_ended | stopping_criterion(tokens, has_ended.copy())
         yield DecodeStepOutput(tokens, log_probs, has_ended.copy())
         if has_ended.all() or step + 1 == settings.max_tokens:
             return
@@ -125,33 +125,33 @@ def select_next_tokens(
     logits: Floats,
     seen_tokens: Bools | None,
     settings: GenerationSettings,
-    position: LogitsProcessorInputs,
-    uniform: Floats | None = None,
+    inputs: LogitsProcessorInputs,
+    uniforms: Floats | None = None,
 ) -> Ints:
     """Select the next token of every sequence, int64 [batch], from the logits float32 [batch,
     vocab]. The repetition penalty applies to the tokens in `seen_tokens`, bool [batch, vocab].
 
-    `uniform` are random numbers float32 [batch] for sampling. The default is derived from the seed
+    `uniforms` are random numbers float32 [batch] for sampling. The default is derived from the seed
     and the batch index.
     """
     if seen_tokens is not None:
         logits = apply_repetition_penalty(logits, seen_tokens, settings.repetition_penalty)
-    logits = mask_disallowed_tokens(logits, settings, position)
+    logits = mask_disallowed_tokens(logits, settings, inputs)
     if settings.strategy == "greedy":
         tokens: Ints = logits.argmax(axis=1)
         return tokens
-    if uniform is None:
-        uniform = draw_uniforms(settings.seed, len(logits), position.step)
-    return sample_token(filter_candidates(logits, settings), uniform)
+    if uniforms is None:
+        uniforms = draw_uniforms(settings.seed, len(logits), inputs.step)
+    return sample_token(filter_candidates(logits, settings), uniforms)
 
 
-def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> Floats:
-    """Return the log-probabilities of the `chosen` tokens, float32 [batch], or 0 for sequences
+def compute_token_log_probs(logits: Floats, tokens: Ints, is_padding: Bools) -> Floats:
+    """Return the log-probabilities of the `tokens` tokens, float32 [batch], or 0 for sequences
     whose chosen token is padding.
     """
     log_probs = compute_log_softmax_f32(logits)
-    scores: Floats = np.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
-    scores[is_padded] = 0
+    scores: Floats = np.take_along_axis(log_probs, tokens[:, None], axis=1)[:, 0]
+    scores[is_padding] = 0
     return scores
 
 
@@ -182,9 +182,9 @@ def flatten_codebooks(tokens: Ints) -> Ints:
     return tokens.transpose(0, 2, 1).reshape(batch_size * codebooks, length)
 
 
-def unflatten_codebooks(tokens: Ints, codebooks: int) -> Ints:
+def unflatten_codebooks(tokens: Ints, num_codebooks: int) -> Ints:
     """Convert tokens [batch · codebooks, n] to [batch, n, codebooks]."""
-    return tokens.reshape(-1, codebooks, tokens.shape[1]).transpose(0, 2, 1)
+    return tokens.reshape(-1, num_codebooks, tokens.shape[1]).transpose(0, 2, 1)
 
 
 @immutable_dataclass()

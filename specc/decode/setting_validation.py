@@ -84,14 +84,15 @@ def make_setting_conflict_error(
 
 
 def find_sequence_count_error(
-    sequence_count: int, beam_count: int, span: Span | None = None
+    num_return_sequences: int, num_beams: int, span: Span | None = None
 ) -> Diagnostic | None:
     """Return the error E0733 if more return sequences than beams are requested, or else None."""
-    if sequence_count <= beam_count:
+    if num_return_sequences <= num_beams:
         return None
     return make_setting_conflict_error(
-        f"`num_return_sequences` must be at most {beam_count} (`num_beams`), got {sequence_count}",
-        [f"use num_beams={sequence_count}, or num_return_sequences={beam_count}"],
+        f"`num_return_sequences` must be at most {num_beams} (`num_beams`), "
+        f"got {num_return_sequences}",
+        [f"use num_beams={num_return_sequences}, or num_return_sequences={num_beams}"],
         span,
     )
 
@@ -103,23 +104,24 @@ UNSUPPORTED_CODEBOOK_SETTINGS = (
 
 
 def find_codebook_setting_error(
-    settings: Mapping[str, Any], codebooks: int, spans: Mapping[str, Span | None] | None = None
+    settings: Mapping[str, Any], num_codebooks: int, spans: Mapping[str, Span | None] | None = None
 ) -> Diagnostic | None:
-    """Return the error for settings that a model with `codebooks` codebooks does not support, or
-    None: E0732 if the delay pattern does not have one delay per codebook, E0733 for a setting that
-    requires a single codebook. `codebooks` is 0 if the generated input has no codebook axis.
+    """Return the error for settings that a model with `num_codebooks` codebooks does not support,
+    or None: E0732 if the delay pattern does not have one delay per codebook, E0733 for a setting
+    that requires a single codebook. `num_codebooks` is 0 if the generated input has no codebook
+    axis.
     """
     span_by_name = spans or {}
     delays = settings.get("delay_pattern") or ()
-    if delays and len(delays) != codebooks:
-        expected = f"{codebooks} delays, one per codebook" if codebooks else "empty"
+    if delays and len(delays) != num_codebooks:
+        expected = f"{num_codebooks} delays, one per codebook" if num_codebooks else "empty"
         title = f"`delay_pattern` must be {expected}, got {len(delays)}"
         label = _make_label(span_by_name.get("delay_pattern"))
-        helps = () if codebooks else ("the generated input of this model has no codebook axis",)
+        helps = () if num_codebooks else ("the generated input of this model has no codebook axis",)
         return Diagnostic("E0732", title, label, helps=helps)
     kind, _ = parse_strategy_setting(settings.get("strategy"))
     names = [n for n in UNSUPPORTED_CODEBOOK_SETTINGS if settings.get(n) not in (None, (), [])]
-    if not codebooks or (kind != "beam" and not names):
+    if not num_codebooks or (kind != "beam" and not names):
         return None
     name = "strategy" if kind == "beam" else names[0]
     subject = "beam search" if kind == "beam" else f"`{name}`"

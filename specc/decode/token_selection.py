@@ -115,26 +115,26 @@ def make_prompt_mask(prompt: Ints, padding_mask: Bools | None) -> Bools:
     return np.asarray(padding_mask, np.bool_)
 
 
-def list_prompt_tokens(prompt: Ints, is_token: Bools) -> list[list[int]]:
+def list_prompt_tokens(prompt: Ints, padding_mask: Bools) -> list[list[int]]:
     """Return the tokens of each prompt, int64 [batch, n], as lists without padding."""
-    return [row[mask].tolist() for row, mask in zip(prompt, is_token, strict=True)]
+    return [row[mask].tolist() for row, mask in zip(prompt, padding_mask, strict=True)]
 
 
 def mask_disallowed_tokens(
-    scores: Floats, settings: GenerationSettings, position: LogitsProcessorInputs
+    scores: Floats, settings: GenerationSettings, inputs: LogitsProcessorInputs
 ) -> Floats:
     """Return the scores float32 [batch, vocab], with -inf for tokens that the settings disallow."""
-    if position.step < len(settings.begin):
+    if inputs.step < len(settings.begin):
         # forced tokens take precedence over all other settings
-        return _mask_other_tokens(scores, settings.begin[position.step])
-    banned = _find_banned_tokens(scores.shape, settings, position)
+        return _mask_other_tokens(scores, settings.begin[inputs.step])
+    banned = _find_banned_tokens(scores.shape, settings, inputs)
     if banned is not None:
         scores = np.where(banned, np.float32(-np.inf), scores)
-    if settings.forced_eos_token_id is not None and position.step + 1 == settings.max_tokens:
+    if settings.forced_eos_token_id is not None and inputs.step + 1 == settings.max_tokens:
         scores = _mask_other_tokens(scores, (settings.forced_eos_token_id,))
     suppressed = [
         *settings.suppress_tokens,
-        *(settings.begin_suppress_tokens if position.step == len(settings.begin) else ()),
+        *(settings.begin_suppress_tokens if inputs.step == len(settings.begin) else ()),
     ]
     in_vocab = [token for token in suppressed if token < scores.shape[1]]
     if in_vocab:
@@ -369,13 +369,13 @@ def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) 
     return np.where((normalized >= bound) | is_most_probable, probabilities, 0.0)
 
 
-def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
+def sample_token(candidates: TokenCandidates, uniforms: Floats) -> Ints:
     """Sample one token per sequence: the first token whose cumulative probability exceeds `u ·
     sum`, where `u` is the uniform random number and `sum` is the total probability.
     """
     sums = np.cumsum(candidates.probabilities, axis=1)
     # Scale `u` by the sum, because the probabilities of the kept tokens may sum to less than 1.
-    exceeds = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
+    exceeds = sums > uniforms[:, None].astype(np.float64) * sums[:, -1:]
     return np.take_along_axis(candidates.tokens, exceeds.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
@@ -384,7 +384,7 @@ def draw_uniforms(seed: int, batch_size: int, step: int) -> Floats:
     return draw_uniforms_for_steps(seed, [(batch_index, step) for batch_index in range(batch_size)])
 
 
-def draw_uniforms_for_steps(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
+def draw_uniforms_for_steps(seed: int, steps: Iterable[tuple[int, int]]) -> Floats:
     """Return uniform random numbers in [0, 1), float32 [n], one per (sequence index, step) pair."""
     key = derive_random_stream_key(seed, "sample")
     words = [
@@ -392,6 +392,6 @@ def draw_uniforms_for_steps(seed: int, positions: Iterable[tuple[int, int]]) -> 
             derive_random_substream_key(derive_random_substream_key(key, sequence_index), step), 0
         )
         >> 40
-        for sequence_index, step in positions
+        for sequence_index, step in steps
     ]
     return np.array(words, np.float32) * np.float32(2**-24)

@@ -73,14 +73,14 @@ def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str 
     return json.dumps(log, indent=2) + "\n"
 
 
-def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
-    """Build the SARIF result of a diagnostic. `rule` is the index of the SARIF rule."""
+def build_sarif_result(diagnostic: Diagnostic, rule_index: int) -> dict[str, object]:
+    """Build the SARIF result of a diagnostic. `rule_index` is the index of the SARIF rule."""
     text = "\n".join(
         [diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)]
     )
     result: dict[str, object] = {
         "ruleId": diagnostic.code,
-        "ruleIndex": rule,
+        "ruleIndex": rule_index,
         "level": diagnostic.severity,
         "message": {"text": "\n".join(map(escape_control_characters, text.split("\n")))},
     }
@@ -184,12 +184,12 @@ def get_error_category(code: str) -> ErrorCategory:
     return next((c for c, codes in CODES_BY_CATEGORY.items() if code in codes), default)
 
 
-def compute_exit_code(errors: Iterable[str]) -> int:
-    """Return the process exit code for the diagnostic codes `errors`. The exit code is 0 if
-    `errors` is empty, 2 or 3 if all errors are in the category USAGE or ENVIRONMENT, 4 or 5 if
+def compute_exit_code(codes: Iterable[str]) -> int:
+    """Return the process exit code for the diagnostic codes `codes`. The exit code is 0 if
+    `codes` is empty, 2 or 3 if all errors are in the category USAGE or ENVIRONMENT, 4 or 5 if
     `specc verify` failed, and 1 otherwise.
     """
-    categories = set(map(get_error_category, errors))
+    categories = set(map(get_error_category, codes))
     if not categories:
         return 0
     if categories in ({ErrorCategory.USAGE}, {ErrorCategory.ENVIRONMENT}):

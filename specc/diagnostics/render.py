@@ -166,9 +166,9 @@ class SourceLineExcerpt:
         start = 0 if is_complete else max(0, columns[anchor - offset] - MAX_EXCERPT_WIDTH // 2)
         return cls(text, columns, offset, start, len(part) < len(line) - offset)
 
-    def get_column(self, character: int) -> int:
-        """Return the 0-based display column of the source line's character `character`."""
-        column = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
+    def get_column(self, index: int) -> int:
+        """Return the 0-based display column of the source line's character `index`."""
+        column = self.columns[max(0, min(index - self.first_character, len(self.columns) - 1))]
         return max(0, min(column - self.start + self.is_truncated_left, MAX_EXCERPT_WIDTH + 1))
 
     @property

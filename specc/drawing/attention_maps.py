@@ -252,7 +252,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
         title,
         _render_body(plot, step),
         styles=[read_page_resource("page.css"), read_page_resource("attention.css")],
-        programs=[read_page_resource("page.js"), read_page_resource("attention.js")],
+        scripts=[read_page_resource("page.js"), read_page_resource("attention.js")],
         data=data,
     )
 

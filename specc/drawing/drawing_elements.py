@@ -259,11 +259,11 @@ class PanelGrid:
         return [move_element(element, x, y) for element in self.elements]
 
 
-def move_element(element: DrawingElement, x: float, y: float) -> DrawingElement:
+def move_element(element: DrawingElement, dx: float, dy: float) -> DrawingElement:
     """Return a copy of the element that is moved by (x, y)."""
     if isinstance(element, LineElement):
-        return replace(element, points=tuple((a + x, b + y) for a, b in element.points))
-    return replace(element, x=element.x + x, y=element.y + y)
+        return replace(element, points=tuple((a + dx, b + dy) for a, b in element.points))
+    return replace(element, x=element.x + dx, y=element.y + dy)
 
 
 def arrange_panels(

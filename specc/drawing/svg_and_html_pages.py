@@ -213,12 +213,12 @@ def read_page_resource(name: str) -> str:
 
 
 def render_html_page(
-    title: str, body: str, *, styles: Sequence[str], programs: Sequence[str], data: Json
+    title: str, body: str, *, styles: Sequence[str], scripts: Sequence[str], data: Json
 ) -> str:
-    """Render a self-contained HTML page with the style sheets `styles` and the scripts `programs`.
+    """Render a self-contained HTML page with the style sheets `styles` and the scripts `scripts`.
     `body` is escaped markup. The element with the id `data` contains `data` as JSON.
     """
-    style_sheet, script = "\n".join(styles), "\n".join(programs)
+    style_sheet, script = "\n".join(styles), "\n".join(scripts)
     return "\n".join(
         [
             "<!doctype html>",
@@ -244,10 +244,10 @@ def render_html_page(
     )
 
 
-def build_content_security_policy(style: str, program: str) -> str:
+def build_content_security_policy(style: str, script: str) -> str:
     """Build the Content-Security-Policy for a page with the given style sheet and script."""
     return (
-        f"default-src 'none'; script-src {_hash_source(program)}; style-src {_hash_source(style)}; "
+        f"default-src 'none'; script-src {_hash_source(script)}; style-src {_hash_source(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 

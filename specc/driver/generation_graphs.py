@@ -49,7 +49,7 @@ def derive_graphs(
     graph: Graph,
     generation: GenerateSection,
     output_positions: OutputPositions = "newest",
-    bounded: bool = True,
+    evicts_positions: bool = True,
     defaults: Graph | None = None,
     allows_empty_prompt: bool = True,
 ) -> DerivedGraphs:
@@ -66,7 +66,7 @@ def derive_graphs(
             defaults=defaults,
             generation=generation,
             logits_positions=output_positions,
-            evicts_positions=bounded,
+            evicts_positions=evicts_positions,
             starts_without_prompt=allows_empty_prompt and generation.settings.get("start") is None,
         )
     )
@@ -299,7 +299,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         job.simplified_graph,
         generation,
         RETURNED_LOGITS[job.options.io_names],
-        bounded=is_native_profile,
+        evicts_positions=is_native_profile,
         defaults=job.model.defaults,
         allows_empty_prompt=is_native_profile,
     )

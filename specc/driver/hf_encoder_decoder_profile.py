@@ -177,11 +177,11 @@ def _check_layers(layout: EncoderDecoderComponents) -> None:
             )
 
 
-def depends_on_encoder_input(layout: EncoderDecoderComponents, name: str) -> bool:
+def depends_on_encoder_input(parts: EncoderDecoderComponents, name: str) -> bool:
     """Return True if the output `name` of `encode` depends on the encoder's input."""
     source, output = (
-        layout.encoder_graph.inputs[layout.encoder_input],
-        layout.encoder_graph.outputs[name],
+        parts.encoder_graph.inputs[parts.encoder_input],
+        parts.encoder_graph.outputs[name],
     )
     nodes = collect_required_nodes([output])
     return output is source or any(source in node.args for node in nodes)

@@ -47,11 +47,11 @@ from specc.weights.quantized_weights import QuantizedWeights
 
 
 def describe_graph(
-    job: LoweringJob, graph: Graph, *, is_full_forward: bool, sources: bool = False
+    job: LoweringJob, graph: Graph, *, is_full_forward: bool, with_sources: bool = False
 ) -> MetadataBuilder:
     """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph,
-    whose inputs have no preprocessing and which cannot generate tokens by itself. `sources` is true
-    for a single model file, which stores the spec sources. A package stores them in its index.
+    whose inputs have no preprocessing and which cannot generate tokens by itself. `with_sources` is
+    true for a single model file, which stores the spec sources. A package stores them in its index.
     """
     # list spec files whose source text is unknown by name
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.spec_sources
@@ -60,7 +60,7 @@ def describe_graph(
         job,
         graph,
         is_full_forward=is_full_forward,
-        sources=files if sources else {},
+        sources=files if with_sources else {},
     )
 
 
@@ -266,13 +266,15 @@ def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
 
 
 def build_generation_metadata(
-    job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
+    job: LoweringJob, derived: DerivedGraphs, in_place_states: tuple[str, ...]
 ) -> GenerationMetadata:
-    """Build the metadata for generation. `in_place` lists the states that are updated in place."""
+    """Build the metadata for generation. `in_place_states` lists the states that are updated in
+    place.
+    """
     return replace(
         build_step_metadata(job, derived, get_generate_section(job.model)),
         first_token_logits=derived.initial_logits_output,
-        in_place_states=in_place,
+        in_place_states=in_place_states,
         allows_mixed_lengths=can_batch_mixed_lengths(job.model, derived),
     )
 

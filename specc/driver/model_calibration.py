@@ -296,8 +296,8 @@ def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Executable]:
             weights_as="copy",
             dtype="",
             metadata=None,
-            load=False,
-            side_files=(),
+            verify_load=False,
+            sidecar_files=(),
         )
         yield backend.load_runner().read_model(path).open("cpu")
 

@@ -163,17 +163,17 @@ def add_options_to_parser(parser: _ActionsContainer, options: Mapping[str, Optio
 
 
 def check_argument_values(
-    kinds: Mapping[str, OptionType], arguments: Mapping[str, object], code: str = "E0820"
+    types: Mapping[str, OptionType], arguments: Mapping[str, object], code: str = "E0820"
 ) -> None:
     """Raise one error with the code `code` for each argument with an invalid value."""
     invalid_names = [
-        n for n, value in arguments.items() if n in kinds and not kinds[n].accepts(value)
+        n for n, value in arguments.items() if n in types and not types[n].accepts(value)
     ]
     if invalid_names:
         # shorten the repr, which may be very long
         value_texts = {name: escape_text(repr(arguments[name]))[:60] for name in invalid_names}
         titles = [
-            f"`{name}` is {kinds[name].description}, not {value_texts[name]}"
+            f"`{name}` is {types[name].description}, not {value_texts[name]}"
             for name in invalid_names
         ]
         raise SpeccError(*(Diagnostic(code, title) for title in titles))

@@ -89,7 +89,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         metadata = make_generator_metadata_builder(job, generator)
     else:
         source = job.convert_dtype(job.simplified_graph)
-        metadata = describe_graph(job, job.manifest_graph, is_full_forward=True, sources=True)
+        metadata = describe_graph(job, job.manifest_graph, is_full_forward=True, with_sources=True)
     written_model = job.compiler.write_model(
         job.quantize_model_graphs(source),
         path,
@@ -99,8 +99,8 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         weights_as=options.weights_as or "auto",
         dtype=options.dtype,
         metadata=metadata,
-        load=not options.no_load,
-        side_files=[
+        verify_load=not options.no_load,
+        sidecar_files=[
             (TOKENIZER_SUFFIX, file.content) for file in job.preprocessing.files if file.name
         ],
     )
@@ -132,13 +132,13 @@ def write_package(job: LoweringJob) -> CompileReport:
         weights_as=options.weights_as or "auto",
         dtype=options.dtype,
         extra_files=[*tokenizer_files, *contents.extra_files, *companions],
-        load=not options.no_load,
+        verify_load=not options.no_load,
         input_paths=[
             *list_job_input_files(job),
             *(find_tokenizer_and_config_paths(job.directories) if companions else ()),
         ],
         force=options.force,
-        hash_on_every_load=options.hash == "full",
+        checks_hashes_on_open=options.hash == "full",
     )
     return build_compile_report(
         job, written_model, *describe_missing_runtime_files(options.io_names, job.directories)

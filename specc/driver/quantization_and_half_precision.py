@@ -108,7 +108,7 @@ def plan_quantization(
         layout=layout,
         ties=ties,
         quantizes_activations=target.quantized_matmul_mode == "rows",
-        has_integer_lstm=INTEGER_LAYERS in target.recurrent_features,
+        has_quantized_lstm=INTEGER_LAYERS in target.recurrent_features,
     )
     decision = choose_formats(weight_options)
     plan = decision.plan
@@ -132,11 +132,11 @@ def plan_quantization(
 
 
 def choose_checkpoint_weight_formats(
-    graph: Graph, ties: Mapping[str, str], stored: Mapping[str, PackedWeightFormat]
+    graph: Graph, ties: Mapping[str, str], packed_formats: Mapping[str, PackedWeightFormat]
 ) -> QuantizationDecision:
     """Choose the format of weights whose 4-bit codes are stored in the checkpoint."""
     return choose_weight_formats(
-        graph, QuantizationOptions(kind=None, packed_weight_formats=stored), "rows", ties
+        graph, QuantizationOptions(kind=None, packed_weight_formats=packed_formats), "rows", ties
     )
 
 

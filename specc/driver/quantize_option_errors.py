@@ -72,14 +72,14 @@ def check_weight_patterns(
     unmatched_patterns: Iterable[str],
     names: tuple[str, ...],
     spans: Mapping[str, Span],
-    iterate_other_graphs: Callable[[], Iterable[Graph]],
+    iterate_sibling_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
     """Raise E0850 for `unmatched_patterns`, which match none of a graph's weights `names`. A
     pattern of the spec (with a span in `spans`) may instead match a weight in another graph.
     """
     unmatched_patterns = tuple(unmatched_patterns)
     spec_patterns = [p for p in unmatched_patterns if p in spans]
-    for graph in iterate_other_graphs() if spec_patterns else ():
+    for graph in iterate_sibling_graphs() if spec_patterns else ():
         other_names = list_weight_names(graph)
         spec_patterns = list(find_unmatched_patterns(spec_patterns, other_names))
     unmatched = [p for p in unmatched_patterns if p in spec_patterns or p not in spans]

@@ -178,7 +178,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
 
 
 def check_quantize_options(
-    program: Program, graph: Graph, iterate_other_graphs: Callable[[], Iterable[Graph]]
+    program: Program, graph: Graph, iterate_sibling_graphs: Callable[[], Iterable[Graph]]
 ) -> None:
     """Raise the errors of `merge_quantize_options`, and E0850 if a pattern matches no weight."""
     request = merge_quantize_options(program, QuantizeOptions())
@@ -186,7 +186,7 @@ def check_quantize_options(
         return
     names = list_weight_names(graph)
     unmatched = find_unmatched_patterns(request.weight_options.patterns, names)
-    check_weight_patterns(unmatched, names, request.pattern_spans, iterate_other_graphs)
+    check_weight_patterns(unmatched, names, request.pattern_spans, iterate_sibling_graphs)
 
 
 def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeSetting]:

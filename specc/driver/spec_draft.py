@@ -377,7 +377,7 @@ def _evaluate_derived_config(base: str, values: Mapping[str, str]) -> dict[str, 
     with suppress(SpeccError):
         draft = DerivedSpec(name="draft", extends=base, config_values=values, omits_defaults=True)
         spec = open_spec_argument(format_dsl(build_derived_spec(draft)) if values else base)
-        context = create_context(spec.program, reader=spec.config_reader)
+        context = create_context(spec.program, options=spec.config_reader)
         config = evaluate_and_check_config(context, spec.program, spec.config_reader)
         return dict(_flatten_config({n: value_to_json(value) for n, value in config.items()}))
     return None

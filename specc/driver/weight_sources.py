@@ -68,12 +68,12 @@ def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
     return memory_bytes, stored_bytes
 
 
-def count_parameters(values: CheckpointBinding | RandomInitWeights) -> int:
+def count_parameters(weights: CheckpointBinding | RandomInitWeights) -> int:
     """Return the number of parameters. Tied parameters count once."""
     return sum(
         prod(parameters.shape)
-        for name, parameters in values.parameters.items()
-        if values.get_tied_source(name) is None
+        for name, parameters in weights.parameters.items()
+        if weights.get_tied_source(name) is None
     )
 
 
@@ -158,10 +158,10 @@ def _list_parameters(
 
 
 def get_checkpoint_warnings(
-    values: CheckpointBinding | RandomInitWeights,
+    weights: CheckpointBinding | RandomInitWeights,
 ) -> tuple[Diagnostic, ...]:
     """Return the warnings about the parameters in a checkpoint."""
-    return values.warnings if isinstance(values, CheckpointBinding) else ()
+    return weights.warnings if isinstance(weights, CheckpointBinding) else ()
 
 
 def _check_seeds(sources: WeightSources) -> None:
@@ -256,21 +256,21 @@ def bind_checkpoint(
 
 
 def keep_checkpoint_weight_layout(
-    graph: Graph, values: CheckpointBinding | RandomInitWeights
+    graph: Graph, weights: CheckpointBinding | RandomInitWeights
 ) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
     """Return the graph with the checkpoint's layout for all weights that only linear layers and
     MatMuls use. Weights in this layout can remain in the checkpoint as external data.
     """
-    if isinstance(values, RandomInitWeights):
-        return graph, values
+    if isinstance(weights, RandomInitWeights):
+        return graph, weights
     transposed_graph, names = pass_pipeline.transpose_linear_weights(
-        graph, find_transposed_parameters(values)
+        graph, find_transposed_parameters(weights)
     )
-    return transposed_graph, remove_weight_transposes(values, names)
+    return transposed_graph, remove_weight_transposes(weights, names)
 
 
 def build_weight_manifest(
-    values: ParameterSource,
+    weights: ParameterSource,
     seed: int | None,
     weight_files: Mapping[str, WeightFileMetadata],
     *,
@@ -281,7 +281,7 @@ def build_weight_manifest(
     If `hash_contents` is true, whole files are hashed now and each time the model is loaded.
     """
     entries = {
-        **_describe_weight_origin(values, seed, hash_contents),
+        **_describe_weight_origin(weights, seed, hash_contents),
         "beside": to_json_value(weight_files),
     }
     return {**entries, "checks_hashes_on_open": True} if hash_contents else entries

@@ -50,11 +50,11 @@ def read_weight_rules(program: Program, env: LexicalScope) -> WeightRules:
 
 
 def evaluate_weight_rules(
-    program: Program, reader: ConfigReadOptions
+    program: Program, options: ConfigReadOptions
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
     """Return the weight rules for a config, and the config values."""
     context = create_context(program)
-    config = evaluate_and_check_config(context, program, reader)
+    config = evaluate_and_check_config(context, program, options)
     return read_weight_rules(
         program, LexicalScope(context=context, module=program.module, config=config)
     ), config
@@ -353,19 +353,19 @@ WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
 
 def check_weight_rules(
     program: Program,
-    reader: ConfigReadOptions,
+    options: ConfigReadOptions,
     graph: Graph,
-    iterate_other_graphs: Callable[[], Iterable[Graph]],
+    iterate_sibling_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
     """Raise the errors in the `weights` section that can be detected without reading files.
 
     A rule for weights that `graph` lacks may apply to another graph of the spec, which
-    `iterate_other_graphs` builds on demand.
+    `iterate_sibling_graphs` builds on demand.
     """
     parameters = {parameter.name: parameter for parameter in list_model_parameters(graph)}
-    rules, _ = evaluate_weight_rules(program, reader)
+    rules, _ = evaluate_weight_rules(program, options)
     rules = select_graph_weight_rules(
-        rules, parameters, lambda: iterate_graph_parameters(iterate_other_graphs())
+        rules, parameters, lambda: iterate_graph_parameters(iterate_sibling_graphs())
     )
     resolve_weight_ties(parameters, rules)
     reject_unused_load_rules(parameters, rules)
@@ -381,14 +381,14 @@ def count_untied_parameters(graph: Graph) -> Dim:
 
 
 def mark_tied_weights(
-    program: Program, reader: ConfigReadOptions, model: ModelDefinition
+    program: Program, options: ConfigReadOptions, model: ModelDefinition
 ) -> ModelDefinition:
     """Return the model with `tied_to` set on each tied parameter according to the first matching
     rule.
 
     Tie rules for weights of other graphs are ignored.
     """
-    rules, _ = evaluate_weight_rules(program, reader)
+    rules, _ = evaluate_weight_rules(program, options)
     facts = dict(model.graph.parameter_facts)
     for rule in rules.ties:
         pattern = NamePattern(rule.name)

@@ -191,11 +191,11 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> 
 
 
 @contextmanager
-def enter_block_call(block: ast.Block, expr: ast.Call, caller: LexicalScope) -> Iterator[None]:
+def enter_block_call(block: ast.Block, expr: ast.Call, caller_env: LexicalScope) -> Iterator[None]:
     """Enter a block call in a `with` block. Raise E0210 for recursion and E0110 for deep
     nesting.
     """
-    stack = caller.context.call_stack
+    stack = caller_env.context.call_stack
     # the key contains the location of the block, because blocks of two files may have equal names
     key = f"{block.name}@{block.name_span}"
     if key in stack:
@@ -215,7 +215,7 @@ def enter_block_call(block: ast.Block, expr: ast.Call, caller: LexicalScope) -> 
         yield
     finally:
         stack.pop()
-        caller.context.scope = caller.scope
+        caller_env.context.scope = caller_env.scope
 
 
 def _pair_arguments(

@@ -101,7 +101,7 @@ def _match_choice_value(
     if name.path in choice_names and name.path not in env.names:
         return name.path
     # a parameter that accepts any string also accepts a misspelled choice value
-    if TEXT_KIND not in kinds and resolve_name(name, env, is_quiet=True) is ERROR_VALUE:
+    if TEXT_KIND not in kinds and resolve_name(name, env, missing_ok=True) is ERROR_VALUE:
         helps = suggest_similar_name(
             name.path, choice_names, f"expected one of {', '.join(choice_names)}"
         )

@@ -103,23 +103,23 @@ class ConfigReadOptions:
 def evaluate_config(
     context: ElaborationContext,
     program: Program,
-    reader: ConfigReadOptions,
+    options: ConfigReadOptions,
     used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
     """Return all config values and `used_configs`. Raise E0401 for all missing values together."""
     env = LexicalScope(
-        context=context, module=program.module, config={}, config_file=reader.config_file
+        context=context, module=program.module, config={}, config_file=options.config_file
     )
     values: dict[str, SpecValue] = dict(used_configs or {})
     env.config = values  # the default of a field can read the preceding fields
     errors = ErrorCollectorContext()
     user_spec = program.chain[0] if program.chain else program.module
-    evaluation = _ConfigEvaluation(program.assignments, reader, user_spec)
+    evaluation = _ConfigEvaluation(program.assignments, options, user_spec)
     for entry in program.iterate_fields():
         result: SpecValue = ERROR_VALUE
         with errors:
             value = _evaluate_field(evaluation, entry, entry.name, env)
-            result = _limit_rope_length(reader.max_length, value)
+            result = _limit_rope_length(options.max_length, value)
         values[entry.name] = result
     errors.raise_collected_errors()
     return values
@@ -279,7 +279,7 @@ def _convert_to_field_type(
     value_context = ValueDescription(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         is_choice = expr.path in entry.type.names
-        if is_choice or resolve_name(expr, env, is_quiet=True) is ERROR_VALUE:
+        if is_choice or resolve_name(expr, env, missing_ok=True) is ERROR_VALUE:
             # an unknown name raises E0203 with the allowed values
             return convert_to_declared_type(entry.type, expr.path, env, value_context)
     try:

@@ -170,7 +170,7 @@ def _evaluate_comparison_operand(
     # for a field `kind: choice(gru | lstm)`, the name `gru` in `kind == gru` is a choice value
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
-        for value in (resolve_name(name, env, is_quiet=True) for name in names):
+        for value in (resolve_name(name, env, missing_ok=True) for name in names):
             if isinstance(value, StringChoice):
                 return _evaluate_choice_value(expr, value, env)
     return env.evaluate_value(expr)
@@ -182,7 +182,7 @@ def _evaluate_choice_value(expr: ast.Expr, choice: StringChoice, env: LexicalSco
             return tuple(_evaluate_choice_value(item, choice, env) for item in items)
         case ast.Name(path=path) if path in choice.allowed_values:
             return StringChoice(path, choice.allowed_values)
-        case ast.Name(path=path) if resolve_name(expr, env, is_quiet=True) is ERROR_VALUE:
+        case ast.Name(path=path) if resolve_name(expr, env, missing_ok=True) is ERROR_VALUE:
             title = f"`{path}` is not one of {', '.join(choice.allowed_values)}"
             raise_error("E0203", title, expr.span)
     return env.evaluate_value(expr)

@@ -107,7 +107,7 @@ def _name_to_data(name: ast.Name, env: LexicalScope) -> object:
         value = resolve_name(name, env)
     # `config.labels` is converted to its value, and an undefined name to a string
     if value is ERROR_VALUE and "." in name.path:
-        value = resolve_name(name, env, is_quiet=True)
+        value = resolve_name(name, env, missing_ok=True)
     return name.path if value is ERROR_VALUE else value_to_json(value, name.span)
 
 
@@ -320,14 +320,14 @@ def evaluate_reading_section(
     program: Program,
     block: ast.Block,
     env: LexicalScope,
-    kind: type[ast.InputPreprocessing] | type[ast.OutputPostprocessing],
+    entry_type: type[ast.InputPreprocessing] | type[ast.OutputPostprocessing],
 ) -> Mapping[str, object]:
     """Convert the entries of `reading` for inputs or outputs to JSON-compatible values for the
     manifest. Entries of a derived spec override entries of its base spec. Raise E0203 unless an
     entry is a call.
     """
     data: dict[str, object] = {}
-    kind_name = "result" if kind is ast.OutputPostprocessing else "input"
+    kind_name = "result" if entry_type is ast.OutputPostprocessing else "input"
 
     def list_names(graph: ast.Block) -> list[str]:
         return [
@@ -342,7 +342,7 @@ def evaluate_reading_section(
     for item, module in program.iterate_items(ast.PreprocessingSection):
         for entry in item.entries:
             # `other_names` are inputs or results of the spec's other graphs
-            if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
+            if not isinstance(entry, entry_type) or entry.name in data or entry.name in other_names:
                 continue
             _check_name(block, kind_name, entry.name, block_names, entry.span)
             entry_data = expression_to_json(entry.value, env)

@@ -186,31 +186,36 @@ class EarlyExit:
     span: Span | None
 
     def freeze_finished_carries(
-        self, nodes: NodeBuilder, previous_carries: Sequence[Value], next_carries: Sequence[Value]
+        self, builder: NodeBuilder, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
         """Return the next carries, or the previous carries for batch elements that are finished."""
         # the iteration that sets the flag of a batch element still updates the element
         finished_flags = previous_carries[self.carry_index]
         return [
-            _select_per_element(nodes, finished_flags, previous, updated)
+            _select_per_element(builder, finished_flags, previous, updated)
             for previous, updated in zip(previous_carries, next_carries, strict=True)
         ]
 
     def zero_finished_outputs(
-        self, nodes: NodeBuilder, previous_carries: Sequence[Value], collected: Mapping[str, Value]
+        self,
+        builder: NodeBuilder,
+        previous_carries: Sequence[Value],
+        scan_outputs: Mapping[str, Value],
     ) -> dict[str, Value]:
         """Return the scan outputs, with zeros for batch elements that finished in an earlier
         iteration. Raise E0730 if a scan output lacks the leading axes of the flag.
         """
         finished_flags = previous_carries[self.carry_index]
         self.check_leading_axes_match(
-            Tensor(finished_flags), {n: Tensor(v) for n, v in collected.items()}, "collected"
+            Tensor(finished_flags), {n: Tensor(v) for n, v in scan_outputs.items()}, "collected"
         )
         zeroed_outputs = {}
-        for name, value in collected.items():
+        for name, value in scan_outputs.items():
             dtype = value.type.dtype
-            zero = nodes.context.builder.add_op(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
-            zeroed_outputs[name] = _select_per_element(nodes, finished_flags, zero, value)
+            zero = builder.context.builder.add_op(
+                ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype)
+            )
+            zeroed_outputs[name] = _select_per_element(builder, finished_flags, zero, value)
         return zeroed_outputs
 
     def check_leading_axes_match(

@@ -39,7 +39,7 @@ BATCH_INDEX_NAME = "b"
 
 
 def make_score_indices(
-    nodes: NodeBuilder, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
+    builder: NodeBuilder, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> IndexVariables:
     """Return the index variables of a definition: the position ids `i` [q, 1] of the queries and
     `j` [k] of the keys. If the query has no position axis, there is no `i`. `queries` and `keys`
@@ -48,10 +48,10 @@ def make_score_indices(
     key, key_axis = keys
     query, query_axis = queries
     lengths = (query.shape[query_axis] if query_axis is not None else None, key.shape[key_axis])
-    index_variables = {"j": _make_position_ids(nodes, key, key_axis, ("j", *lengths))}
+    index_variables = {"j": _make_position_ids(builder, key, key_axis, ("j", *lengths))}
     if query_axis is not None:
-        i = _make_position_ids(nodes, query, query_axis, ("i", *lengths))
-        index_variables["i"] = nodes.add_op(ops.Insert(1), i)
+        i = _make_position_ids(builder, query, query_axis, ("i", *lengths))
+        index_variables["i"] = builder.add_op(ops.Insert(1), i)
     return index_variables
 
 
@@ -125,17 +125,17 @@ def _check_pair_read(
         raise_error("E0603", title, expr.span, helps=helps)
 
 
-def expand_to_mask_rank(nodes: NodeBuilder, value: Tensor, score_rank: int = PAIR_RANK) -> Tensor:
+def expand_to_mask_rank(builder: NodeBuilder, value: Tensor, score_rank: int = PAIR_RANK) -> Tensor:
     """Convert a tensor to a mask or bias with all four axes. If a tensor has as many axes as the
     scores (`score_rank`), its first axis is the batch axis, and missing axes are inserted after the
     batch axis.
     """
     if len(value.shape) > PAIR_RANK:
         title = "a mask or bias has at most four axes (batch, head, query, key), not "
-        raise_error("E0603", title + describe_value(value), nodes.span)
+        raise_error("E0603", title + describe_value(value), builder.span)
     axis = 1 if len(value.shape) == score_rank else 0
     while len(value.shape) < PAIR_RANK:
-        value = nodes.add_op(ops.Insert(axis), value)
+        value = builder.add_op(ops.Insert(axis), value)
     return value
 
 
@@ -299,7 +299,7 @@ def _evaluate_definition(
 
 
 def expand_mask(
-    nodes: NodeBuilder,
+    builder: NodeBuilder,
     mask: SpecValue,
     index_variables: IndexVariables,
     scope: str,
@@ -309,8 +309,8 @@ def expand_mask(
 
     `score_rank` is the number of axes of the attention scores, without inserted axes.
     """
-    span = nodes.span
-    nodes.context.consume_steps(span)
+    span = builder.span
+    builder.context.consume_steps(span)
     match mask:
         case bool():
             return mask
@@ -319,17 +319,17 @@ def expand_mask(
                 title = f"a mask must be boolean, got {describe_value(tensor)}"
                 raise_error("E0601", title, span, helps=["compare it: `x > 0`"])
             _check_mask_axes(tensor, index_variables, span)
-            return expand_to_mask_rank(nodes, tensor, score_rank)
+            return expand_to_mask_rank(builder, tensor, score_rank)
         case MaskExpression(op, parts):
             # all operands are expanded to the same axes, except `all` and `none`, which remain
             # bools
-            masks = [expand_mask(nodes, p, index_variables, scope, score_rank) for p in parts]
-            return _merge_masks(nodes, op, masks)
+            masks = [expand_mask(builder, p, index_variables, scope, score_rank) for p in parts]
+            return _merge_masks(builder, op, masks)
         case DefinitionFunction() if mask.kind == "mask":
-            with enter_definition(nodes.context, mask):
+            with enter_definition(builder.context, mask):
                 # the value of a definition may be another mask, as in `mask m(a) = a & causal`
-                value = _evaluate_definition(nodes.context, mask, index_variables, {}, scope)
-                inner_nodes = replace(nodes, span=mask.span or span)
+                value = _evaluate_definition(builder.context, mask, index_variables, {}, scope)
+                inner_nodes = replace(builder, span=mask.span or span)
                 return expand_mask(inner_nodes, value, index_variables, scope)
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
 
@@ -368,7 +368,7 @@ def _merge_masks(nodes: NodeBuilder, op: str, masks: list[MaskValue]) -> MaskVal
 
 
 def expand_attention_bias(
-    nodes: NodeBuilder,
+    builder: NodeBuilder,
     bias: SpecValue,
     index_variables: IndexVariables,
     scope: str,
@@ -389,11 +389,11 @@ def expand_attention_bias(
                 resolve_weight_path(bias.weight_path, bias_env)
             ).scope
         bias, score_rank = (
-            expand_definition(nodes.context, bias, index_variables, {}, bias_scope),
+            expand_definition(builder.context, bias, index_variables, {}, bias_scope),
             PAIR_RANK,
         )
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
         raise_error(
-            "E0602", f"a bias must be a float tensor, got {describe_value(bias)}", nodes.span
+            "E0602", f"a bias must be a float tensor, got {describe_value(bias)}", builder.span
         )
-    return expand_to_mask_rank(nodes, bias, score_rank)
+    return expand_to_mask_rank(builder, bias, score_rank)

@@ -69,9 +69,9 @@ QUERY_KEY_INDEX_NAMES = ("i", "j")
 """The index variables of query and key positions in masks, scores, biases and normalizers."""
 
 
-def resolve_name(name: ast.Name, env: LexicalScope, is_quiet: bool = False) -> EvalResult:
+def resolve_name(name: ast.Name, env: LexicalScope, missing_ok: bool = False) -> EvalResult:
     """Return the value of a dotted name. For an unknown name, raise E0202, or return ERROR_VALUE if
-    `is_quiet` is True.
+    `missing_ok` is True.
     """
     head, *rest = name.path.split(".")
     value: EvalResult | MissingValue = _resolve_first_part(head, env, name.span)
@@ -81,7 +81,7 @@ def resolve_name(name: ast.Name, env: LexicalScope, is_quiet: bool = False) -> E
     if isinstance(value, MissingValue):
         if rest and (item := resolve_used_spec_function(name, env)) is not None:
             return item
-        if is_quiet:
+        if missing_ok:
             return ERROR_VALUE
         _raise_unknown_name(name, env)
     if rest and _has_used_item(value, rest[0]):
@@ -89,7 +89,7 @@ def resolve_name(name: ast.Name, env: LexicalScope, is_quiet: bool = False) -> E
         if item is not None:
             return item
     for part in rest:
-        value = _get_member(value, part, name, is_quiet)
+        value = _get_member(value, part, name, missing_ok)
     return value
 
 
@@ -286,7 +286,7 @@ def resolve_callee(name: ast.Name, env: LexicalScope) -> Function:
 def _resolve_member_callee(name: ast.Name, env: LexicalScope) -> Function:
     """Return a dotted callee: a function in a record, or an item of a used file."""
     alias, _, member = name.path.partition(".")
-    owner = resolve_name(ast.Name(alias, span=name.span), env, is_quiet=True)
+    owner = resolve_name(ast.Name(alias, span=name.span), env, missing_ok=True)
     if (item := resolve_used_spec_function(name, env)) is not None:
         return item
     if isinstance(owner, Record | RawConfigSection):

@@ -169,7 +169,7 @@ def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bo
         check_constant_size(value.type.shape, name, span)
 
 
-def try_fuse_log_sigmoid(nodes: NodeBuilder, operand: Tensor) -> Tensor | None:
+def try_fuse_log_sigmoid(builder: NodeBuilder, operand: Tensor) -> Tensor | None:
     """Return the logarithm of an operand `sigmoid(x)`, computed as -softplus(-x), or None for any
     other operand.
 
@@ -177,11 +177,11 @@ def try_fuse_log_sigmoid(nodes: NodeBuilder, operand: Tensor) -> Tensor | None:
     """
     match operand.value.node:
         case Node(ops.Pointwise(fn="sigmoid"), (Value() as x,)):
-            result = Tensor(x, nodes.span)
+            result = Tensor(x, builder.span)
         case _:
             return None
     for fn in ("neg", "softplus", "neg"):
-        result = nodes.add_op(ops.Pointwise(fn), result)
+        result = builder.add_op(ops.Pointwise(fn), result)
     return result
 
 

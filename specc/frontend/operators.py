@@ -59,19 +59,19 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
 
 
 def apply_arithmetic(
-    nodes: NodeBuilder, left: SpecValue, right: SpecValue, expr: ast.BinaryOp
+    builder: NodeBuilder, left: SpecValue, right: SpecValue, expr: ast.BinaryOp
 ) -> SpecValue:
     """Apply `+ - * / // % **` to numbers and tensors, and `+` to lists. Raise E0206 for any other
     operand.
     """
     if isinstance(left, Tensor) or isinstance(right, Tensor):
-        return _combine_tensors(nodes, left, right, expr)
+        return _combine_tensors(builder, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
-        return _compute_numbers(nodes, left, right, expr)
+        return _compute_numbers(builder, left, right, expr)
     if isinstance(left, tuple) and isinstance(right, tuple) and expr.op == "+":
-        return nodes.context.count_value_items(left + right, nodes.span)
+        return builder.context.count_value_items(left + right, builder.span)
     title = f"`{expr.op}` is not defined for {describe_value(left)} and {describe_value(right)}"
-    raise_error("E0206", title, nodes.span)
+    raise_error("E0206", title, builder.span)
 
 
 def _compute_numbers(nodes: NodeBuilder, left: Number, right: Number, expr: ast.BinaryOp) -> Number:
@@ -188,14 +188,14 @@ def _check_power(nodes: NodeBuilder, exponent: SpecValue) -> None:
 
 
 def convert_operands(
-    nodes: NodeBuilder, left: SpecValue, right: SpecValue
+    builder: NodeBuilder, left: SpecValue, right: SpecValue
 ) -> tuple[Tensor, Tensor]:
     """Convert two operands to tensors. A number gets the element type of the other operand."""
     if not isinstance(left, Tensor):
         assert isinstance(right, Tensor)  # callers guarantee that at least one operand is a tensor
-        return convert_to_tensor(nodes, left, right.type.dtype), right
+        return convert_to_tensor(builder, left, right.type.dtype), right
     if not isinstance(right, Tensor):
-        return left, convert_to_tensor(nodes, right, left.type.dtype)
+        return left, convert_to_tensor(builder, right, left.type.dtype)
     left_kind, right_kind = KIND_BY_DTYPE[left.type.dtype], KIND_BY_DTYPE[right.type.dtype]
     if left_kind != right_kind:
         non_float = left if left_kind != "f" else right
@@ -210,25 +210,25 @@ def convert_operands(
         raise_error(
             "E0206",
             f"{describe_value(left)} and {describe_value(right)} have different element types",
-            nodes.span,
+            builder.span,
             helps=helps,
         )
     return left, right
 
 
-def convert_to_tensor(nodes: NodeBuilder, value: SpecValue, dtype: str) -> Tensor:
+def convert_to_tensor(builder: NodeBuilder, value: SpecValue, dtype: str) -> Tensor:
     """Convert a number to a constant tensor of type `dtype`. Return a tensor unchanged."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool) and dtype == "bool":
-        return nodes.add_constant(value, dtype)
+        return builder.add_constant(value, dtype)
     if not isinstance(value, Number) or dtype == "bool":
         raise_error(
-            "E0206", f"{describe_value(value)} cannot be used with a tensor here", nodes.span
+            "E0206", f"{describe_value(value)} cannot be used with a tensor here", builder.span
         )
     if KIND_BY_DTYPE[dtype] == "i":
-        return _convert_integer(nodes, value, dtype)
-    return runtime_scalars.convert_to_scalar_tensor(nodes, value, dtype)
+        return _convert_integer(builder, value, dtype)
+    return runtime_scalars.convert_to_scalar_tensor(builder, value, dtype)
 
 
 def _convert_integer(nodes: NodeBuilder, value: Number, dtype: str) -> Tensor:
@@ -246,16 +246,16 @@ def _convert_integer(nodes: NodeBuilder, value: Number, dtype: str) -> Tensor:
     return nodes.add_constant(value.number, dtype)
 
 
-def apply_negation(nodes: NodeBuilder, value: SpecValue) -> SpecValue:
+def apply_negation(builder: NodeBuilder, value: SpecValue) -> SpecValue:
     """Negate a number or tensor. Raise E0206 for other values."""
     match value:
         case Tensor():
-            return nodes.add_op(ops.Pointwise("neg"), value)
+            return builder.add_op(ops.Pointwise("neg"), value)
         case RuntimeNumber():
-            return runtime_scalars.apply_unary_function(nodes, "neg", value)
+            return runtime_scalars.apply_unary_function(builder, "neg", value)
         case Dim() | float():
             return -value
-    raise_error("E0206", f"{describe_value(value)} cannot be negated", nodes.span)
+    raise_error("E0206", f"{describe_value(value)} cannot be negated", builder.span)
 
 
 LogicalOperator: TypeAlias = Literal["&", "|", "not"]
@@ -264,18 +264,18 @@ LOGICAL_OPS: Mapping[LogicalOperator, type[Op]] = {"&": ops.And, "|": ops.Or, "n
 
 
 def apply_logical_operator(
-    nodes: NodeBuilder, op: LogicalOperator, values: Sequence[SpecValue]
+    builder: NodeBuilder, op: LogicalOperator, values: Sequence[SpecValue]
 ) -> SpecValue:
     """Apply `&`, `|` or `not` to bools, boolean tensors or masks."""
     non_bool = next((v for v in values if not isinstance(v, bool)), None)
     if non_bool is None:
         return _combine_bools(op, values)
     if any(map(_is_deferred_mask, values)):
-        return _combine_masks(nodes, op, values)
+        return _combine_masks(builder, op, values)
     if all(isinstance(v, bool) or _is_boolean(v) for v in values):
-        operands = [convert_to_tensor(nodes, v, "bool") for v in values]
-        return nodes.add_node(LOGICAL_OPS[op](), operands, op)[0]
-    raise_error("E0206", f"`{op}`: expected booleans, got {describe_value(non_bool)}", nodes.span)
+        operands = [convert_to_tensor(builder, v, "bool") for v in values]
+        return builder.add_node(LOGICAL_OPS[op](), operands, op)[0]
+    raise_error("E0206", f"`{op}`: expected booleans, got {describe_value(non_bool)}", builder.span)
 
 
 def _combine_bools(op: LogicalOperator, values: Sequence[SpecValue]) -> bool:
@@ -312,22 +312,22 @@ def _combine_masks(
     return MaskExpression(op, tuple(masks))
 
 
-def apply_comparison(nodes: NodeBuilder, op: str, left: SpecValue, right: SpecValue) -> SpecValue:
+def apply_comparison(builder: NodeBuilder, op: str, left: SpecValue, right: SpecValue) -> SpecValue:
     """Apply a comparison operator or the membership operator `in`."""
     if op == "in":
-        return _evaluate_membership(nodes, left, right)
+        return _evaluate_membership(builder, left, right)
     is_equality = op in ("==", "!=")
     # `x == none` is allowed for any `x`
     if is_equality and (left is None or right is None):
         return (left is right) == (op == "==")
     if isinstance(left, Tensor) or isinstance(right, Tensor):
-        return _compare_tensors(nodes, op, left, right)
+        return _compare_tensors(builder, op, left, right)
     if isinstance(left, Number) and isinstance(right, Number):
-        return _compare_numbers(nodes.span, op, left, right)
+        return _compare_numbers(builder.span, op, left, right)
     # other values can be compared only for equality
     if not is_equality:
         title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
-        raise_error("E0206", title, nodes.span)
+        raise_error("E0206", title, builder.span)
     return (_make_comparable(left) == _make_comparable(right)) == (op == "==")
 
 

@@ -257,7 +257,7 @@ def check_requirement(
     if is_satisfied:
         return
     names = sorted(collect_variable_names(condition), key=lambda name: name.path)
-    values = {n.path: resolve_name(n, env, is_quiet=True) for n in names}
+    values = {n.path: resolve_name(n, env, missing_ok=True) for n in names}
     value_texts = [f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str)]
     primary, related_labels = _make_requirement_labels(condition, values, assignment_spans)
     title = statement.because or "a requirement of this spec is not met"

@@ -171,10 +171,10 @@ def compute_yarn_mscale(factor: float, scale: float = 1.0) -> float:
 MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 
 
-def replace_mscale(scaling_numbers: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
+def replace_mscale(parameters: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
     """Replace `mscale` and `mscale_all_dim` with the attention factor (arXiv:2405.04434)."""
-    others = {name: value for name, value in scaling_numbers.items() if name not in MSCALE_OPTIONS}
-    match [scaling_numbers.get(n) for n in ("factor", *MSCALE_OPTIONS)]:
+    others = {name: value for name, value in parameters.items() if name not in MSCALE_OPTIONS}
+    match [parameters.get(n) for n in ("factor", *MSCALE_OPTIONS)]:
         case [float(factor), float(scale), float(all_dim)]:
             ratio = compute_yarn_mscale(factor, scale) / compute_yarn_mscale(factor, all_dim)
             return others | {"attention_factor": ratio}

@@ -68,18 +68,18 @@ def get_number_symbols(value: Number) -> frozenset[str]:
     return value.symbols() if isinstance(value, Dim) else frozenset()
 
 
-def convert_to_float(nodes: NodeBuilder, value: Number) -> float | RuntimeNumber:
+def convert_to_float(builder: NodeBuilder, value: Number) -> float | RuntimeNumber:
     """Convert a number to a float, or to a RuntimeNumber if it depends on symbols."""
     number = get_static_float(value)
     if number is not None:
         return number
     if isinstance(value, Dim):
-        converted = _convert_dim_to_f64(nodes, value)
+        converted = _convert_dim_to_f64(builder, value)
         return RuntimeNumber(converted.value, value.symbols(), str(value))
     return value
 
 
-def apply_unary_function(nodes: NodeBuilder, fn: str, x: Number) -> Number:
+def apply_unary_function(builder: NodeBuilder, fn: str, x: Number) -> Number:
     """Apply a unary function to a number. Raise ArithmeticError or ValueError if the result is
     undefined.
     """
@@ -87,21 +87,22 @@ def apply_unary_function(nodes: NodeBuilder, fn: str, x: Number) -> Number:
     if number is not None:
         result = UNARY_FUNCTIONS[fn](number)
         return Dim.from_value(int(result)) if fn in ROUNDING_FUNCTIONS else float(result)
-    return _add_computed_number(nodes, ops.Pointwise(fn), fn, [x])
+    return _add_computed_number(builder, ops.Pointwise(fn), fn, [x])
 
 
-def truncate_to_integer(nodes: NodeBuilder, x: RuntimeNumber) -> Number:
+def truncate_to_integer(builder: NodeBuilder, x: RuntimeNumber) -> Number:
     """Truncate the run-time number `x` towards zero, by adding nodes to the graph."""
     if x.is_integer:
         return x
-    value = nodes.add_op(ops.Cast("i64"), Tensor(x.value))
-    truncated = nodes.add_op(ops.Cast("f64"), value)
+    value = builder.add_op(ops.Cast("i64"), Tensor(x.value))
+    truncated = builder.add_op(ops.Cast("f64"), value)
     return _make_symbol(
-        nodes.context, RuntimeNumber(truncated.value, x.symbols, _format_formula("int", [x]), True)
+        builder.context,
+        RuntimeNumber(truncated.value, x.symbols, _format_formula("int", [x]), True),
     )
 
 
-def apply_binary_function(nodes: NodeBuilder, fn: str, left: Number, right: Number) -> Number:
+def apply_binary_function(builder: NodeBuilder, fn: str, left: Number, right: Number) -> Number:
     """Apply an operator to two numbers that are not both known integers. Raise ValueError,
     OverflowError or ZeroDivisionError if the result is undefined.
     """
@@ -112,22 +113,22 @@ def apply_binary_function(nodes: NodeBuilder, fn: str, left: Number, right: Numb
         if isinstance(result, complex):
             raise ValueError
         return float(result)
-    return _add_computed_number(nodes, ops.Arith(fn), fn, [left, right])
+    return _add_computed_number(builder, ops.Arith(fn), fn, [left, right])
 
 
 def convert_to_op_attribute(
-    nodes: NodeBuilder, value: Number, description: str
+    builder: NodeBuilder, value: Number, description: str
 ) -> float | RuntimeNumber:
     """Convert a number to an op attribute. Raise E0315 if the number depends on an input. The
     result is a float, or a RuntimeNumber if the number depends on symbolic config values.
     """
-    if nodes.context.has_dynamic_symbol(get_number_symbols(value)):
+    if builder.context.has_dynamic_symbol(get_number_symbols(value)):
         names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
         text = value.text if isinstance(value, RuntimeNumber) else str(value)
         title = f"`{text}` is known only at run time, but {description} must be a constant"
         helps = ["use a config value, or compute with a tensor: `x * scale`, `x + shift`"]
-        raise_error("E0315", title, nodes.span, f"depends on the length {names}", helps=helps)
-    return convert_to_float(nodes, value)
+        raise_error("E0315", title, builder.span, f"depends on the length {names}", helps=helps)
+    return convert_to_float(builder, value)
 
 
 def cast_to_float_attribute(number: float | RuntimeNumber) -> float:
@@ -135,23 +136,23 @@ def cast_to_float_attribute(number: float | RuntimeNumber) -> float:
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
 
-def convert_to_scalar_tensor(nodes: NodeBuilder, value: Number, dtype: str) -> Tensor:
+def convert_to_scalar_tensor(builder: NodeBuilder, value: Number, dtype: str) -> Tensor:
     """Convert a number to a scalar tensor of a float type."""
     number = get_static_float(value)
     if number is not None:
-        return nodes.add_constant(number, dtype)
+        return builder.add_constant(number, dtype)
     if isinstance(value, Dim) and not _has_quotient(value):
         # convert an integer without quotients directly, because only quotients need f64
-        size = nodes.add_op(ops.Size(value))
-        return nodes.add_op(ops.Cast(dtype), size)
+        size = builder.add_op(ops.Size(value))
+        return builder.add_op(ops.Cast(dtype), size)
     if isinstance(value, Dim):
-        f64_value = _convert_dim_to_f64(nodes, value)
+        f64_value = _convert_dim_to_f64(builder, value)
     else:
         assert isinstance(value, RuntimeNumber)  # all floats are known at compile time
         f64_value = Tensor(value.value)
     if dtype == "f64":
         return f64_value
-    return nodes.add_op(ops.Cast(dtype), f64_value)
+    return builder.add_op(ops.Cast(dtype), f64_value)
 
 
 def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]) -> Number:

@@ -90,11 +90,11 @@ def _check_scanned_tensor(
     raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
 
 
-def format_scan_dimension(along: ast.Expr | None) -> str:
-    """Return the source text of the dimension after `along`."""
-    if isinstance(along, ast.Name):
-        return along.path
-    return along.span.text if along is not None and along.span else str(along)
+def format_scan_dimension(dim: ast.Expr | None) -> str:
+    """Return the source text of the dimension after `dim`."""
+    if isinstance(dim, ast.Name):
+        return dim.path
+    return dim.span.text if dim is not None and dim.span else str(dim)
 
 
 def evaluate_scan_mask(statement: ast.ScanLoop, env: LexicalScope, length: Dim) -> Tensor | None:

@@ -130,16 +130,16 @@ class ShapeMismatch:
     dynamic_lengths: frozenset[str]
 
 
-def explain_shape_mismatch(error: ShapeError, operation: ShapeMismatch) -> Diagnostic:
+def explain_shape_mismatch(error: ShapeError, mismatch: ShapeMismatch) -> Diagnostic:
     """Return the diagnostic of a shape error: E0302 for different sizes, otherwise E0301."""
-    operands, span = operation.operands, operation.span
+    operands, span = mismatch.operands, mismatch.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
     # show the origins of both dimensions, because usually they should be equal
     if len(error.dims) == 2 and len(tensors) == 2:
-        return _explain_length_mismatch(error.dims, tensors, operation)
+        return _explain_length_mismatch(error.dims, tensors, mismatch)
     return Diagnostic(
         "E0301",
-        f"`{operation.name}`: {_insert_operand_names(error.title, operands)}",
+        f"`{mismatch.name}`: {_insert_operand_names(error.title, operands)}",
         Label.from_span(span, "here"),
         tuple(
             Label(o.source_span, format_type(o.type))

@@ -22,11 +22,11 @@ from specc.syntax.inputs_section import iterate_declared_inputs, resolve_declare
 Entry = TypeVar("Entry", bound=ast.ConfigEntry)
 
 
-def iterate_config_entries(file: ast.File, kind: type[Entry]) -> Iterator[Entry]:
-    """Yield the `config` entries of the class `kind` in a file."""
+def iterate_config_entries(file: ast.File, entry_type: type[Entry]) -> Iterator[Entry]:
+    """Yield the `config` entries of the class `entry_type` in a file."""
     for item in file.items:
         if isinstance(item, ast.ConfigSection):
-            yield from (e for e in item.entries if isinstance(e, kind))
+            yield from (e for e in item.entries if isinstance(e, entry_type))
 
 
 def iterate_defined_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:

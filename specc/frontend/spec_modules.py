@@ -85,11 +85,11 @@ class Program:
         """Yield the config fields that the spec declares."""
         return iterate_config_entries(self.module.file, ast.ConfigField)
 
-    def iterate_items(self, kind: type[ItemT]) -> Iterator[tuple[ItemT, SpecNamespace]]:
-        """Yield (item, module) for items of class `kind`, those of the derived spec first."""
+    def iterate_items(self, item_type: type[ItemT]) -> Iterator[tuple[ItemT, SpecNamespace]]:
+        """Yield (item, module) for items of class `item_type`, those of the derived spec first."""
         for module in self.chain:
             for item in module.file.items:
-                if isinstance(item, kind):
+                if isinstance(item, item_type):
                     yield item, module
 
 

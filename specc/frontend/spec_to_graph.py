@@ -77,10 +77,10 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
 
 
 def create_context(
-    program: Program, *, reader: ConfigReadOptions | None = None
+    program: Program, *, options: ConfigReadOptions | None = None
 ) -> ElaborationContext:
     """Create the context of an elaboration. In symbolic elaboration, `dims` remain dynamic."""
-    reader = reader or ConfigReadOptions()
+    options = options or ConfigReadOptions()
     # a config value takes precedence over a dimension with the same name
     lengths = frozenset(program.module.dims) - program.map_fields_by_path().keys()
     return ElaborationContext(
@@ -90,18 +90,18 @@ def create_context(
             call=evaluate_call,
             evaluate_function=evaluate_function_value,
             configure_used_spec=_configure_used_spec,
-            check_step_estimate=StepEstimator(program.library, reader.steps).check_remaining_steps,
+            check_step_estimate=StepEstimator(program.library, options.steps).check_remaining_steps,
         ),
         symbols=SymbolicDims(
-            is_symbolic=reader.is_symbolic, dynamic_names=lengths, max_length=reader.max_length
+            is_symbolic=options.is_symbolic, dynamic_names=lengths, max_length=options.max_length
         ),
-        resources=ResourceCounters(steps=reader.steps),
-        is_training=reader.is_training,
+        resources=ResourceCounters(steps=options.steps),
+        is_training=options.is_training,
     )
 
 
 def elaborate_model(
-    program: Program, reader: ConfigReadOptions, graph: str = ""
+    program: Program, options: ConfigReadOptions, graph: str = ""
 ) -> ModelDefinition:
     """Elaborate a program into a model. Raise SpeccError with all errors. In symbolic elaboration,
     raise UnresolvedValueError if the structure of the graph depends on symbols.
@@ -109,11 +109,11 @@ def elaborate_model(
     try:
         with (
             extend_recursion_limit(program.module.file.span),
-            record_elaboration_values(is_symbolic=reader.is_symbolic),
+            record_elaboration_values(is_symbolic=options.is_symbolic),
         ):
-            return _elaborate_graph(program, reader, graph)
+            return _elaborate_graph(program, options, graph)
     except UnresolvedValueError as structure_error:
-        if reader.is_symbolic:
+        if options.is_symbolic:
             raise
         raise_dynamic_graph_structure_error(structure_error)
     except DimLimitError as error:
@@ -121,7 +121,7 @@ def elaborate_model(
 
 
 def _elaborate_graph(program: Program, reader: ConfigReadOptions, graph: str) -> ModelDefinition:
-    context = create_context(program, reader=reader)
+    context = create_context(program, options=reader)
     config = evaluate_and_check_config(context, program, reader)
     env = LexicalScope(context=context, module=program.module, config=config)
     register_weight_sharing_rules(
@@ -157,12 +157,12 @@ def _elaborate_graph(program: Program, reader: ConfigReadOptions, graph: str) ->
 
 
 def evaluate_and_check_config(
-    context: ElaborationContext, program: Program, reader: ConfigReadOptions
+    context: ElaborationContext, program: Program, options: ConfigReadOptions
 ) -> dict[str, SpecValue]:
     """Evaluate the config of a spec and check its requirements. Raise SpeccError with the violated
     requirements (E0404), or with all other errors if no requirement is violated.
     """
-    config = _evaluate_config_values(context, program, reader)
+    config = _evaluate_config_values(context, program, options)
     assignment_spans = {path: value.span for path, value in program.assignments.items()}
     # the base spec comes first, because requirements of a derived spec may depend on its values
     for item, module in sorted(
@@ -285,7 +285,7 @@ def _build_defaults_graph(
     with_default = [p for p in block.params if p.default is not None]
     if not with_default:
         return None
-    context = create_context(program, reader=reader)
+    context = create_context(program, options=reader)
     env = _add_inputs(block, replace(file_env, context=context))
     outputs = {}
     for param in with_default:

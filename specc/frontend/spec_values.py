@@ -118,14 +118,14 @@ class Rope:
     kind: str = "default"
     parameters: tuple[tuple[str, RopeNumber], ...] = ()
 
-    def with_max_length(self, longest: int) -> "Rope":
-        """Return the settings for sequences of at most `longest` tokens. If the frequencies do not
-        depend on the sequence length, the settings are unchanged.
+    def with_max_length(self, max_length: int) -> "Rope":
+        """Return the settings for sequences of at most `max_length` tokens. If the frequencies do
+        not depend on the sequence length, the settings are unchanged.
         """
         parameters = dict(self.parameters)
         if "longest" not in parameters:
             return self
-        return replace(self, parameters=tuple({**parameters, "longest": longest}.items()))
+        return replace(self, parameters=tuple({**parameters, "longest": max_length}.items()))
 
 
 UnevaluatedOption: TypeAlias = tuple[ast.NamedArg, "LexicalScope"]

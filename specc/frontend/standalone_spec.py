@@ -21,14 +21,14 @@ SINGLE_ITEMS = (ast.GenerateSection, ast.StreamSection)
 """The sections of a derived spec that override the same section of its base spec."""
 
 
-def build_standalone_spec(program: Program, *, keeps_sources: bool = False) -> ast.File:
+def build_standalone_spec(program: Program, *, keep_sources: bool = False) -> ast.File:
     """Build a standalone spec file from a program. Raise E0982 if the program sets values of used
     specs.
 
-    With `keeps_sources`, fields with an assigned value keep their `from` clause, so that the value
+    With `keep_sources`, fields with an assigned value keep their `from` clause, so that the value
     in a config.json takes precedence.
     """
-    file = merge_extends_chain(program, keeps_sources=keeps_sources)
+    file = merge_extends_chain(program, keep_sources=keep_sources)
     defined_names = _collect_defined_names(file.items)
     # std blocks may use the names in `clashing_names` for local dimensions
     clashing_names = defined_names - _list_inlinable_names(program.library)
@@ -40,7 +40,7 @@ def build_standalone_spec(program: Program, *, keeps_sources: bool = False) -> a
 
 
 def build_standalone_spec_with_renames(
-    program: Program, *, keeps_sources: bool = False
+    program: Program, *, keep_sources: bool = False
 ) -> tuple[ast.File, dict[str, str]]:
     """Build a standalone spec file from a program. Return the file, and the new name of each config
     value or block that was renamed because it would shadow a name that std blocks use.
@@ -49,7 +49,7 @@ def build_standalone_spec_with_renames(
     std may use the name for a built-in function, which cannot be renamed. If a block of the file
     would shadow a std block, the std block gets the underscore.
     """
-    file = merge_extends_chain(program, keeps_sources=keeps_sources)
+    file = merge_extends_chain(program, keep_sources=keep_sources)
     items = _list_std_items(file, program.library)
     library_names = {*BUILTINS, *program.library.list_std_names()}
     shadowing_fields = (
@@ -139,7 +139,7 @@ def _list_foreign_names(file: ast.File) -> list[str]:
     return [n for item in file.items for n in _iterate_used_names(item) if n not in file_names]
 
 
-def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast.File:
+def merge_extends_chain(program: Program, *, keep_sources: bool = False) -> ast.File:
     """Merge a spec with its base specs. Raise E0982 if the program sets values of used specs."""
     base = program.module.file
     _reject_values_of_used_specs(program)
@@ -156,7 +156,7 @@ def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast
         i for i in base.items if not isinstance(i, (ast.ConfigSection, *overridden_kinds))
     ]
     configs = [
-        _assign_config(i, program.assignments, keeps_sources)
+        _assign_config(i, program.assignments, keep_sources)
         for i in base.items
         if isinstance(i, ast.ConfigSection)
     ]

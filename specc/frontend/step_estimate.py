@@ -241,10 +241,10 @@ class _ItemKey:
 
 
 @lru_cache(maxsize=4096)
-def collect_local_names(key: _ItemKey) -> set[str]:
+def collect_local_names(item_key: _ItemKey) -> set[str]:
     """Return the names of the parameters and variables of an item."""
-    names = {p.name for p in key.item.params or ()}
-    for node in walk_tree(key.item):
+    names = {p.name for p in item_key.item.params or ()}
+    for node in walk_tree(item_key.item):
         match node:
             case (
                 ast.AssignmentTarget(name=name)

@@ -380,7 +380,7 @@ def collect_numeric_defaults(fields: Mapping[str, ast.ConfigField]) -> dict[str,
 
 
 def iterate_candidate_values(
-    program: Program, fixed_values: dict[str, SpecValue]
+    program: Program, trial_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
     """Yield (path, value) for all values of bools and choices, and 1 and 2 for fixed integers."""
     for path, entry in program.map_fields_by_path().items():
@@ -393,6 +393,6 @@ def iterate_candidate_values(
                 yield path, False
             case "choice":
                 yield from ((path, StringChoice(w, entry.type.names)) for w in entry.type.names)
-            case "int" if path in fixed_values:
+            case "int" if path in trial_values:
                 yield path, Dim.from_value(1)
                 yield path, Dim.from_value(2)

@@ -146,26 +146,26 @@ def list_model_types(program: Program) -> tuple[str, ...]:
 
 
 def select_alternatives_to_check(
-    program: Program, fixed_values: Mapping[str, SpecValue], path: str = ""
+    program: Program, trial_values: Mapping[str, SpecValue], path: str = ""
 ) -> Program:
     """Select the trial alternative of each used spec whose alternative is not selected yet."""
     used_specs: list[SubmodelSpec] = []
     for used_spec in program.used_specs:
         spec_path = f"{path}{used_spec.name}"
-        choice = fixed_values.get(spec_path)
+        choice = trial_values.get(spec_path)
         selected = used_spec
         if used_spec.is_unselected and isinstance(choice, StringChoice):
             selected = used_spec.select_alternative(choice.value) or used_spec
         programs = list(selected.programs)
         programs[selected.selected or 0] = select_alternatives_to_check(
-            selected.program, fixed_values, f"{spec_path}."
+            selected.program, trial_values, f"{spec_path}."
         )
         used_specs.append(replace(selected, programs=tuple(programs)))
     return replace(program, used_specs=tuple(used_specs))
 
 
 def assign_used_spec_values(
-    used_spec: SubmodelSpec, program: Program, reader: ConfigReadOptions
+    used_spec: SubmodelSpec, program: Program, options: ConfigReadOptions
 ) -> tuple[Program, ConfigReadOptions]:
     """Return the program of a used spec with the values that the using spec assigns, and the config
     reader of the used spec.
@@ -180,15 +180,15 @@ def assign_used_spec_values(
     }
     _reject_unknown_paths(used_spec, values_by_path)
     section = (
-        get_config_section(used_spec, reader.config_file)
-        if reader.config_file is not None
+        get_config_section(used_spec, options.config_file)
+        if options.config_file is not None
         else None
     )
     used_program = replace(
         used_spec.program, assignments={**used_spec.program.assignments, **values_by_path}
     )
-    path = reader.qualify_field_path(used_spec.name)
-    return used_program, replace(reader, config_file=section, path=path)
+    path = options.qualify_field_path(used_spec.name)
+    return used_program, replace(options, config_file=section, path=path)
 
 
 def _reject_unknown_paths(

@@ -84,18 +84,18 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
 
 
 def select_default_chat_template(
-    setting: object, config: Settings, path: Path, span: Span | None
+    chat_template: object, config: Settings, path: Path, span: Span | None
 ) -> ChatTemplate | None:
-    """Return the default chat template in `setting`, with the special tokens in `config`. Raise
-    E0423 if the template is invalid.
+    """Return the default chat template in `chat_template`, with the special tokens in `config`.
+    Raise E0423 if the template is invalid.
     """
-    if isinstance(setting, list | dict):
-        setting = _select_template(setting, path, span)
-    if setting is None:
+    if isinstance(chat_template, list | dict):
+        chat_template = _select_template(chat_template, path, span)
+    if chat_template is None:
         return None
-    if not isinstance(setting, str) or not 0 < len(setting) <= MAX_TEMPLATE:
+    if not isinstance(chat_template, str) or not 0 < len(chat_template) <= MAX_TEMPLATE:
         _raise_unusable(path, f"expected a string of at most {MAX_TEMPLATE} characters", span)
-    return ChatTemplate(setting, _read_tokens(config, path, span))
+    return ChatTemplate(chat_template, _read_tokens(config, path, span))
 
 
 def list_chat_template_files(directory: Path) -> list[Path]:

@@ -114,7 +114,7 @@ def _read_fixed_size_options(reader: ImageSettingsReader) -> dict[str, object]:
     fitted = _read_fitted_size(reader) if reader.kind.side_multiple else None
     # use None for options that the spec determines, because False would override the spec
     if fitted:
-        size, resized = reader.read_size("pad_size", (), edge=False) or None, None
+        size, resized = reader.read_size("pad_size", (), short_edge=False) or None, None
     else:
         size, resized = _read_sizes(reader)
     is_page = reader.kind.is_page
@@ -146,7 +146,7 @@ def _read_sizes(reader: ImageSettingsReader) -> tuple[list[int] | None, list[int
     """
     if reader.kind.is_page:
         return _read_page_size(reader), None
-    size = reader.read_size("size", reader.kind.size, edge=reader.kind.resizes_short_edge)
+    size = reader.read_size("size", reader.kind.size, short_edge=reader.kind.resizes_short_edge)
     if not reader.read_bool("do_resize", True):
         if reader.read_bool("do_center_crop", bool(reader.kind.crop)):
             reader.raise_unsupported("do_resize", "a crop without resizing is not supported")
@@ -157,7 +157,7 @@ def _read_sizes(reader: ImageSettingsReader) -> tuple[list[int] | None, list[int
         if len(size) == 1:
             reader.raise_unsupported("size", "without a crop the aspect ratio is undefined")
         return size, None
-    crop_size = reader.read_size("crop_size", (reader.kind.crop,) * 2, edge=False)
+    crop_size = reader.read_size("crop_size", (reader.kind.crop,) * 2, short_edge=False)
     return crop_size, size
 
 
@@ -210,7 +210,7 @@ def _read_page_size(reader: ImageSettingsReader) -> list[int]:
         # files from before 2023 contain the width before the height
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
-    size = reader.read_size("size", reader.kind.size, edge=False)
+    size = reader.read_size("size", reader.kind.size, short_edge=False)
     if len(size) != 2:
         reader.raise_unsupported("size", "expected `height` and `width`")
     return size

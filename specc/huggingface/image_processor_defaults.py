@@ -151,7 +151,7 @@ class ImageSettingsReader:
         member = self.file.find_non_null_member(key)
         return default if member is None else member.value.to_python()
 
-    def read_size(self, key: str, default: tuple[int, ...], *, edge: bool) -> list[int]:
+    def read_size(self, key: str, default: tuple[int, ...], *, short_edge: bool) -> list[int]:
         """Read a height and width, or the size of the shorter side."""
         match self.read_value(key, None):
             case None:
@@ -159,30 +159,30 @@ class ImageSettingsReader:
             case bool():
                 pass
             case int(number) if number > 0:
-                return [number] if edge else [number, number]
+                return [number] if short_edge else [number, number]
             case {"height": int(rows), "width": int(columns), **rest} if not any(rest.values()):
                 return [rows, columns]
             case {"shortest_edge": int(length), **rest} if not any(rest.values()):
                 return [length]
         self.raise_unsupported(key, "unsupported size")
 
-    def read_length(self, key: str, *parts: str) -> int:
+    def read_length(self, key: str, *subkeys: str) -> int:
         """Read a positive integer: the value of `key` or, if the value is an object, the first of
-        its members in `parts`.
+        its members in `subkeys`.
         """
         value = self.read_value(key, self.kind.settings.get(key))
         if isinstance(value, dict):
-            value = next((value[part] for part in parts if value.get(part) is not None), None)
+            value = next((value[part] for part in subkeys if value.get(part) is not None), None)
         length = get_exact_integer(value)
         if length is None or length < 1:
             self.raise_unsupported(key, "expected an integer > 0")
         return length
 
-    def check_int(self, key: str, expected: object, *parts: str) -> None:
+    def check_int(self, key: str, expected: object, *subkeys: str) -> None:
         """Raise E0422 if the length under `key` differs from `expected`, the value in the spec. If
         `expected` is not an integer, any length is accepted.
         """
-        length = self.read_length(key, *parts)
+        length = self.read_length(key, *subkeys)
         if isinstance(expected, int) and length != expected:
             self.raise_unsupported(key, f"got {length}, expected {expected}")
 

@@ -158,7 +158,7 @@ def suggest_spec_for_config_value(spec: str, key: str, value: str) -> list[str]:
     ]
 
 
-def find_spec_for_model_type(data: JsonObject, model_type: str) -> str:
+def find_spec_for_model_type(config: JsonObject, model_type: str) -> str:
     """Return the built-in spec for a model type (for timm networks, also the architecture), or ""
     if there is none. Raise E0419 if no spec expects the architecture.
     """
@@ -166,13 +166,13 @@ def find_spec_for_model_type(data: JsonObject, model_type: str) -> str:
     names = [name for name, path in specs.items() if model_type in read_supported_model_types(path)]
     if model_type != TIMM_TYPE:
         return next(iter(names), "")
-    architecture = _read_text(data, TIMM_ARCHITECTURE_KEY)
+    architecture = _read_text(config, TIMM_ARCHITECTURE_KEY)
     expected = {n: read_expected_config_values(specs[n], TIMM_ARCHITECTURE_KEY) for n in names}
     if name := next((n for n in names if architecture in expected[n]), ""):
         return name
     architectures = sorted(set[str]().union(*expected.values()))
     similar = find_similar_name(architecture, architectures)
-    member = data.find_non_null_member(TIMM_ARCHITECTURE_KEY)
+    member = config.find_non_null_member(TIMM_ARCHITECTURE_KEY)
     title = f"unsupported timm architecture `{escape_text(architecture)[:60]}`"
     raise_error(
         "E0419",
@@ -186,13 +186,13 @@ def find_spec_for_model_type(data: JsonObject, model_type: str) -> str:
     )
 
 
-def read_model_type(data: JsonObject) -> str:
+def read_model_type(config: JsonObject) -> str:
     """Return the `model_type` in a config.json, or "" (timm networks need none)."""
-    if data.find_non_null_member(MODEL_TYPE_KEY) is None and data.find_non_null_member(
+    if config.find_non_null_member(MODEL_TYPE_KEY) is None and config.find_non_null_member(
         TIMM_CONFIG_KEY
     ):
         return TIMM_TYPE
-    return _read_text(data, MODEL_TYPE_KEY)
+    return _read_text(config, MODEL_TYPE_KEY)
 
 
 def _read_text(data: JsonObject, key: str) -> str:
@@ -234,11 +234,13 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     return best_spec if best_spec in types else next(t for t, s in types.items() if s == best_spec)
 
 
-def count_matching_keys_by_spec(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
+def count_matching_keys_by_spec(
+    config: JsonObject, spec_names: Iterable[str] = ()
+) -> dict[str, int]:
     """Count how many keys of a config.json each built-in spec reads, in descending order. Among
     specs with equal counts, specs that read fewer keys come first.
     """
-    keys = set(data.members)
+    keys = set(config.members)
     selected = set(spec_names)
     keys_by_spec = {
         name: read_supported_config_keys(path)
@@ -280,19 +282,19 @@ def read_expected_config_values(path: Path, key: str) -> frozenset[str]:
     return frozenset()
 
 
-def read_architectures(data: JsonObject) -> list[str]:
+def read_architectures(config: JsonObject) -> list[str]:
     """Return the class names in `architectures`, or []. Raise E0420 if a value is invalid."""
-    member = data.find_non_null_member(ARCHITECTURES_KEY)
+    member = config.find_non_null_member(ARCHITECTURES_KEY)
     return _read_classes(member) if member else []
 
 
-def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
+def find_graph_for_architecture(program: Program, config: JsonObject) -> str:
     """Return the graph for the architecture in config.json, or "" if the spec or the file names no
     architecture. Raise E0420 if the spec has no graph for the architecture.
     """
     graphs = [g for g in list_graph_blocks(program) if g.architectures]
-    member = data.find_non_null_member(ARCHITECTURES_KEY)
-    classes = read_architectures(data)
+    member = config.find_non_null_member(ARCHITECTURES_KEY)
+    classes = read_architectures(config)
     # without class names in the file or the spec, the caller uses the first graph
     if not graphs or not classes or member is None:
         return ""

@@ -89,7 +89,7 @@ def _can_preprocess(kind: str, text: TextConfig, preprocessing: PreprocessingCon
 
 
 def _build_task(
-    task: str, name: str, record: TextConfig, config: Config, directories: Sequence[Path]
+    task: str, name: str, tokenizer: TextConfig, config: Config, directories: Sequence[Path]
 ) -> Task:
     """Build a task from the checkpoint's config files."""
     tokenizer_config = _read_tokenizer_config(directories)
@@ -106,10 +106,10 @@ def _build_task(
         fields |= _read_sentence_task(config, tokenizer_config, directories)
     if task == "zero-shot-image-classification":
         fields |= _read_image_text_settings(config)
-    if isinstance(record, JsonTokenizer):
+    if isinstance(tokenizer, JsonTokenizer):
         # use the padding token of config.json if no tokenizer file sets one
         fields |= _find_special_ids(
-            map_tokens_to_ids(json.loads(record.file.json_text)), tokenizer_config
+            map_tokens_to_ids(json.loads(tokenizer.file.json_text)), tokenizer_config
         )
     return Task(kind=task, text_input=name, **fields)
 

@@ -59,12 +59,12 @@ class _UnsupportedSettingError(Exception):
     """Raised if a quantization setting is not supported. The message names the setting."""
 
 
-def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization | None:
+def read_quantization_config(config: JsonObject | None) -> CheckpointQuantization | None:
     """Read the quantization of a checkpoint, or return None if the weights are not quantized.
 
     Raise E0421 if the method or a setting is not supported.
     """
-    member = _find_section(data) if data is not None else None
+    member = _find_section(config) if config is not None else None
     if member is None:
         return None
     fields = member.value.to_python() if isinstance(member.value, JsonObject) else {}

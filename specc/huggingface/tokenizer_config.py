@@ -54,8 +54,10 @@ class ConfiguredTokenizer:
     ignored_keys: tuple[str, ...] = ()
 
 
-def apply_tokenizer_config(directory: Path, text: str) -> ConfiguredTokenizer:
-    """Apply the tokenizer settings in `directory` to `text`, the content of a tokenizer.json."""
+def apply_tokenizer_config(directory: Path, tokenizer_json: str) -> ConfiguredTokenizer:
+    """Apply the tokenizer settings in `directory` to `tokenizer_json`, the content of a
+    tokenizer.json.
+    """
     path = find_first_file([directory], SENTENCE_CONFIGS)
     encoder_settings = read_optional_json_object(path) if path else {}
     settings = {
@@ -63,23 +65,23 @@ def apply_tokenizer_config(directory: Path, text: str) -> ConfiguredTokenizer:
         **get_tokenizer_init_kwargs(encoder_settings),
     }
     return apply_tokenizer_settings(
-        text, settings, lowercases_text=encoder_settings.get("do_lower_case") is True
+        tokenizer_json, settings, lowercases_text=encoder_settings.get("do_lower_case") is True
     )
 
 
-def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
+def describe_ignored_settings(directory: Path, tokenizer_json: str) -> Iterator[str]:
     """Yield a note for each unsupported setting in tokenizer_config.json."""
-    for key in apply_tokenizer_config(directory, text).ignored_keys:
+    for key in apply_tokenizer_config(directory, tokenizer_json).ignored_keys:
         yield format_ignored_key_remark(key, directory / TOKENIZER)
 
 
 def apply_tokenizer_settings(
-    text: str, settings: Settings, *, lowercases_text: bool = False
+    tokenizer_json: str, settings: Settings, *, lowercases_text: bool = False
 ) -> ConfiguredTokenizer:
     """Return a tokenizer.json with the settings of tokenizer_config.json. If `lowercases_text` is
     True (`do_lower_case` of sentence-transformers), the tokenizer also lowercases text.
     """
-    content: Part = json.loads(text)
+    content: Part = json.loads(tokenizer_json)
     original = json.dumps(content)
     ignored = [*_apply_end_tokens(content, settings), *_find_missing_tokens(content, settings)]
     if settings.get("split_special_tokens") is True:
@@ -93,7 +95,7 @@ def apply_tokenizer_settings(
         content["normalizer"] = {"type": "Sequence", "normalizers": steps}
     is_unchanged = json.dumps(content) == original
     return ConfiguredTokenizer(
-        text if is_unchanged else json.dumps(content, ensure_ascii=False),
+        tokenizer_json if is_unchanged else json.dumps(content, ensure_ascii=False),
         tuple(dict.fromkeys(ignored)),
     )
 
@@ -320,8 +322,8 @@ def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
             yield format_ignored_key_remark(key, path)
 
 
-def iterate_ignored_settings(encoder_path: Path | None, sentence_path: Path) -> Iterator[str]:
+def iterate_ignored_settings(encoder_path: Path | None, model_path: Path) -> Iterator[str]:
     """Yield a remark for each ignored setting of a sentence-transformers model or its encoder."""
     yield from _iterate_unread_settings(encoder_path, ENCODER_SETTINGS)
     yield from _iterate_unread_arguments(encoder_path)
-    yield from _iterate_unread_settings(sentence_path, SUPPORTED_SETTINGS)
+    yield from _iterate_unread_settings(model_path, SUPPORTED_SETTINGS)

@@ -115,12 +115,12 @@ def _merge_need(
 
 
 def compute_node_demand(
-    context: PositionDemandContext, node: Node, results: NodeResults, needs: PositionNeeds
+    context: PositionDemandContext, node: Node, results: NodeResults, demands: PositionNeeds
 ) -> PositionDemand:
-    """Return how many earlier positions an op or loop must compute and read to satisfy `needs`."""
+    """Return the number of earlier positions an op or loop must read to satisfy `demands`."""
     if node in context.flow.inlined_loop_bodies:
-        return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
-    return compute_op_demand(context, node, results, needs)
+        return NonTimeAxisLoop.from_node(context, node).compute_demand(results, demands)
+    return compute_op_demand(context, node, results, demands)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,7 @@ class NonTimeAxisLoop:
         )
 
     def count_output_positions(
-        self, results: NodeResults, needs: PositionNeeds
+        self, results: NodeResults, demands: PositionNeeds
     ) -> list[Mapping[int, float]]:
         """Return the number of computed earlier positions of each result, by body output axis."""
         output_positions: list[Mapping[int, float]] = []
@@ -164,16 +164,16 @@ class NonTimeAxisLoop:
             positions: dict[int, float] = {}
             for axis in self.context.find_time_axes(result):
                 body_axis = axis - (is_scan_output and axis > self.op.axis)
-                need = needs.get(result, {}).get(axis, NEWEST_ONLY)
+                need = demands.get(result, {}).get(axis, NEWEST_ONLY)
                 positions[body_axis] = 0.0 if result in self.context.cached_values else need
             if not is_scan_output:
-                _add_carry_demand(positions, needs.get(self.body_carries[r], {}))
+                _add_carry_demand(positions, demands.get(self.body_carries[r], {}))
             output_positions.append(positions)
         return output_positions
 
-    def compute_demand(self, results: NodeResults, needs: PositionNeeds) -> PositionDemand:
-        """Return the demand on the loop's operands from the `needs` of results and body."""
-        result_demands = self.count_output_positions(results, needs)
+    def compute_demand(self, results: NodeResults, demands: PositionNeeds) -> PositionDemand:
+        """Return the demand on the loop's operands from the `demands` of results and body."""
+        result_demands = self.count_output_positions(results, demands)
         positions: dict[AxisName, float] = {}
         operands: list[AxisNames] = []
         for n in range(len(self.node.args)):
@@ -183,7 +183,7 @@ class NonTimeAxisLoop:
             for axis in self.context.find_time_axes(operand):
                 names[axis] = ("operand", n, axis)
                 positions[names[axis]] = self._get_operand_demand(
-                    operand, body_input, axis, result_demands, needs
+                    operand, body_input, axis, result_demands, demands
                 )
             operands.append(names)
         result_axes: list[AxisNames] = []

@@ -52,10 +52,10 @@ from specc.ir.loop_dependence import find_dependences
 from specc.ir.types import Type
 
 
-def pad_top_k_keys(b: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
+def pad_top_k_keys(builder: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
     """Append masked keys to the operand of a top-k so that there are at least k keys."""
     masked_score = -inf if op.largest else inf
-    return b.add_op(ops.Pad(op.axis, Dim.from_value(0), op.k, value=masked_score), keys)
+    return builder.add_op(ops.Pad(op.axis, Dim.from_value(0), op.k, value=masked_score), keys)
 
 
 def _add_node_with_enough_keys(

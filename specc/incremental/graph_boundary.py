@@ -149,9 +149,9 @@ class FoldedBatchAxis:
         """Return the index of another axis after the folded axis has been split."""
         return axis + (axis > self.axis)
 
-    def fold_batch_axis(self, b: GraphBuilder, value: Value) -> Value:
+    def fold_batch_axis(self, builder: GraphBuilder, value: Value) -> Value:
         """Fold the batch axis and the element axis of a graph input into one axis."""
-        return b.add_op(ops.Merge(self.axis, 2), value)
+        return builder.add_op(ops.Merge(self.axis, 2), value)
 
 
 def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxis | None:
@@ -172,9 +172,11 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
     return None
 
 
-def split_folded_batch_axis(b: GraphBuilder, value: Value, batch_size: Dim | None) -> Value:
+def split_folded_batch_axis(builder: GraphBuilder, value: Value, batch_size: Dim | None) -> Value:
     """Split the folded axis of a value into a batch axis and an element axis."""
     folded = find_folded_batch_axis(value.type, batch_size)
     if folded is None:
         return value
-    return b.add_op(ops.Split(folded.axis, (folded.batch, folded.elements_per_sequence)), value)
+    return builder.add_op(
+        ops.Split(folded.axis, (folded.batch, folded.elements_per_sequence)), value
+    )

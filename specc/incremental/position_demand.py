@@ -221,16 +221,16 @@ def _assign_scan_names(
 
 
 def compute_op_demand(
-    context: PositionDemandContext, node: Node, results: NodeResults, needs: PositionNeeds
+    context: PositionDemandContext, node: Node, results: NodeResults, demands: PositionNeeds
 ) -> PositionDemand:
-    """Return how many earlier positions a node must compute and read to satisfy `needs`."""
+    """Return how many earlier positions a node must compute and read to satisfy `demands`."""
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
         # a read of only the axis size needs no positions
         names = [{}], names[1]
     operand_names = _select_time_axes(context, node.args, names[0])
     result_names = _select_time_axes(context, results, names[1])
-    positions = _get_result_demand(context, results, result_names, needs)
+    positions = _get_result_demand(context, results, result_names, demands)
     for axes in operand_names:
         for name in axes.values():
             positions.setdefault(name, NEWEST_ONLY)

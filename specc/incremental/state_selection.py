@@ -71,11 +71,11 @@ class CacheCandidate(Generic[T]):
     operands: Sequence[T] = ()
 
 
-def find_minimum_cut(choices: Mapping[T, CacheCandidate[T]], sinks: Sequence[T]) -> list[T]:
-    """Return the values to cache so that `sinks` cost the least, in the order of `choices`."""
+def find_minimum_cut(candidates: Mapping[T, CacheCandidate[T]], sinks: Sequence[T]) -> list[T]:
+    """Return the values to cache so that `sinks` cost the least, in the order of `candidates`."""
     network = _FlowNetwork[tuple[str, T | None]]()
     source, sink = ("source", None), ("sink", None)
-    for value, choice in choices.items():
+    for value, choice in candidates.items():
         available, recomputed = ("available", value), ("recomputed", value)
         network.add_edge(recomputed, available, choice.cache_cost)
         network.add_edge(source, recomputed, choice.recompute_cost)
@@ -85,7 +85,9 @@ def find_minimum_cut(choices: Mapping[T, CacheCandidate[T]], sinks: Sequence[T])
         network.add_edge(("available", value), sink, inf)
     sink_side = network.find_sink_side(source, sink)
     return [
-        v for v in choices if ("available", v) in sink_side and ("recomputed", v) not in sink_side
+        v
+        for v in candidates
+        if ("available", v) in sink_side and ("recomputed", v) not in sink_side
     ]
 
 

@@ -280,9 +280,9 @@ class StepStateBuilder:
         }
 
 
-def add_axis_size_to_count(b: GraphBuilder, count: Value, length: Dim) -> Value:
+def add_axis_size_to_count(builder: GraphBuilder, count: Value, length: Dim) -> Value:
     """Add an axis size to a count."""
-    return b.add_op(ops.Arith("add"), count, b.add_op(ops.Size(length)))
+    return builder.add_op(ops.Arith("add"), count, builder.add_op(ops.Size(length)))
 
 
 def select_first_position(

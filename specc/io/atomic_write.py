@@ -361,12 +361,12 @@ def get_temporary_file_prefix() -> str:
     return f"specc-{get_pid_namespace_id()}-{os.getpid()}-"
 
 
-def is_stale_temporary_file(name: str, written_time: float) -> bool:
-    """Return True if a temporary file, written at `written_time`, has no running process."""
+def is_stale_temporary_file(name: str, mtime: float) -> bool:
+    """Return True if a temporary file, written at `mtime`, has no running process."""
     match = _TEMPORARY_NAME.fullmatch(name)
     if match is None or platform_and_signals.is_process_alive(int(match[2])):
         return False
-    return match[1] == get_pid_namespace_id() or time.time() - written_time > STALE_SECONDS
+    return match[1] == get_pid_namespace_id() or time.time() - mtime > STALE_SECONDS
 
 
 @contextmanager

@@ -342,14 +342,14 @@ class JsonRecord:
         return {"kind": self.tag, **_record_to_json(self)}
 
     @classmethod
-    def from_fields(cls, fields: JsonReader) -> Self:
+    def from_fields(cls, reader: JsonReader) -> Self:
         """Create a record from untrusted JSON fields."""
         make_record: Callable[..., Self] = cls
-        record = make_record(**dict(_read_fields(cls, fields)))
-        record.check_fields(fields)
+        record = make_record(**dict(_read_fields(cls, reader)))
+        record.check_fields(reader)
         return record
 
-    def check_fields(self, fields: JsonReader) -> None:
+    def check_fields(self, reader: JsonReader) -> None:
         """Raise an error if field values contradict each other."""
 
 
@@ -375,8 +375,8 @@ def _get_field_reader(hint: object) -> Reader:
     return READERS_BY_TYPE[hint]
 
 
-def parse_tagged_record(fields: JsonReader, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
+def parse_tagged_record(reader: JsonReader, classes: Mapping[str, type[AnyRecord]]) -> AnyRecord:
     """Parse a record whose class is named by the JSON field `kind`."""
-    record = kinds[fields.read_choice("kind", tuple(kinds))].from_fields(fields)
-    fields.reject_unknown_keys()
+    record = classes[reader.read_choice("kind", tuple(classes))].from_fields(reader)
+    reader.reject_unknown_keys()
     return record

@@ -64,7 +64,7 @@ _KINDS_WITHOUT_OPTION = (
 
 def resolve_output_path(
     path: str | Path,
-    kind: OutputFileType,
+    file_type: OutputFileType,
     *,
     inputs: Iterable[str | Path] = (),
     force: bool = False,
@@ -81,24 +81,28 @@ def resolve_output_path(
     reject_unportable_file_name(path)
     reject_input_overwrite(path, inputs)
     target = resolve_output_symlink(path)
-    if path.suffix.lower() not in kind.suffixes:
-        suggested_path = str(path.with_name(f"{path.stem or 'name'}{kind.suffixes[0]}"))
+    if path.suffix.lower() not in file_type.suffixes:
+        suggested_path = str(path.with_name(f"{path.stem or 'name'}{file_type.suffixes[0]}"))
         raise_error(
             "E0816",
-            f"{kind.description} cannot be written as `{escape_text(path)}`",
-            notes=[f"its extension must be {' or '.join(kind.suffixes)}", NOTHING_WRITTEN],
+            f"{file_type.description} cannot be written as `{escape_text(path)}`",
+            notes=[f"its extension must be {' or '.join(file_type.suffixes)}", NOTHING_WRITTEN],
             helps=[
-                f"use the name `{escape_text(suggested_path)}`{_explain_suffix(path, kind)}"
-                if kind in _KINDS_WITHOUT_OPTION
+                f"use the name `{escape_text(suggested_path)}`{_explain_suffix(path, file_type)}"
+                if file_type in _KINDS_WITHOUT_OPTION
                 else f"write `-o {escape_text(suggested_path)}`",
                 # a path without a suffix is probably a directory
-                *([kind.directory_help] if kind.directory_help and not path.suffix else []),
+                *(
+                    [file_type.directory_help]
+                    if file_type.directory_help and not path.suffix
+                    else []
+                ),
             ],
         )
-    if not force and not _is_replaceable(target, kind, content):
+    if not force and not _is_replaceable(target, file_type, content):
         raise_overwrite_error(
             path,
-            f"the file is not {kind.description} written by specc",
+            f"the file is not {file_type.description} written by specc",
             "pass --force to overwrite it, or use another name",
         )
     return target

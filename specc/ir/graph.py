@@ -195,20 +195,20 @@ class GraphBuilder:
     nodes_by_symbolic_length: dict[str, dict[Node, None]] = field(default_factory=dict)
     """The nodes that depend on a symbolic dimension of an expert body, by dimension name."""
 
-    def add_input(self, name: str, facts: Input) -> Value:
+    def add_input(self, name: str, info: Input) -> Value:
         """Add an input and return its value. Input names must be unique."""
         assert name not in self.inputs, f"two inputs are called {name}"
-        self.input_facts[name] = facts
-        self.inputs[name] = Value(facts.type)
+        self.input_facts[name] = info
+        self.inputs[name] = Value(info.type)
         return self.inputs[name]
 
-    def add_parameter(self, facts: Parameter) -> Value:
+    def add_parameter(self, info: Parameter) -> Value:
         """Add a parameter, or return the existing parameter with the same name and type."""
-        if facts.name not in self.parameters:
-            self.parameter_facts[facts.name] = facts
-            self.parameters[facts.name] = Value(facts.type)
-        value = self.parameters[facts.name]
-        assert value.type == facts.type, f"{facts.name} is {value.type} and {facts.type}"
+        if info.name not in self.parameters:
+            self.parameter_facts[info.name] = info
+            self.parameters[info.name] = Value(info.type)
+        value = self.parameters[info.name]
+        assert value.type == info.type, f"{info.name} is {value.type} and {info.type}"
         return value
 
     def add_node(

@@ -276,11 +276,11 @@ def evaluate_pad_amounts(op: ops.Pad, length: int, lengths: Mapping[str, int]) -
     return before, after
 
 
-def count_image_patches(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
+def count_image_patches(image_shape: Sequence[int], patch_shape: Sequence[int]) -> tuple[int, int]:
     """Return the number of patches along height and width. Raise E0912 if an image size is not
     divisible by the patch size.
     """
-    (*_, height, width), (*_, p, r) = image, patch
+    (*_, height, width), (*_, p, r) = image_shape, patch_shape
     if height % p or width % r:
         raise_error(
             "E0912",

@@ -151,9 +151,9 @@ class Operand:
         """Return the value of this operand in `node`."""
         return node.get_operand(self.index)
 
-    def get_entry(self, per_operand: Sequence[T]) -> T:
+    def get_entry(self, items: Sequence[T]) -> T:
         """Return this operand's entry in a per-operand list."""
-        return per_operand[self.index]
+        return items[self.index]
 
 
 @immutable_dataclass
@@ -166,6 +166,6 @@ class OptionalOperand:
         """Return the value of this operand in `node`, or None if the operand is absent."""
         return self.get_entry(node.args)
 
-    def get_entry(self, per_operand: Sequence[T | None]) -> T | None:
+    def get_entry(self, items: Sequence[T | None]) -> T | None:
         """Return this operand's entry in a per-operand list, or None."""
-        return per_operand[self.index] if self.index < len(per_operand) else None
+        return items[self.index] if self.index < len(items) else None

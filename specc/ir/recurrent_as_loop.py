@@ -16,31 +16,31 @@ CellCaptures = Mapping[str, Value]
 
 
 def expand_recurrent_to_scan(
-    b: GraphBuilder, op: RecurrentOp, args: NodeOperands, scope: str = ""
+    builder: GraphBuilder, op: RecurrentOp, args: NodeOperands, scope: str = ""
 ) -> tuple[Value, ...]:
     """Expand the recurrent op `op` with operands `args`: add the input projection, the initial
-    states and the loop over the cell to `b`. Return the results of `op`, i.e. all outputs, then the
-    final states.
+    states and the loop over the cell to `builder`. Return the results of `op`, i.e. all outputs,
+    then the final states.
     """
     projection_operands = (
         op.sequence.get_entry(args),
         op.input_weights.get_entry(args),
         op.input_bias.get_entry(args),
     )
-    projections = b.add_op(ops.Linear(), *projection_operands, scope=scope)
+    projections = builder.add_op(ops.Linear(), *projection_operands, scope=scope)
     # recurrent layers return the hidden states of all positions, then the final states
     state_types = op.infer_result_types(*(a.type if a else None for a in args))[1:]
     initial_states = [state.get_entry(args) for state in op.initial_states]
     initial_values = [
-        initial_state or _add_zeros(b, t.shape, t.dtype)
+        initial_state or _add_zeros(builder, t.shape, t.dtype)
         for initial_state, t in zip(initial_states, state_types, strict=True)
     ]
-    captures = _add_captures(b, op, args, state_types[0].shape[1])
+    captures = _add_captures(builder, op, args, state_types[0].shape[1])
     body = _build_body(op, projections, initial_values, captures)
     keep = op.keep.get_entry(args)
     scan = ops.Scan(body, 1, len(initial_values), 1, op.reverse, keep is not None)
     mask_operands = [keep] if keep else []
-    results = b.add_node(
+    results = builder.add_node(
         scan, *mask_operands, projections, *initial_values, *captures.values(), scope=scope
     )
     # a loop returns the final loop-carried values first, but recurrent layers return the outputs
@@ -100,19 +100,25 @@ def _build_body(
 
 
 def build_recurrent_cell(
-    f: RecurrentCellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
+    cell: RecurrentCellBuilder,
+    op: RecurrentOp,
+    input: Value,
+    states: Sequence[Value],
+    captures: CellCaptures,
 ) -> Sequence[Value]:
-    """Return the next states for the input projection `input` and the captured weights `w`."""
+    """Return the next states for the input projection `input` and the weights `captures`."""
     match op:
         case ops.Rnn(activation):
-            projection = f.add_linear(states[0], w["u"], w.get("c"))
-            return [f.add_op(activation, f.add_op("add", input, projection))]
+            projection = cell.add_linear(states[0], captures["u"], captures.get("c"))
+            return [cell.add_op(activation, cell.add_op("add", input, projection))]
         case ops.Gru():
-            z, new = build_gru_gates(f, op, input, states[0], w)
+            z, new = build_gru_gates(cell, op, input, states[0], captures)
             # equal to `z · old + (1 - z) · new`, with one multiplication fewer
             gated, base = (states[0], new) if op.update == "old" else (new, states[0])
-            return [f.add_op("add", base, f.add_op("mul", z, f.add_op("sub", gated, base)))]
-    return _compute_lstm_cell(f, input, states, w)
+            return [
+                cell.add_op("add", base, cell.add_op("mul", z, cell.add_op("sub", gated, base)))
+            ]
+    return _compute_lstm_cell(cell, input, states, captures)
 
 
 def _split_gru_weights(
@@ -133,21 +139,23 @@ def _split_gru_weights(
 
 
 def build_gru_gates(
-    f: RecurrentCellBuilder, op: ops.Gru, input: Value, h: Value, w: CellCaptures
+    cell: RecurrentCellBuilder, op: ops.Gru, input: Value, h: Value, captures: CellCaptures
 ) -> tuple[Value, Value]:
     """Return the update gate and the candidate state of a GRU for the hidden state `h`."""
-    r_x, z_x, n_x = f.split_last_axis(input, 3)
+    r_x, z_x, n_x = cell.split_last_axis(input, 3)
     # the fused MatMul includes the new state only if the reset gate is applied after the recurrent
     # projection
     count = 3 if op.reset == "after" else 2
-    projections = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
-    r = f.add_op("sigmoid", f.add_op("add", r_x, projections[0]))
-    z = f.add_op("sigmoid", f.add_op("add", z_x, projections[1]))
+    projections = cell.split_last_axis(cell.add_linear(h, captures["u"], captures.get("c")), count)
+    r = cell.add_op("sigmoid", cell.add_op("add", r_x, projections[0]))
+    z = cell.add_op("sigmoid", cell.add_op("add", z_x, projections[1]))
     if op.reset == "after":
-        recurrent_term = f.add_op("mul", r, projections[2])
+        recurrent_term = cell.add_op("mul", r, projections[2])
     else:
-        recurrent_term = f.add_linear(f.add_op("mul", r, h), w["u new"], w.get("c new"))
-    return z, f.add_op("tanh", f.add_op("add", n_x, recurrent_term))
+        recurrent_term = cell.add_linear(
+            cell.add_op("mul", r, h), captures["u new"], captures.get("c new")
+        )
+    return z, cell.add_op("tanh", cell.add_op("add", n_x, recurrent_term))
 
 
 def _compute_lstm_cell(

@@ -207,14 +207,14 @@ def _broadcast_length(
 
 
 def make_length_mismatch_error(
-    name: str, a: Dim, first_operand: int, b: Dim, second_operand: int
+    name: str, first_dim: Dim, first_operand: int, second_dim: Dim, second_operand: int
 ) -> ShapeError:
     """Return the error for two axis sizes that differ but must be equal."""
     title = (
-        f"axis `{name}` is {a} in operand {first_operand + 1} but {b} in operand "
+        f"axis `{name}` is {first_dim} in operand {first_operand + 1} but {second_dim} in operand "
         f"{second_operand + 1}"
     )
-    return ShapeError(title, (first_operand, second_operand), (a, b), name)
+    return ShapeError(title, (first_operand, second_operand), (first_dim, second_dim), name)
 
 
 @immutable_dataclass
@@ -246,7 +246,7 @@ class Signature:
             raise ShapeError(f"expected {len(terms)} operands, got {len(args)}")
         return list(zip(terms, args, strict=True))
 
-    def bind_axes(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
+    def bind_axes(self, args: Sequence[Type | None], leading_rank: int | None) -> AxisBindings:
         """Bind axis names to the axes of operands. Raise ShapeError if operands do not match."""
         axes = AxisBindings()
         for n, (term, arg) in enumerate(self.match_operands_to_terms(args)):
@@ -255,7 +255,7 @@ class Signature:
                     raise ShapeError(f"operand {n + 1} is missing", (n,))
                 continue
             _bind_dtype(axes, term, arg, n)
-            for mark, dims in assign_operand_axes(term, arg.rank, axis, n):
+            for mark, dims in assign_operand_axes(term, arg.rank, leading_rank, n):
                 lengths = tuple(arg.shape[i] for i in dims)
                 if mark.is_broadcastable:
                     axes.broadcastable.setdefault(mark.name, []).append((lengths, n))
@@ -277,7 +277,7 @@ def _parse_signature(text: str) -> Signature:
 
 @lru_cache(maxsize=4096)
 def assign_operand_axes(
-    term: SignatureTerm, rank: int, axis: int | None, operand: int
+    term: SignatureTerm, rank: int, leading_rank: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
     """Return the range of a tensor's axes that each axis of `term` covers. `rank` is its rank."""
     variadic_count = sum(a.is_variadic for a in term.axes)
@@ -289,10 +289,10 @@ def assign_operand_axes(
         title = f"operand {operand + 1} has {rank} axes, expected {minimum}{named_count}"
         raise ShapeError(title, (operand,))
     # the attribute `axis` is the index of the axis between the two variadic groups
-    if variadic_count == 2 and (axis is None or not 0 <= axis <= variadic_width):
-        title = f"operand {operand + 1} has {rank} axes, no axis {axis}"
+    if variadic_count == 2 and (leading_rank is None or not 0 <= leading_rank <= variadic_width):
+        title = f"operand {operand + 1} has {rank} axes, no axis {leading_rank}"
         raise ShapeError(title, (operand,))
-    first = axis or 0
+    first = leading_rank or 0
     return _assign_consecutive_axes(
         term, [first, variadic_width - first] if variadic_count == 2 else [variadic_width]
     )

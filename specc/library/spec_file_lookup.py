@@ -308,11 +308,11 @@ class SpecLibrary:
         return self.modules[key]
 
     def load_imported_module(
-        self, path: str, user: SpecNamespace, span: Span | None
+        self, path: str, importer: SpecNamespace, span: Span | None
     ) -> SpecNamespace:
         """Return the module that a `use` or `extends` statement names: a built-in spec, or a file
-        relative to `user`. Raise E0222 for a file that does not exist, and E0803 for a file outside
-        the directory that contains `user`.
+        relative to `importer`. Raise E0222 for a file that does not exist, and E0803 for a file
+        outside the directory that contains `importer`.
         """
         models = find_builtin_specs()
         used_path = Path(path)
@@ -321,7 +321,7 @@ class SpecLibrary:
                 return self.load_module(models[path], models[path].name, span)
             # for a path without a suffix, try the suffixes in the order of `SPEC_SUFFIXES`
             existing_paths = [
-                f"{path}{s}" for s in SPEC_SUFFIXES if (user.directory / f"{path}{s}").is_file()
+                f"{path}{s}" for s in SPEC_SUFFIXES if (importer.directory / f"{path}{s}").is_file()
             ]
             if not existing_paths:
                 helps = suggest_similar_name(path, models, f"built-in specs: {', '.join(models)}")
@@ -332,9 +332,9 @@ class SpecLibrary:
                     helps=helps,
                 )
             path, used_path = existing_paths[0], Path(existing_paths[0])
-        resolved_path = _resolve_spec_path(user.directory / used_path, path, span)
+        resolved_path = _resolve_spec_path(importer.directory / used_path, path, span)
         # resolve symbolic links first, because a link could point outside the directory
-        if used_path.is_absolute() or not resolved_path.is_relative_to(user.directory):
+        if used_path.is_absolute() or not resolved_path.is_relative_to(importer.directory):
             helps = ["move it to that directory or a subdirectory, or use a built-in spec"]
             raise_error(
                 "E0803",

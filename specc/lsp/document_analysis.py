@@ -127,13 +127,13 @@ class DocumentAnalysis:
 
 
 def analyze_incrementally(
-    path: Path, text: str, unsaved: Mapping[Path, str] | None = None
+    path: Path, text: str, unsaved_texts: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
     """Analyze a document at `path`, one graph at a time. Yield the analysis after each graph, the
-    default graph first. `unsaved` are the texts of other open documents by resolved path. Errors in
-    a document are diagnostics, not exceptions.
+    default graph first. `unsaved_texts` are the texts of other open documents by resolved path.
+    Errors in a document are diagnostics, not exceptions.
     """
-    library = SpecLibrary(unsaved_texts={**(unsaved or {}), path.resolve(): text})
+    library = SpecLibrary(unsaved_texts={**(unsaved_texts or {}), path.resolve(): text})
     source = Source(str(path), text)
     syntax = "specc" if path.suffix == ".specc" else "yaml"
     analysis = DocumentAnalysis(path=path, source=source, syntax=syntax, library=library)

@@ -172,9 +172,9 @@ class OpenDocuments:
                     self._reanalyze_document(other_uri)
 
     def wait_for_analysis(
-        self, uri: str, version: int, seconds: float, *, is_complete: bool
+        self, uri: str, version: int, timeout: float, *, is_complete: bool
     ) -> None:
-        """Wait up to `seconds` for the analysis of the first graph, or of all if `is_complete`."""
+        """Wait up to `timeout` for the analysis of the first graph, or of all if `is_complete`."""
 
         def is_analyzed() -> bool:
             document = self._documents.get(uri)
@@ -183,7 +183,7 @@ class OpenDocuments:
             return document.is_complete if is_complete else document.analysis is not None
 
         with self._condition:
-            self._condition.wait_for(is_analyzed, seconds)
+            self._condition.wait_for(is_analyzed, timeout)
 
     def _reanalyze_document(self, uri: str) -> None:
         """Queue a document for analysis, unless it is already queued."""

@@ -292,12 +292,14 @@ MAX_SUGGESTIONS = 4  # maximum number of quick fixes offered per diagnostic
 
 
 def find_quick_fixes(
-    analysis: DocumentAnalysis, diagnostic: Diagnostic, unsaved: Mapping[Path, str] | None = None
+    analysis: DocumentAnalysis,
+    diagnostic: Diagnostic,
+    unsaved_texts: Mapping[Path, str] | None = None,
 ) -> list[QuickFixEdit]:
     """Return up to MAX_SUGGESTIONS edits that remove `diagnostic` from a document and cause no new
-    error. `unsaved` are the texts of other open documents by path.
+    error. `unsaved_texts` are the texts of other open documents by path.
     """
-    trial = QuickFixTester(analysis, diagnostic, unsaved or {})
+    trial = QuickFixTester(analysis, diagnostic, unsaved_texts or {})
     text, fixes = analysis.source.text, dict[str, QuickFixEdit]()
     edits_by_text = {
         e.apply_to_text(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)

@@ -367,14 +367,14 @@ def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]
     return handle_notification
 
 
-def convert_uri_to_path(uri: str, language: str) -> Path | None:
+def convert_uri_to_path(uri: str, language_id: str) -> Path | None:
     """Return the path of a document, or None if the URI is invalid. The path of a document without
-    a file is `untitled` in the working directory, with a suffix that depends on `language`.
+    a file is `untitled` in the working directory, with a suffix that depends on `language_id`.
     """
     parts = urlsplit(uri)
     name = unquote(parts.path)
     if parts.scheme != "file":
-        suffix = ".yaml" if language == "yaml" else ".specc"
+        suffix = ".yaml" if language_id == "yaml" else ".specc"
         return Path.cwd() / f"untitled{suffix}"
     if "\0" in name:
         return None

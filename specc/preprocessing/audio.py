@@ -186,68 +186,68 @@ PREEMPHASIS = 0.97
 """Preemphasis coefficient of Kaldi filter banks."""
 
 
-def read_audio(path: str, record: AudioConfig) -> Floats:
-    """Read a WAV file, and return the waveform (float32 [samples]) or spectrogram that `record`
+def read_audio(path: str, config: AudioConfig) -> Floats:
+    """Read a WAV file, and return the waveform (float32 [samples]) or spectrogram that `config`
     specifies. Raise E0802, E0840 to E0843 or E0904 if the file is invalid.
     """
-    return compute_audio_features(parse_wav(read_bytes(path, MAX_AUDIO_BYTES), path), record, path)
+    return compute_audio_features(parse_wav(read_bytes(path, MAX_AUDIO_BYTES), path), config, path)
 
 
-def compute_audio_features(recording: AudioRecording, record: AudioConfig, name: str) -> Floats:
+def compute_audio_features(recording: AudioRecording, config: AudioConfig, name: str) -> Floats:
     """Compute the input features of a recording: waveform, log-mel spectrogram or filter banks.
     Raise E0842 or E0843 if the recording does not match the preprocessing.
     """
-    if recording.sample_rate != record.sample_rate:
+    if recording.sample_rate != config.sample_rate:
         raise_error(
             "E0842",
             f"`{escape_text(name)}` has a sampling rate of {recording.sample_rate} Hz, "
-            f"but the model expects {record.sample_rate} Hz",
+            f"but the model expects {config.sample_rate} Hz",
             notes=["audio must have the sampling rate on which the model was trained"],
-            helps=[f"convert it: ffmpeg -i FILE -ar {record.sample_rate} -ac 1 sound.wav"],
+            helps=[f"convert it: ffmpeg -i FILE -ar {config.sample_rate} -ac 1 sound.wav"],
         )
     samples = recording.samples
-    match record:
+    match config:
         case WaveformConfig():
-            if not record.do_normalize:
+            if not config.do_normalize:
                 return samples
             # normalize the waveform to mean 0 and variance 1
             waveform = samples.astype(np.float64)
             std = np.sqrt(waveform.var() + VARIANCE_EPSILON)
             return np.asarray((waveform - waveform.mean()) / std, np.float32)
         case LogMelConfig():
-            if len(samples) > record.num_samples and not record.do_truncate:
-                _raise_too_long(name, len(samples), record.num_samples, record.sample_rate)
-            padded = np.zeros(record.num_samples, np.float32)
-            padded[: len(samples)] = samples[: record.num_samples]
-            return compute_log_mel_spectrogram(padded, record)
+            if len(samples) > config.num_samples and not config.do_truncate:
+                _raise_too_long(name, len(samples), config.num_samples, config.sample_rate)
+            padded = np.zeros(config.num_samples, np.float32)
+            padded[: len(samples)] = samples[: config.num_samples]
+            return compute_log_mel_spectrogram(padded, config)
         case FilterBankConfig():
-            max_samples = (record.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
+            max_samples = (config.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
             # Ignore samples at the end of the audio that are fewer than one hop.
             sample_limit = max_samples + KALDI_HOP - 1
-            if len(samples) > sample_limit and not record.do_truncate:
-                _raise_too_long(name, len(samples), max_samples, record.sample_rate)
-            return compute_kaldi_filter_banks(samples[:sample_limit], record)
+            if len(samples) > sample_limit and not config.do_truncate:
+                _raise_too_long(name, len(samples), max_samples, config.sample_rate)
+            return compute_kaldi_filter_banks(samples[:sample_limit], config)
 
 
-def compute_log_mel_spectrogram(samples: Floats, record: LogMelConfig) -> Floats:
+def compute_log_mel_spectrogram(samples: Floats, config: LogMelConfig) -> Floats:
     """Compute a log-mel spectrogram, float32 [bins, frames], with centered windows."""
-    padding = record.window_length // 2
+    padding = config.window_length // 2
     frames = _frame_samples(
         np.pad(samples.astype(np.float64), padding, mode="reflect"),
-        record.window_length,
-        record.hop_length,
+        config.window_length,
+        config.hop_length,
     )
-    window = np.hanning(record.window_length + 1)[:-1]
-    power = np.abs(np.fft.rfft(frames[: record.num_frames] * window)) ** 2
-    filters = make_slaney_mel_filters(record.num_mel_bins, record.window_length, record.sample_rate)
+    window = np.hanning(config.window_length + 1)[:-1]
+    power = np.abs(np.fft.rfft(frames[: config.num_frames] * window)) ** 2
+    filters = make_slaney_mel_filters(config.num_mel_bins, config.window_length, config.sample_rate)
     log_mel = np.log10(np.maximum(power @ filters, MEL_FLOOR))
     scaled = (np.maximum(log_mel, log_mel.max() - DYNAMIC_RANGE) + 4.0) / 4.0
     return np.ascontiguousarray(scaled.T, np.float32)
 
 
-def compute_kaldi_filter_banks(samples: Floats, record: FilterBankConfig) -> Floats:
+def compute_kaldi_filter_banks(samples: Floats, config: FilterBankConfig) -> Floats:
     """Compute Kaldi filter banks, float32 [frames, bins], from windows inside the audio."""
-    features = np.zeros((record.num_frames, record.num_mel_bins), np.float32)
+    features = np.zeros((config.num_frames, config.num_mel_bins), np.float32)
     if len(samples) >= KALDI_WINDOW:
         frames = _frame_samples(samples.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
         frames = frames - frames.mean(axis=1, keepdims=True)
@@ -256,36 +256,40 @@ def compute_kaldi_filter_banks(samples: Floats, record: FilterBankConfig) -> Flo
         power = np.abs(np.fft.rfft(frames, KALDI_FFT)) ** 2
         log_energies = np.log(
             np.maximum(
-                power @ make_kaldi_mel_filters(record.num_mel_bins, record.sample_rate), KALDI_FLOOR
+                power @ make_kaldi_mel_filters(config.num_mel_bins, config.sample_rate), KALDI_FLOOR
             )
         )
-        features[: len(log_energies)] = log_energies[: record.num_frames]
-    if not record.do_normalize:
+        features[: len(log_energies)] = log_energies[: config.num_frames]
+    if not config.do_normalize:
         return features
-    normalized = (features.astype(np.float64) - record.mean) / (2.0 * record.std)
+    normalized = (features.astype(np.float64) - config.mean) / (2.0 * config.std)
     return normalized.astype(np.float32)
 
 
 @lru_cache(maxsize=8)
-def make_slaney_mel_filters(bins: int, window: int, rate: int) -> Doubles:
+def make_slaney_mel_filters(num_mel_bins: int, window_length: int, sample_rate: int) -> Doubles:
     """Return area-normalized Slaney mel filters, float64 [frequencies, bins]."""
     # The mel scale is linear up to 1000 Hz and logarithmic above (27 steps per factor of 6.4).
     max_mel = 15.0 + np.log(MAX_MEL_FREQUENCY / 1000.0) * 27.0 / np.log(6.4)
-    mels = np.linspace(0.0, max_mel, bins + 2)
+    mels = np.linspace(0.0, max_mel, num_mel_bins + 2)
     corners = np.where(
         mels >= 15.0, 1000.0 * np.exp(np.log(6.4) / 27.0 * (mels - 15.0)), 200.0 * mels / 3.0
     )
-    filters = _make_triangular_filters(np.linspace(0, rate // 2, window // 2 + 1), corners)
+    filters = _make_triangular_filters(
+        np.linspace(0, sample_rate // 2, window_length // 2 + 1), corners
+    )
     return filters * (2.0 / (corners[2:] - corners[:-2]))
 
 
 @lru_cache(maxsize=8)
-def make_kaldi_mel_filters(bins: int, rate: int) -> Doubles:
+def make_kaldi_mel_filters(num_mel_bins: int, sample_rate: int) -> Doubles:
     """Return triangular filters, linear on Kaldi's mel scale: float64 [frequencies, bins]."""
     corners = np.linspace(
-        _convert_to_kaldi_mel(KALDI_MIN_FREQUENCY), _convert_to_kaldi_mel(rate // 2), bins + 2
+        _convert_to_kaldi_mel(KALDI_MIN_FREQUENCY),
+        _convert_to_kaldi_mel(sample_rate // 2),
+        num_mel_bins + 2,
     )
-    hertz = np.arange(KALDI_FFT // 2 + 1, dtype=np.float64) * (rate / KALDI_FFT)
+    hertz = np.arange(KALDI_FFT // 2 + 1, dtype=np.float64) * (sample_rate / KALDI_FFT)
     return _make_triangular_filters(_convert_to_kaldi_mel(hertz), corners)
 
 

@@ -56,20 +56,20 @@ def prepare_images(
     return prepared
 
 
-def can_take_multiple_images(graph: Graph, name: str, record: ImageConfig) -> bool:
+def can_take_multiple_images(graph: Graph, name: str, config: ImageConfig) -> bool:
     """Return True if an image input accepts several images per text."""
-    values_rank = 2 if record.patch_lengths else 4 if has_image_tiling(record) else 3
+    values_rank = 2 if config.patch_lengths else 4 if has_image_tiling(config) else 3
     extra_axes = graph.inputs[name].rank - values_rank
-    return extra_axes == 2 or (extra_axes == 1 and record.sizing in CONCATENATED_SIZINGS)
+    return extra_axes == 2 or (extra_axes == 1 and config.sizing in CONCATENATED_SIZINGS)
 
 
 def _group_images(
-    graph: Graph, record: ImageConfig, name: str, inputs: Mapping[str, object]
+    graph: Graph, config: ImageConfig, name: str, inputs: Mapping[str, object]
 ) -> list[list[object]]:
     """Return the images of each text or batch element, or [] if the input contains no images."""
     value = inputs[name]
     items: list[object] = [*value] if isinstance(value, list | tuple) else [value]
-    if not can_take_multiple_images(graph, name, record):
+    if not can_take_multiple_images(graph, name, config):
         return [[item] for item in items] if all(map(is_image, items)) else []
     groups = [[*item] for item in items if isinstance(item, list | tuple)]
     if groups:
@@ -82,24 +82,24 @@ def _group_images(
 
 
 def batch_images(
-    graph: Graph, name: str, record: ImageConfig, groups: Sequence[Sequence[PreprocessedImage]]
+    graph: Graph, name: str, config: ImageConfig, groups: Sequence[Sequence[PreprocessedImage]]
 ) -> dict[str, Array]:
     """Return the image input and the shape input for `groups`, which contain the images of each
     text or batch element. Smaller images are zero-padded, and missing images are filled with zeros.
     """
     values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]
-    is_joined = record.sizing in CONCATENATED_SIZINGS
-    if not can_take_multiple_images(graph, name, record):
+    is_joined = config.sizing in CONCATENATED_SIZINGS
+    if not can_take_multiple_images(graph, name, config):
         batches = [stack_padded([array for (array,) in arrays]) for arrays in (values, shapes)]
     else:
-        if not record.shape_input and not is_joined:
+        if not config.shape_input and not is_joined:
             _check_counts(graph, name, [*map(len, groups)])
         batches = [
             _stack_groups(values, is_joined=is_joined),
             _stack_groups(shapes, is_joined=False),
         ]
-    arrays_by_name = dict(zip((name, record.shape_input), batches, strict=True))
+    arrays_by_name = dict(zip((name, config.shape_input), batches, strict=True))
     return select_entries(arrays_by_name, graph.inputs)
 
 
@@ -242,21 +242,21 @@ def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
     raise_error("E0910", "the model has no image input", helps=helps)
 
 
-def get_image_placeholder(record: JsonTokenizer) -> str:
+def get_image_placeholder(tokenizer: JsonTokenizer) -> str:
     """Return the placeholder text that stands for an image in prompts."""
-    if record.placeholder_replacement:
-        return record.placeholder_replacement[0]
-    assert record.image_token_repetition, "only texts with placeholders"
-    return get_token_strings(record.image_token_repetition[:1], record)[0]
+    if tokenizer.placeholder_replacement:
+        return tokenizer.placeholder_replacement[0]
+    assert tokenizer.image_token_repetition, "only texts with placeholders"
+    return get_token_strings(tokenizer.image_token_repetition[:1], tokenizer)[0]
 
 
 def replace_image_placeholders(
-    text: str, record: JsonTokenizer, grids: Sequence[tuple[int, int]]
+    text: str, tokenizer: JsonTokenizer, grids: Sequence[tuple[int, int]]
 ) -> str:
     """Replace each image's placeholder in a text if the tokenizer defines replacements by token
     grid. Raise E0991 if the numbers of placeholders and images differ.
     """
-    placeholder = get_image_placeholder(record)
+    placeholder = get_image_placeholder(tokenizer)
     first, *parts = text.split(placeholder) if placeholder else [text]
     if len(parts) != len(grids):
         escaped_placeholder = escape_text(placeholder)
@@ -270,7 +270,7 @@ def replace_image_placeholders(
                 "or insert it with `specc run MODEL --image FILE` and `model.chat(…, images=…)`",
             ],
         )
-    replacement = record.placeholder_replacement
+    replacement = tokenizer.placeholder_replacement
     if replacement is None or len(replacement) == PLAIN_REPLACEMENT:
         return text
     replacements = (format_image_replacement(replacement, grid) for grid in grids)

@@ -63,57 +63,57 @@ def decode_pil_image(image: Any, name: str) -> Array:
         _raise_not_image(name, b" ", f"corrupted image ({escape_text(error)[:200]})")
 
 
-def resize_and_normalize_image(pixels: Array, record: ImageConfig) -> Floats:
+def resize_and_normalize_image(pixels: Array, config: ImageConfig) -> Floats:
     """Normalize pixels [height, width, 1 or 3] to float32 [1, channels, height, width]. Raise E0990
     if the resized image exceeds the input size of the model.
     """
-    invert = record.invert is True or (record.invert == "auto" and has_light_background(pixels))
-    pixels = _crop_and_resize(pixels, record)
-    rows, columns = pixels.shape[:2] if record.shortest_longest_edge else record.size
-    values = resize_and_normalize_pixels(pixels, record, (rows, columns), invert)
-    if record.shortest_longest_edge:
+    invert = config.invert is True or (config.invert == "auto" and has_light_background(pixels))
+    pixels = _crop_and_resize(pixels, config)
+    rows, columns = pixels.shape[:2] if config.shortest_longest_edge else config.size
+    values = resize_and_normalize_pixels(pixels, config, (rows, columns), invert)
+    if config.shortest_longest_edge:
         # pad after the normalization, so that padding is exactly 0
-        bottom_padding, right_padding = record.size[0] - rows, record.size[1] - columns
+        bottom_padding, right_padding = config.size[0] - rows, config.size[1] - columns
         values = np.pad(values, ((0, 0), (0, bottom_padding), (0, right_padding)))
     return np.ascontiguousarray(values[None], np.float32)
 
 
 def resize_and_normalize_pixels(
-    pixels: Array, record: ImageConfig, size: ImageSize | None = None, invert: bool = False
+    pixels: Array, config: ImageConfig, size: ImageSize | None = None, invert: bool = False
 ) -> Floats:
     """Resize pixels [height, width, 1 or 3] to `size`, and normalize them with the mean and
-    standard deviation of `record`. Return float32 [channels, height, width].
+    standard deviation of `config`. Return float32 [channels, height, width].
     """
     planes = [
-        resize_channel(plane, size or plane.shape, record.resample)
-        for plane in _iterate_channels(pixels, record.channels)
+        resize_channel(plane, size or plane.shape, config.resample)
+        for plane in _iterate_channels(pixels, config.channels)
     ]
-    values = np.stack(planes * (record.channels // len(planes)))
+    values = np.stack(planes * (config.channels // len(planes)))
     if invert:
         # invert after resizing, which is cheaper and equivalent, because interpolation weights sum
         # to 1
         values = np.float32(255) - values
-    mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (record.mean, record.std))
-    return np.asarray((values * np.float32(record.scale) - mean) / std, np.float32)
+    mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (config.mean, config.std))
+    return np.asarray((values * np.float32(config.scale) - mean) / std, np.float32)
 
 
-def _crop_and_resize(pixels: Array, record: ImageConfig) -> Array:
-    """Crop, rotate and resize an image as `record` specifies, before the final resize."""
-    if record.do_center_crop:
-        pixels = _crop_center(pixels, record.size)
-    if record.do_align_long_axis:
-        pixels = _rotate_to_target(pixels, record.size)
+def _crop_and_resize(pixels: Array, config: ImageConfig) -> Array:
+    """Crop, rotate and resize an image as `config` specifies, before the final resize."""
+    if config.do_center_crop:
+        pixels = _crop_center(pixels, config.size)
+    if config.do_align_long_axis:
+        pixels = _rotate_to_target(pixels, config.size)
     rows, columns = pixels.shape[:2]
-    if record.pads_all_sides:
-        return _fit_and_center(pixels, record)
-    if record.shortest_longest_edge:
-        return resize_pixels(pixels, _compute_fitted_size(rows, columns, record), record)
-    if record.resizes_to_uint8 or record.resize_lengths:
+    if config.pads_all_sides:
+        return _fit_and_center(pixels, config)
+    if config.shortest_longest_edge:
+        return resize_pixels(pixels, _compute_fitted_size(rows, columns, config), config)
+    if config.resizes_to_uint8 or config.resize_lengths:
         # the first resize precedes the center crop or padding, as in image processors of
         # transformers
-        height, *width = record.resize_lengths or record.size
+        height, *width = config.resize_lengths or config.size
         size = (height, width[0]) if width else _compute_short_edge_size(rows, columns, height)
-        return _crop_or_pad_center(resize_pixels(pixels, size, record), record.size)
+        return _crop_or_pad_center(resize_pixels(pixels, size, config), config.size)
     return pixels
 
 
@@ -123,11 +123,11 @@ def has_light_background(pixels: Array) -> bool:
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
 
-def resize_channel(plane: Floats, size: ImageSize, kind: Resize) -> Floats:
+def resize_channel(channel: Floats, size: ImageSize, resample: Resize) -> Floats:
     """Resize a channel, float32 [height, width], to `size` with antialiasing, as Pillow does."""
-    if plane.shape == size:
-        return plane
-    return np.asarray(_resize_with_pillow(plane.astype(np.float32), size, kind), np.float32)
+    if channel.shape == size:
+        return channel
+    return np.asarray(_resize_with_pillow(channel.astype(np.float32), size, resample), np.float32)
 
 
 def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
@@ -137,17 +137,17 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
     return resized
 
 
-def resize_pixels(pixels: Array, size: ImageSize, record: ImageConfig) -> Array:
+def resize_pixels(pixels: Array, size: ImageSize, config: ImageConfig) -> Array:
     """Resize pixels [height, width, 1 or 3] to `size`. With `resizes_to_uint8`, round to uint8."""
     if pixels.shape[:2] == size:
         return pixels
-    if record.resizes_to_uint8 and pixels.dtype == np.uint8:
+    if config.resizes_to_uint8 and pixels.dtype == np.uint8:
         # resize all channels in one call
         is_gray = pixels.shape[2] == 1
-        resized = _resize_with_pillow(pixels[:, :, 0] if is_gray else pixels, size, record.resample)
+        resized = _resize_with_pillow(pixels[:, :, 0] if is_gray else pixels, size, config.resample)
         return resized[:, :, None] if is_gray else resized
     planes = pixels.astype(np.float32).transpose(2, 0, 1)
-    return np.stack([resize_channel(plane, size, record.resample) for plane in planes], axis=-1)
+    return np.stack([resize_channel(plane, size, config.resample) for plane in planes], axis=-1)
 
 
 def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
@@ -157,12 +157,12 @@ def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
     return np.rot90(pixels, -1) if has_other_orientation else pixels
 
 
-def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
+def _fit_and_center(pixels: Array, config: ImageConfig) -> Array:
     """Resize an image and pad it with black on all sides, as the Donut processor does."""
-    rows, columns = record.size
+    rows, columns = config.size
     edge = min(rows, columns)
     height, width = _compute_short_edge_size(pixels.shape[0], pixels.shape[1], edge)
-    pixels = resize_pixels(pixels, (height, width), record)
+    pixels = resize_pixels(pixels, (height, width), config)
     fitted_height, fitted_width = min(height, rows), min(width, columns)
     # Resize twice like Donut: each resize rounds to 8 bits, so a single resize would produce
     # different pixels.
@@ -171,9 +171,9 @@ def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
             fitted_width = max(1, width * fitted_height // height)
         elif width > height:
             fitted_height = max(1, height * fitted_width // width)
-        pixels = resize_pixels(pixels, (fitted_height, fitted_width), record)
+        pixels = resize_pixels(pixels, (fitted_height, fitted_width), config)
     return pad_with_black(
-        pixels, record.size, ((rows - fitted_height) // 2, (columns - fitted_width) // 2)
+        pixels, config.size, ((rows - fitted_height) // 2, (columns - fitted_width) // 2)
     )
 
 
@@ -192,9 +192,9 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
     return (edge, longer) if rows <= columns else (longer, edge)
 
 
-def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
+def _compute_fitted_size(rows: int, columns: int, config: ImageConfig) -> ImageSize:
     """Return the resized (height, width) as in DETR and YOLOS. Raise E0990 above `record.size`."""
-    edge, max_edge = record.shortest_longest_edge
+    edge, max_edge = config.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)
     if long / short * edge > max_edge:
@@ -203,9 +203,9 @@ def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageS
     # keep the size of an image whose shorter side already has the required length
     longer = long if short == edge else int(exact_edge * long / short)
     height, width = (edge, longer) if rows <= columns else (longer, edge)
-    height, width = (max(n - n % record.size_multiple, 1) for n in (height, width))
-    if height > record.size[0] or width > record.size[1]:
-        frame = f"{record.size[0]} × {record.size[1]}"
+    height, width = (max(n - n % config.size_multiple, 1) for n in (height, width))
+    if height > config.size[0] or width > config.size[1]:
+        frame = f"{config.size[0]} × {config.size[1]}"
         raise_error(
             "E0990",
             f"an image of {rows} × {columns} pixels is resized to {height} × {width}, but the "
@@ -216,7 +216,7 @@ def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageS
             ],
             helps=[
                 "compile for larger images, such as "
-                f"`--set image=[{max(height, record.size[0])}, {max(width, record.size[1])}]`, "
+                f"`--set image=[{max(height, config.size[0])}, {max(width, config.size[1])}]`, "
                 "or use a smaller image of this aspect ratio"
             ],
         )
@@ -236,11 +236,11 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
     return padded[top : top + size[0], left : left + size[1]]
 
 
-def denormalize_image(values: Array, record: ImageConfig) -> NDArray[np.uint8]:
+def denormalize_image(values: Array, config: ImageConfig) -> NDArray[np.uint8]:
     """Convert normalized pixels [channels, height, width] to uint8 [height, width, channels]."""
-    mean, std = (np.array(v, np.float64).reshape(-1, 1, 1) for v in (record.mean, record.std))
-    pixels = (values.astype(np.float64) * std + mean) / record.scale
-    if record.invert is True:
+    mean, std = (np.array(v, np.float64).reshape(-1, 1, 1) for v in (config.mean, config.std))
+    pixels = (values.astype(np.float64) * std + mean) / config.scale
+    if config.invert is True:
         pixels = 255 - pixels
     rounded = np.clip(np.rint(np.nan_to_num(pixels)), 0, 255).astype(np.uint8)
     return np.ascontiguousarray(rounded.transpose(1, 2, 0))

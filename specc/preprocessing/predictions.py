@@ -258,18 +258,18 @@ def compute_cosine_similarities(vectors: Array) -> Floats:
     return np.asarray(unit @ unit.T)
 
 
-def decode_ctc_path(ids: Sequence[int], record: CtcOutput) -> str:
+def decode_ctc_path(ids: Sequence[int], config: CtcOutput) -> str:
     """Decode the best CTC path of a sequence to text, without repeated tokens and blanks."""
-    vocabulary_size = len(record.vocab)
-    tokens = [record.vocab[i] if i < vocabulary_size else record.unknown_token for i in ids]
+    vocabulary_size = len(config.vocab)
+    tokens = [config.vocab[i] if i < vocabulary_size else config.unknown_token for i in ids]
     merged_tokens = [token for token, _ in groupby(tokens)]
-    blank = record.vocab[record.blank_token_id]
+    blank = config.vocab[config.blank_token_id]
     text = "".join(
-        record.word_separator if token == record.word_delimiter else token
+        config.word_separator if token == config.word_delimiter else token
         for token in merged_tokens
         if token != blank
     ).strip()
-    return text.lower() if record.do_lower_case else text
+    return text.lower() if config.do_lower_case else text
 
 
 AGGREGATION_STRATEGIES = ("none", "simple", "first", "average", "max")
@@ -348,7 +348,7 @@ def _group_tokens(
 
 
 def _make_word(
-    tokens: Sequence[Fields], task: Task, record: JsonTokenizer, strategy: str
+    tokens: Sequence[Fields], task: Task, tokenizer: JsonTokenizer, strategy: str
 ) -> Fields:
     """Merge the tokens of a word. `strategy` selects its label: first, best or mean scores."""
     scores = tokens[0]["scores"]
@@ -356,7 +356,7 @@ def _make_word(
         scores = max(tokens, key=lambda token: token["scores"].max())["scores"]
     elif strategy == "average":
         scores = np.mean([token["scores"] for token in tokens], axis=0)
-    word = decode_token_strings([token["word"] for token in tokens], record)
+    word = decode_token_strings([token["word"] for token in tokens], tokenizer)
     return _label_token(tokens[0], scores, task, word=word, end=tokens[-1]["end"])
 
 
@@ -373,12 +373,12 @@ def _continues_span(previous: Fields, token: Fields) -> bool:
     return prefix != "B" and tag == _split_bio_tag(previous["entity"])[1]
 
 
-def _make_span(tokens: Sequence[Fields], record: JsonTokenizer) -> Fields:
+def _make_span(tokens: Sequence[Fields], tokenizer: JsonTokenizer) -> Fields:
     """Merge the tokens of a span, whose score is the mean of the token scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],
         "score": float(np.mean([token["score"] for token in tokens])),
-        "word": decode_token_strings([token["word"] for token in tokens], record),
+        "word": decode_token_strings([token["word"] for token in tokens], tokenizer),
         "start": tokens[0]["start"],
         "end": tokens[-1]["end"],
     }

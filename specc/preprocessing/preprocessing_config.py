@@ -123,16 +123,16 @@ def _parse_records(
     return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.names())
 
 
-def adapt_output_format_to_rank(record: OutputFormat, rank: int) -> OutputFormat:
+def adapt_output_format_to_rank(config: OutputFormat, rank: int) -> OutputFormat:
     """Return the postprocessing for image scores [batch, classes] or pixel scores [batch, classes,
     height, width]. Task heads of the same spec may have either rank.
     """
-    match record:
+    match config:
         case ClassificationOutput() if rank == 4:
-            return SegmentationOutput(record.labels)
+            return SegmentationOutput(config.labels)
         case SegmentationOutput() if rank == 2:
             return ClassificationOutput(
-                record.labels, min(len(record.labels) or 1, MAX_IMAGE_LABELS)
+                config.labels, min(len(config.labels) or 1, MAX_IMAGE_LABELS)
             )
         case _:
-            return record
+            return config

@@ -63,15 +63,15 @@ TOKENIZER_HELP = (
 COMMENT = re.compile("#.*")
 
 
-def suggest_tokenizer(name: str, type: Type, sources: Mapping[str, str]) -> list[str]:
+def suggest_tokenizer(name: str, type: Type, spec_sources: Mapping[str, str]) -> list[str]:
     """Return the help for a text that is passed to the input `name` without a tokenizer, or [] if
-    the type is not a batch of token ids. `sources` are the spec files of the model.
+    the type is not a batch of token ids. `spec_sources` are the spec files of the model.
     """
     if (type.dtype, type.rank) != TOKEN_IDS:
         return []
     # in YAML, the name and the expression may be in quotes
     reading = re.compile(rf"\b{name}[\"']?\s*[=:]\s*[\"']?text\s*\(\s*tokenizer\s*\(")
-    if reading.search(COMMENT.sub("", "\n".join(sources.values()))):
+    if reading.search(COMMENT.sub("", "\n".join(spec_sources.values()))):
         return [TOKENIZER_HELP]
     return [f"or declare in the spec how text is tokenized: `reading {{ {name} = text(bytes()) }}`"]
 
@@ -81,10 +81,10 @@ def convert_to_array(
     name: str,
     *,
     pad_left: bool = False,
-    list_text_helps: Callable[[str], list[str]] = lambda name: [],
+    suggest_tokenizer: Callable[[str], list[str]] = lambda name: [],
 ) -> Array:
     """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid.
-    If `pad_left` is True, the help text shows lists padded on the left. `list_text_helps` returns
+    If `pad_left` is True, the help text shows lists padded on the left. `suggest_tokenizer` returns
     the help for a text that is passed to an input of numbers.
     """
     if isinstance(value, np.ndarray):
@@ -103,7 +103,7 @@ def convert_to_array(
         raise_error(
             "E0906",
             f"the input `{escape_text(name)}` takes numbers, not text",
-            helps=["pass an array or a list of numbers", *list_text_helps(name)],
+            helps=["pass an array or a list of numbers", *suggest_tokenizer(name)],
         )
     return convert_lists_to_array(value, f"the value of `{name}`", pad_left=pad_left)
 

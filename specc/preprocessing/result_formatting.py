@@ -42,7 +42,7 @@ class DetectedObject:
 
 
 def decode_detections(
-    record: DetectionOutput, logits: Array, boxes: Array, size: ImageSize
+    config: DetectionOutput, logits: Array, boxes: Array, size: ImageSize
 ) -> list[DetectedObject]:
     """Return the objects in an image of `size` with scores above the threshold, highest score
     first.
@@ -52,8 +52,8 @@ def decode_detections(
     object. With `sigmoid`, a query has an object for each class with one of the `max_detections`
     highest scores.
     """
-    scores, queries, labels = _list_candidates(record, logits.astype(np.float64))
-    order = np.argsort(-scores, kind="stable")[: record.max_detections]
+    scores, queries, labels = _list_candidates(config, logits.astype(np.float64))
+    order = np.argsort(-scores, kind="stable")[: config.max_detections]
     # convert (center_x, center_y, width, height) to corners in pixels
     centers, halves = np.split(boxes.astype(np.float64), [2], axis=1)
     corners = np.concatenate([centers - halves / 2, centers + halves / 2], axis=1)
@@ -61,14 +61,14 @@ def decode_detections(
     return [
         DetectedObject(int(labels[i]), float(scores[i]), tuple(map(float, corners[queries[i]])))
         for i in order
-        if scores[i] > record.threshold
+        if scores[i] > config.threshold
     ]
 
 
-def _list_candidates(record: DetectionOutput, logits: Floats) -> tuple[Floats, Array, Array]:
+def _list_candidates(config: DetectionOutput, logits: Floats) -> tuple[Floats, Array, Array]:
     """Return the scores of candidate objects, with their query indices and class ids."""
     query_count, class_count = logits.shape
-    if record.score_function == "softmax":
+    if config.score_function == "softmax":
         probabilities = compute_probabilities(logits)[:, :-1]
         return probabilities.max(axis=-1), np.arange(query_count), probabilities.argmax(axis=-1)
     indices = np.arange(logits.size)
@@ -133,7 +133,7 @@ NO_OUTPUTS: Mapping[str, Array] = {}
 
 def format_output(
     name: str,
-    record: OutputFormat,
+    config: OutputFormat,
     value: Array,
     outputs: Mapping[str, Array] = NO_OUTPUTS,
     sizes: Sequence[ImageSize] = (),
@@ -141,23 +141,23 @@ def format_output(
     """Format a single output. `outputs` are all outputs of the model: the boxes of a detection and
     the padding mask of a transcript are separate outputs. `sizes` are the sizes of the images.
     """
-    match record:
+    match config:
         case ImageOutput():
-            return FormattedResults((), tuple(_make_images(name, record, value)))
+            return FormattedResults((), tuple(_make_images(name, config, value)))
         case SegmentationOutput():
-            return _format_class_maps(name, record, value)
+            return _format_class_maps(name, config, value)
         case CtcOutput():
-            mask = outputs.get(record.mask_output)
-            lines = _format_transcripts(name, record, value, mask)
+            mask = outputs.get(config.mask_output)
+            lines = _format_transcripts(name, config, value, mask)
         case ClassificationOutput():
-            lines = _format_choices(name, record, value)
+            lines = _format_choices(name, config, value)
         case TextOutput():
-            lines = _format_texts(name, record, value)
+            lines = _format_texts(name, config, value)
         case ArrayConfig():
-            lines = _format_numbers(name, record, value)
+            lines = _format_numbers(name, config, value)
         case DetectionOutput():
-            boxes = outputs.get(record.boxes_output)
-            lines = _format_boxes(name, record, value, boxes, sizes)
+            boxes = outputs.get(config.boxes_output)
+            lines = _format_boxes(name, config, value, boxes, sizes)
     return FormattedResults(tuple(lines))
 
 
@@ -169,42 +169,42 @@ def format_percent(fraction: float) -> str:
     return f"{fraction:.{decimals}%}".replace("%", " %")
 
 
-def _format_choices(name: str, record: ClassificationOutput, value: Array) -> list[str]:
+def _format_choices(name: str, config: ClassificationOutput, value: Array) -> list[str]:
     if value.dtype.kind != "f" or value.ndim == 0 or not value.size:
         _raise_unexpected_output(name, value, "scores of classes along its last axis")
     classes = value.shape[-1]
-    labels = [escape_text(label) for label in record.labels] or [str(i) for i in range(classes)]
+    labels = [escape_text(label) for label in config.labels] or [str(i) for i in range(classes)]
     if len(labels) != classes:
         _raise_unexpected_output(name, value, f"{len(labels)} scores, one per label")
     rows = compute_probabilities(value).reshape(-1, classes)
     lines: list[str] = []
     for index, row in enumerate(rows[:MAX_ROWS]):
         prefix = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
-        lines += _format_top_labels(row, labels, record.top_k, prefix)
+        lines += _format_top_labels(row, labels, config.top_k, prefix)
     return lines + _format_omitted_rows(len(rows))
 
 
 def _format_boxes(
     name: str,
-    record: DetectionOutput,
+    config: DetectionOutput,
     logits: Array,
     boxes: Array | None,
     sizes: Sequence[ImageSize],
 ) -> list[str]:
     """Return a table of boxes per image in pixels, or relative to an image of unknown size."""
-    expected = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
+    expected = logits.shape[-1] - (config.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):
         _raise_unexpected_output(
-            name, logits, f"logits [batch, queries, classes] with boxes in `{record.boxes_output}`"
+            name, logits, f"logits [batch, queries, classes] with boxes in `{config.boxes_output}`"
         )
-    if len(record.labels) not in (0, expected):
-        _raise_unexpected_output(name, logits, f"logits of {len(record.labels)} classes")
-    labels = [escape_text(label) for label in record.labels]
+    if len(config.labels) not in (0, expected):
+        _raise_unexpected_output(name, logits, f"logits of {len(config.labels)} classes")
+    labels = [escape_text(label) for label in config.labels]
     image_sizes = sizes if len(sizes) == len(logits) else [(1, 1)] * len(logits)
     lines: list[str] = []
     for index, size in enumerate(image_sizes[:MAX_ROWS]):
         lines += [f"{index}:"] if len(logits) > 1 else []
-        detections = decode_detections(record, logits[index], boxes[index], size)
+        detections = decode_detections(config, logits[index], boxes[index], size)
         lines += format_detections(detections, labels) if detections else ["no objects"]
     return lines + _format_omitted_rows(len(logits))
 
@@ -233,18 +233,18 @@ def _select_best_ids(name: str, vocabulary: TextConfig, value: Array) -> Array:
     return np.asarray(value.argmax(axis=-1))
 
 
-def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
+def _format_texts(name: str, config: TextOutput, value: Array) -> list[str]:
     if value.dtype.kind == "f":
-        value = _select_best_ids(name, record.vocabulary, value)
+        value = _select_best_ids(name, config.vocabulary, value)
     if value.dtype.kind not in "iu" or value.ndim == 0:
         _raise_unexpected_output(name, value, "ids along its last axis")
     rows = value.reshape(-1, value.shape[-1]) if value.size else np.zeros((0, 0), np.int64)
-    lines = [escape_text(decode_text(row, record.vocabulary)) for row in rows[:MAX_ROWS]]
+    lines = [escape_text(decode_text(row, config.vocabulary)) for row in rows[:MAX_ROWS]]
     return lines + _format_omitted_rows(len(rows))
 
 
 def _format_transcripts(
-    name: str, record: CtcOutput, value: Array, mask: Array | None
+    name: str, config: CtcOutput, value: Array, mask: Array | None
 ) -> list[str]:
     """Format the transcripts of scores [batch, positions, tokens]; `mask` excludes padding."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
@@ -253,22 +253,22 @@ def _format_transcripts(
         mask = np.ones(value.shape[:2], np.bool_)
     best_ids = value.argmax(axis=-1)
     lines = [
-        escape_text(decode_ctc_path([int(i) for i in ids[is_valid]], record))
+        escape_text(decode_ctc_path([int(i) for i in ids[is_valid]], config))
         for ids, is_valid in zip(best_ids[:MAX_ROWS], mask.astype(np.bool_), strict=False)
     ]
     return lines + _format_omitted_rows(len(best_ids))
 
 
-def _format_numbers(name: str, record: ArrayConfig, value: Array) -> list[str]:
+def _format_numbers(name: str, config: ArrayConfig, value: Array) -> list[str]:
     title = f"{escape_text(name)}  {value.dtype}{list(value.shape)}"
     if value.ndim == 0:
-        return [f"{escape_text(name)}  {_format_number(value[()], record.digits)}"]
+        return [f"{escape_text(name)}  {_format_number(value[()], config.digits)}"]
     text = np.array2string(
         value,
         max_line_width=100,
         threshold=MAX_PRINTED_ELEMENTS,
         separator="  " if value.dtype.kind == "f" else " ",
-        formatter={"all": lambda item: _format_number(item, record.digits)},
+        formatter={"all": lambda item: _format_number(item, config.digits)},
     )
     return [title, *text.splitlines()]
 
@@ -279,21 +279,21 @@ def _format_number(item: object, digits: int) -> str:
     return str(item).lower() if isinstance(item, np.bool_ | bool) else str(item)
 
 
-def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str, bytes]]:
+def _make_images(name: str, config: ImageOutput, value: Array) -> list[tuple[str, bytes]]:
     batch = value[None] if value.ndim == 3 else value
-    if batch.ndim != 4 or batch.shape[1] != record.image.channels or not batch.size:
+    if batch.ndim != 4 or batch.shape[1] != config.image.channels or not batch.size:
         _raise_unexpected_output(
-            name, value, f"pixels [batch, {record.image.channels}, rows, columns]"
+            name, value, f"pixels [batch, {config.image.channels}, rows, columns]"
         )
-    files = [encode_png(denormalize_image(pixels, record.image)) for pixels in batch[:MAX_ROWS]]
+    files = [encode_png(denormalize_image(pixels, config.image)) for pixels in batch[:MAX_ROWS]]
     return [(_make_file_name(name, i, len(files)), data) for i, data in enumerate(files)]
 
 
-def _format_class_maps(name: str, record: SegmentationOutput, value: Array) -> FormattedResults:
+def _format_class_maps(name: str, config: SegmentationOutput, value: Array) -> FormattedResults:
     """Render each segmentation map as an image, and list its classes by decreasing area."""
-    maps, count = _read_class_ids(name, record, value)
-    palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(count)
-    labels = [escape_text(label) for label in record.labels]
+    maps, count = _read_class_ids(name, config, value)
+    palette = np.array(config.palette, np.uint8) if config.palette else make_class_colors(count)
+    labels = [escape_text(label) for label in config.labels]
     labels = labels or [f"class {i}" for i in range(count)]
     lines: list[str] = []
     for index, ids in enumerate(maps[:MAX_ROWS]):
@@ -306,11 +306,11 @@ def _format_class_maps(name: str, record: SegmentationOutput, value: Array) -> F
     )
 
 
-def _read_class_ids(name: str, record: SegmentationOutput, value: Array) -> tuple[Array, int]:
+def _read_class_ids(name: str, config: SegmentationOutput, value: Array) -> tuple[Array, int]:
     """Return class ids [batch, height, width] and the number of classes, determined by the labels,
     the scores or the largest id.
     """
-    declared_count = len(record.labels) or len(record.palette)
+    declared_count = len(config.labels) or len(config.palette)
     if value.dtype.kind == "f":
         if value.ndim not in (3, 4) or not value.size:
             _raise_unexpected_output(name, value, "scores [batch, classes, rows, columns]")

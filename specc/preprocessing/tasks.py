@@ -90,10 +90,10 @@ TASKS: Mapping[str, TaskDefinition] = {
 }
 
 
-def find_matching_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
+def find_matching_task(classes: tuple[str, ...], outputs: tuple[str, ...]) -> str:
     """Return the task of a graph with the given class names and outputs, or "" if none matches."""
     for name, kind in TASKS.items():
-        if not set(kind.results) <= set(results):
+        if not set(kind.results) <= set(outputs):
             continue
         if not kind.class_suffixes or any(c.endswith(kind.class_suffixes) for c in classes):
             return name
@@ -157,9 +157,9 @@ class Task(JsonRecord):
         """Return the options of the task with their defaults."""
         return TASKS[self.kind].options
 
-    def get_label(self, number: int) -> str:
-        """Return the label of the class `number`."""
-        return self.labels[number] if number < len(self.labels) else f"LABEL_{number}"
+    def get_label(self, class_id: int) -> str:
+        """Return the label of the class `class_id`."""
+        return self.labels[class_id] if class_id < len(self.labels) else f"LABEL_{class_id}"
 
     def to_json(self) -> dict[str, Json]:
         """Return the task as JSON without default values."""

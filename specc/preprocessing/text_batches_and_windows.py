@@ -37,7 +37,7 @@ def encode_text_inputs(
     return encoded
 
 
-def encode_input_texts(texts: Sequence[object], record: TextConfig, name: str) -> list[Array]:
+def encode_input_texts(texts: Sequence[object], tokenizer: TextConfig, name: str) -> list[Array]:
     """Encode the texts of the input `name`. Raise the first error, with the number of its text."""
     results: list[Array] = []
     for number, text in enumerate(texts):
@@ -47,7 +47,7 @@ def encode_input_texts(texts: Sequence[object], record: TextConfig, name: str) -
             fix = "remove it, or use an empty string"
             raise_error("E0906", f"{actual} is not a string", notes=notes, helps=[fix])
         try:
-            results.append(encode_text_to_ids(text, record))
+            results.append(encode_text_to_ids(text, tokenizer))
         except SpeccError as failed:
             error = failed.diagnostics[0]
             raise SpeccError(replace(error, notes=(*error.notes, *notes))) from None
@@ -78,7 +78,9 @@ def batch_sequences(
                 ],
             )
         return {name: np.stack(sequences) if sequences else np.zeros((0, 0), np.int64)}
-    ids, mask = pad_token_sequences(sequences, 0, left=is_left_padded(graph, name, generated_input))
+    ids, mask = pad_token_sequences(
+        sequences, 0, pad_left=is_left_padded(graph, name, generated_input)
+    )
     return {name: ids, mask_input: mask}
 
 
@@ -143,12 +145,12 @@ class TextEncoding:
         return replace(self, ids=ids, type_ids=(0,) * length)
 
 
-def encode_text(text: str, pair: str | None, record: TextConfig) -> TextEncoding:
+def encode_text(text: str, pair: str | None, tokenizer: TextConfig) -> TextEncoding:
     """Tokenize a text or text pair. Raise E0906 for a pair without a tokenizer.json, and the errors
     of `encode_text_to_ids`.
     """
-    ids = encode_text_to_ids(text, record).tolist()
-    if not isinstance(record, JsonTokenizer):
+    ids = encode_text_to_ids(text, tokenizer).tolist()
+    if not isinstance(tokenizer, JsonTokenizer):
         if pair is not None:
             raise_error(
                 "E0906",
@@ -158,8 +160,8 @@ def encode_text(text: str, pair: str | None, record: TextConfig) -> TextEncoding
             )
         return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
-        encode_text_to_ids(pair, record)  # check the second text on its own
-    library_encoding = encode_with_offsets(text, pair, record)
+        encode_text_to_ids(pair, tokenizer)  # check the second text on its own
+    library_encoding = encode_with_offsets(text, pair, tokenizer)
     encoding = TextEncoding(
         ids=tuple(library_encoding.ids),
         type_ids=tuple(library_encoding.type_ids),
@@ -170,7 +172,7 @@ def encode_text(text: str, pair: str | None, record: TextConfig) -> TextEncoding
     )
     # add special tokens of the spec that the tokenizer file does not add
     if pair is None and len(ids) != len(encoding.ids):
-        before = 1 if record.start_token_id is not None and ids[0] != encoding.ids[0] else 0
+        before = 1 if tokenizer.start_token_id is not None and ids[0] != encoding.ids[0] else 0
         after = len(ids) - len(encoding.ids) - before
         if after in (0, 1):
             return _add_special_tokens(encoding, ids, before, after)
@@ -269,5 +271,5 @@ def batch_encodings(
     if with_token_types and TOKEN_TYPES in graph.inputs:
         token_types = [np.array(encoding.type_ids, np.int64) for encoding in encodings]
         pad_left = is_left_padded(graph, name, generated_input)
-        arrays[TOKEN_TYPES], _ = pad_token_sequences(token_types, 0, left=pad_left)
+        arrays[TOKEN_TYPES], _ = pad_token_sequences(token_types, 0, pad_left=pad_left)
     return arrays

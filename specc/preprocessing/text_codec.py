@@ -28,16 +28,16 @@ from specc.preprocessing.vocabulary import decode_words, encode_words
 REPLACEMENT_CHARACTER = "\ufffd"  # replaces invalid UTF-8 and unknown characters
 
 
-def encode_text_to_ids(text: str, record: TextConfig) -> NDArray[np.int64]:
+def encode_text_to_ids(text: str, tokenizer: TextConfig) -> NDArray[np.int64]:
     """Encode a text to ids, int64 [length], between start and end tokens. Raise E0908 if a
     character is unknown, E0959 if a word is unknown, and E0940 or E0941 if a tokenizer fails.
     """
-    return np.array(_encode_ids(text, record), np.int64)
+    return np.array(_encode_ids(text, tokenizer), np.int64)
 
 
-def encode_texts(texts: Sequence[str], record: TextConfig) -> list[Array]:
+def encode_texts(texts: Sequence[str], tokenizer: TextConfig) -> list[Array]:
     """Encode texts with a single array conversion. Raise the errors of `encode_text_to_ids`."""
-    rows = [_encode_ids(text, record) for text in texts]
+    rows = [_encode_ids(text, tokenizer) for text in texts]
     return split_by_sequence_lengths(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
@@ -47,21 +47,21 @@ def split_by_sequence_lengths(ids: Array, sequences: Sequence[Sequence[object]])
     return [ids[start:end] for start, end in pairwise(ends)]
 
 
-def _encode_ids(text: str, record: TextConfig) -> list[int]:
-    if isinstance(record, CharTokenizer):
-        ids = _encode_characters(text, record)
-    elif isinstance(record, WordTokenizer):
-        ids = encode_words(text, record)
+def _encode_ids(text: str, tokenizer: TextConfig) -> list[int]:
+    if isinstance(tokenizer, CharTokenizer):
+        ids = _encode_characters(text, tokenizer)
+    elif isinstance(tokenizer, WordTokenizer):
+        ids = encode_words(text, tokenizer)
     else:
         data = _encode_utf8(text)
-        if isinstance(record, ByteTokenizer):
-            ids = [byte + record.offset for byte in data]
+        if isinstance(tokenizer, ByteTokenizer):
+            ids = [byte + tokenizer.offset for byte in data]
         else:
-            ids = tokenize_text(text, record)
-    start_ids = [] if record.start_token_id is None else [record.start_token_id]
-    end_ids = [] if record.end_token_id is None else [record.end_token_id]
+            ids = tokenize_text(text, tokenizer)
+    start_ids = [] if tokenizer.start_token_id is None else [tokenizer.start_token_id]
+    end_ids = [] if tokenizer.end_token_id is None else [tokenizer.end_token_id]
     # do not add ids that the tokenizer has already added
-    if isinstance(record, JsonTokenizer) and record.adds_special_tokens:
+    if isinstance(tokenizer, JsonTokenizer) and tokenizer.adds_special_tokens:
         start_ids = [] if ids[:1] == start_ids else start_ids
         end_ids = [] if ids[-1:] == end_ids else end_ids
     return [*start_ids, *ids, *end_ids]
@@ -75,40 +75,43 @@ def _encode_utf8(text: str) -> bytes:
         _raise_unknown(text, error.start, "is an unpaired surrogate and has no UTF-8 encoding")
 
 
-def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextConfig) -> str:
+def decode_text(ids: Sequence[int] | NDArray[np.integer], tokenizer: TextConfig) -> str:
     """Decode ids up to the first end token. Unknown ids become `�`. Raise E0916 if an id is outside
     the vocabulary, unless the vocabulary is a tokenizer file, which may have fewer ids than the
     model.
     """
-    text_ids, _ = strip_start_and_end_tokens(ids, record)
-    if isinstance(record, JsonTokenizer):
-        return decode_token_ids(text_ids, record)
-    if isinstance(record, WordTokenizer):
-        return decode_words(text_ids, record, REPLACEMENT_CHARACTER)
-    if isinstance(record, ByteTokenizer):
-        return _decode_bytes(text_ids, record)
+    text_ids, _ = strip_start_and_end_tokens(ids, tokenizer)
+    if isinstance(tokenizer, JsonTokenizer):
+        return decode_token_ids(text_ids, tokenizer)
+    if isinstance(tokenizer, WordTokenizer):
+        return decode_words(text_ids, tokenizer, REPLACEMENT_CHARACTER)
+    if isinstance(tokenizer, ByteTokenizer):
+        return _decode_bytes(text_ids, tokenizer)
     parts = [
-        REPLACEMENT_CHARACTER if i == record.unknown_token_id else record.vocab[i] for i in text_ids
+        REPLACEMENT_CHARACTER if i == tokenizer.unknown_token_id else tokenizer.vocab[i]
+        for i in text_ids
     ]
     return "".join(part for part in parts if len(part) == 1)
 
 
-def _decode_bytes(ids: Sequence[int], record: ByteTokenizer) -> str:
+def _decode_bytes(ids: Sequence[int], tokenizer: ByteTokenizer) -> str:
     """Decode byte-level ids to text as UTF-8."""
     data = bytes(
-        number - record.offset for number in ids if record.offset <= number < record.offset + 256
+        number - tokenizer.offset
+        for number in ids
+        if tokenizer.offset <= number < tokenizer.offset + 256
     )
     return data.decode("utf-8", errors="replace")
 
 
 def strip_start_and_end_tokens(
-    ids: Sequence[int] | NDArray[np.integer], record: TextConfig
+    ids: Sequence[int] | NDArray[np.integer], tokenizer: TextConfig
 ) -> tuple[list[int], bool]:
     """Return the ids before the first end token, without the start token, and a flag that is True
     if there was an end token. Raise E0916 if an id is outside the vocabulary.
     """
     text_ids: list[int] = []
-    max_id = MAX_ID if isinstance(record, JsonTokenizer) else record.size - 1
+    max_id = MAX_ID if isinstance(tokenizer, JsonTokenizer) else tokenizer.size - 1
     for position, value in enumerate(ids):
         token_id = int(value)
         if not 0 <= token_id <= max_id:
@@ -121,25 +124,25 @@ def strip_start_and_end_tokens(
                     "was trained"
                 ],
             )
-        if token_id == record.end_token_id:
+        if token_id == tokenizer.end_token_id:
             return text_ids, True
-        if token_id != record.start_token_id:
+        if token_id != tokenizer.start_token_id:
             text_ids.append(token_id)
     return text_ids, False
 
 
-def get_token_label(number: int, record: TextConfig) -> str:
+def get_token_label(token_id: int, tokenizer: TextConfig) -> str:
     """Return the label of a token id in plots: its text, or a dot for a token without text."""
     text = (
-        get_json_token_label(number, record)
-        if isinstance(record, JsonTokenizer)
-        else decode_text([number], record)
+        get_json_token_label(token_id, tokenizer)
+        if isinstance(tokenizer, JsonTokenizer)
+        else decode_text([token_id], tokenizer)
     )
     return text or "·"
 
 
 def pad_token_sequences(
-    sequences: Sequence[Array], fill: int, *, left: bool = False
+    sequences: Sequence[Array], fill: int, *, pad_left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Pad sequences to an array [batch, longest]. Return the array and the padding mask."""
     max_length = max((len(row) for row in sequences), default=0)
@@ -147,7 +150,7 @@ def pad_token_sequences(
     ids = np.full((len(sequences), max_length), fill, dtype)
     mask = np.zeros(ids.shape, np.bool_)
     for i, row in enumerate(sequences):
-        positions = slice(max_length - len(row), max_length) if left else slice(0, len(row))
+        positions = slice(max_length - len(row), max_length) if pad_left else slice(0, len(row))
         ids[i, positions], mask[i, positions] = row, True
     return ids, mask
 
@@ -158,14 +161,14 @@ def _map_characters_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
     return {token: i for i, token in enumerate(vocab) if len(token) == 1}
 
 
-def _encode_characters(text: str, record: CharTokenizer) -> list[int]:
-    id_by_character = _map_characters_to_ids(tuple(record.vocab))
+def _encode_characters(text: str, tokenizer: CharTokenizer) -> list[int]:
+    id_by_character = _map_characters_to_ids(tuple(tokenizer.vocab))
     known_ids = [*map(id_by_character.get, text)]
     if None not in known_ids:
         return cast("list[int]", known_ids)
     ids = []
     for position, character in enumerate(text):
-        number = id_by_character.get(character, record.unknown_token_id)
+        number = id_by_character.get(character, tokenizer.unknown_token_id)
         if number is None:
             swapped = character.swapcase()
             hint = f"; `{swapped}` is in the vocabulary" if swapped in id_by_character else ""

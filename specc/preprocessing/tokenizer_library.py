@@ -237,7 +237,7 @@ def parse_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     return TokenizerFile.from_text(text)
 
 
-def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
+def tokenize_text(text: str, tokenizer: JsonTokenizer) -> list[int]:
     """Tokenize a text. Raise E0908 (no token id), E0940 (no package) or E0941 (invalid file)."""
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
@@ -245,21 +245,24 @@ def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
         title = "the model's tokenizer cannot encode this text"
         raise_error("E0908", title, notes=[reason], helps=helps)
 
-    if (replacement := record.placeholder_replacement) and len(replacement) == PLAIN_REPLACEMENT:
+    if (replacement := tokenizer.placeholder_replacement) and len(replacement) == PLAIN_REPLACEMENT:
         text = text.replace(replacement[0], replacement[1])
-    if record.prompt_start_token_id is not None:
-        marker_ids = (record.prompt_start_token_id, *(record.image_token_repetition or ())[:1])
-        text = record.insert_image_prompt_tokens(text, *get_token_strings(marker_ids, record))
-    ids: list[int] = _encode(text, None, record, raise_tokenizer_error).ids
-    if record.image_token_repetition is None:
+    if tokenizer.prompt_start_token_id is not None:
+        marker_ids = (
+            tokenizer.prompt_start_token_id,
+            *(tokenizer.image_token_repetition or ())[:1],
+        )
+        text = tokenizer.insert_image_prompt_tokens(text, *get_token_strings(marker_ids, tokenizer))
+    ids: list[int] = _encode(text, None, tokenizer, raise_tokenizer_error).ids
+    if tokenizer.image_token_repetition is None:
         return ids
-    token, repetitions = record.image_token_repetition
+    token, repetitions = tokenizer.image_token_repetition
     return [n for i in ids for n in ([i] * repetitions if i == token else [i])]
 
 
-def encode_with_offsets(text: str, pair: str | None, record: JsonTokenizer) -> Tokenizer:
+def encode_with_offsets(text: str, pair: str | None, tokenizer: JsonTokenizer) -> Tokenizer:
     """Tokenize a text or pair to a `tokenizers.Encoding` with token types, offsets and words."""
-    return _encode(text, pair, record, _raise_unusable)
+    return _encode(text, pair, tokenizer, _raise_unusable)
 
 
 def _encode(
@@ -284,13 +287,13 @@ def get_token_strings(ids: Sequence[int], record: JsonTokenizer) -> list[str]:
     return [str(tokenizer.id_to_token(number) or "") for number in ids]
 
 
-def decode_token_strings(names: Sequence[str], record: JsonTokenizer) -> str:
+def decode_token_strings(tokens: Sequence[str], tokenizer: JsonTokenizer) -> str:
     """Convert tokens to text with the decoder of the tokenizer file."""
-    decoder = load_tokenizer(record.file).decoder
+    decoder = load_tokenizer(tokenizer.file).decoder
     if decoder is None:
-        return " ".join(names)
+        return " ".join(tokens)
     with _convert_errors(_raise_unusable):
-        return str(decoder.decode(list(names)))
+        return str(decoder.decode(list(tokens)))
 
 
 def decode_token_ids(
@@ -305,9 +308,9 @@ def decode_token_ids(
         return str(call_with_time_limit(decode, len(ids), _raise_limit_exceeded)[0])
 
 
-def has_subword_prefix(record: JsonTokenizer) -> bool:
+def has_subword_prefix(tokenizer: JsonTokenizer) -> bool:
     """Return True if the vocabulary marks tokens inside words with a prefix such as `##`."""
-    return _marks_subwords(record.file.json_text)
+    return _marks_subwords(tokenizer.file.json_text)
 
 
 @lru_cache(maxsize=8)
@@ -315,10 +318,10 @@ def _marks_subwords(text: str) -> bool:
     return bool(json.loads(text)["model"].get("continuing_subword_prefix"))
 
 
-def get_json_token_label(number: int, record: JsonTokenizer) -> str:
+def get_json_token_label(token_id: int, tokenizer: JsonTokenizer) -> str:
     """Return the text of a token id, the name of a special token, or "" for an unknown id."""
-    text = decode_token_ids([number], record).strip()
-    return text or get_token_strings([number], record)[0]
+    text = decode_token_ids([token_id], tokenizer).strip()
+    return text or get_token_strings([token_id], tokenizer)[0]
 
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:

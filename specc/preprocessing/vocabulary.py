@@ -19,59 +19,59 @@ MAX_VOCAB_SIZE_FOR_SUGGESTIONS = 100_000
 """Maximum vocabulary size for which similar words are suggested, because the search is slow."""
 
 
-def encode_words(text: str, record: WordTokenizer) -> list[int]:
+def encode_words(text: str, tokenizer: WordTokenizer) -> list[int]:
     """Convert the words of a text to ids. Raise E0959 if a word is unknown."""
-    ids_by_word, ids = _map_words_to_ids(record.vocab), []
-    for start, end in _split_words(text, record):
+    ids_by_word, ids = _map_words_to_ids(tokenizer.vocab), []
+    for start, end in _split_words(text, tokenizer):
         word = text[start:end]
-        word_id = ids_by_word.get(_normalize_word(word, record), record.unknown_token_id)
+        word_id = ids_by_word.get(_normalize_word(word, tokenizer), tokenizer.unknown_token_id)
         if word_id is None:
-            _raise_unknown_word(Span(Source("<text>", text), start, end), record)
+            _raise_unknown_word(Span(Source("<text>", text), start, end), tokenizer)
         ids.append(word_id)
     return ids
 
 
-def decode_words(ids: Sequence[int], record: WordTokenizer, unknown: str) -> str:
+def decode_words(ids: Sequence[int], tokenizer: WordTokenizer, unknown: str) -> str:
     """Join the words of `ids` with spaces, without special tokens."""
-    parts = [unknown if i == record.unknown_token_id else record.vocab[i] for i in ids]
+    parts = [unknown if i == tokenizer.unknown_token_id else tokenizer.vocab[i] for i in ids]
     return " ".join(part for part in parts if not SPECIAL_TOKEN.fullmatch(part))
 
 
-def find_unreachable_words(record: WordTokenizer) -> list[str]:
+def find_unreachable_words(tokenizer: WordTokenizer) -> list[str]:
     """Return the words that no text is tokenized to: words with whitespace or, if the tokenizer
     lowercases text, with uppercase letters.
     """
     return [
         word
-        for word in record.vocab
+        for word in tokenizer.vocab
         if not SPECIAL_TOKEN.fullmatch(word)
-        and (not WORD_PIECE.fullmatch(word) or _normalize_word(word, record) != word)
+        and (not WORD_PIECE.fullmatch(word) or _normalize_word(word, tokenizer) != word)
     ]
 
 
-def explain_unreachable_words(record: WordTokenizer, words: list[str]) -> Iterator[str]:
+def explain_unreachable_words(tokenizer: WordTokenizer, words: list[str]) -> Iterator[str]:
     """Yield why no text produces some tokens: they contain whitespace or uppercase letters."""
     if any(c.isspace() for word in words for c in word):
         yield "texts are split at white space, so no token contains any"
-    if record.do_lower_case and any(word != word.lower() for word in words):
+    if tokenizer.do_lower_case and any(word != word.lower() for word in words):
         yield "`lower=true` lowercases every text"
 
 
-def _split_words(text: str, record: WordTokenizer) -> Iterator[tuple[int, int]]:
+def _split_words(text: str, tokenizer: WordTokenizer) -> Iterator[tuple[int, int]]:
     """Yield the start and end offset of each word in a text."""
-    ids_by_word = _map_words_to_ids(record.vocab)
+    ids_by_word = _map_words_to_ids(tokenizer.vocab)
     for piece in WORD_PIECE.finditer(text):
         # `u.s.` and `n't` are single words if the vocabulary contains them
-        if _normalize_word(piece.group(), record) in ids_by_word:
+        if _normalize_word(piece.group(), tokenizer) in ids_by_word:
             yield piece.span()
             continue
         for part in WORD_OR_PUNCTUATION.finditer(text, *piece.span()):
             yield part.span()
 
 
-def _normalize_word(word: str, record: WordTokenizer) -> str:
+def _normalize_word(word: str, tokenizer: WordTokenizer) -> str:
     """Lowercase a word if the tokenizer lowercases words."""
-    return word.lower() if record.do_lower_case else word
+    return word.lower() if tokenizer.do_lower_case else word
 
 
 @lru_cache(maxsize=8)
@@ -80,16 +80,16 @@ def _map_words_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
     return {word: i for i, word in enumerate(vocab) if not SPECIAL_TOKEN.fullmatch(word)}
 
 
-def _raise_unknown_word(span: Span, record: WordTokenizer) -> NoReturn:
-    ids_by_word, word = _map_words_to_ids(record.vocab), span.text
+def _raise_unknown_word(span: Span, tokenizer: WordTokenizer) -> NoReturn:
+    ids_by_word, word = _map_words_to_ids(tokenizer.vocab), span.text
     helps = []
-    if _normalize_word(word, record).lower() in ids_by_word:
+    if _normalize_word(word, tokenizer).lower() in ids_by_word:
         helps = [
             f"write `{escape_text(word.lower())}`, which is in the vocabulary, or set "
             "`lower=true` in the spec"
         ]
     elif len(ids_by_word) <= MAX_VOCAB_SIZE_FOR_SUGGESTIONS and (
-        similar := find_similar_name(_normalize_word(word, record), ids_by_word)
+        similar := find_similar_name(_normalize_word(word, tokenizer), ids_by_word)
     ):
         helps = [f"did you mean `{escape_text(similar)}`?"]
     raise_error(

@@ -36,22 +36,22 @@ class AttentionAxisLabeler:
     arrays: Arrays
     generated_tokens: Array | None = None
 
-    def label_axis(self, length: Dim | None, count: int) -> AttentionMapAxis:
+    def label_axis(self, dim: Dim | None, count: int) -> AttentionMapAxis:
         """Label the `count` positions of an axis with tokens, audio times or image patches, or else
-        with indices. `length` is the symbolic size of the axis, or None if unknown.
+        with indices. `dim` is the symbolic size of the axis, or None if unknown.
         """
         return (
-            self._label_text(length, count)
+            self._label_text(dim, count)
             or self._label_frames(count)
             or self._find_patches(count)
             or AttentionMapAxis(role="unnamed", labels=tuple(map(str, range(count))))
         )
 
     def label_axes(
-        self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
+        self, dims: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
     ) -> tuple[AttentionMapAxis, AttentionMapAxis]:
         """Return the labeled query and key axes of an attention map of `shape` [… query, key]."""
-        query_dim, key_dim = lengths
+        query_dim, key_dim = dims
         query_axis = self.label_axis(query_dim, shape[-2])
         is_generated = (
             self.generated_tokens is not None and self.generated_tokens.shape[1] == shape[-2]
@@ -174,12 +174,12 @@ def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid |
     return None
 
 
-def make_token_labels(ids: Array, record: TextConfig) -> tuple[str, ...]:
+def make_token_labels(ids: Array, tokenizer: TextConfig) -> tuple[str, ...]:
     """Return one label per token id. Special tokens without text are labeled with a dot."""
-    return tuple(get_token_label(int(i), record) for i in ids)
+    return tuple(get_token_label(int(i), tokenizer) for i in ids)
 
 
-def _compute_duration(array: Array, record: WaveformConfig | LogMelConfig) -> float:
+def _compute_duration(array: Array, config: WaveformConfig | LogMelConfig) -> float:
     """Return the duration of the audio batch in seconds, including padding."""
-    samples = record.num_samples if isinstance(record, LogMelConfig) else array.shape[-1]
-    return samples / record.sample_rate
+    samples = config.num_samples if isinstance(config, LogMelConfig) else array.shape[-1]
+    return samples / config.sample_rate

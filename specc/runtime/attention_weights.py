@@ -84,19 +84,21 @@ def _get_iteration_count(loop: Node) -> Dim:
 
 
 def compute_attention_weights(
-    graph: Graph, inputs: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
+    graph: Graph, inputs: Arrays, output_weights: Arrays, get_parameters: Callable[[], Arrays]
 ) -> Arrays:
     """Compute the attention weights [batch, heads, query, key] of every layer, by scope. `inputs`
-    are prepared inputs, and `returned` are attention weights that the compiled model outputs.
-    `parameters` loads the model's parameters and is called only if attention weights that are not
-    in `returned` depend on parameters.
+    are prepared inputs, and `output_weights` are attention weights that the compiled model outputs.
+    `get_parameters` loads the model's parameters and is called only if attention weights that are
+    not in `output_weights` depend on parameters.
     """
     locations = find_attention_nodes(graph)
     weights_by_scope = {
-        n: returned[n] for n, p in locations.items() if _is_returned(n, p, returned, locations)
+        n: output_weights[n]
+        for n, p in locations.items()
+        if _is_returned(n, p, output_weights, locations)
     }
     remaining = {n: (p.loops, p.value) for n, p in locations.items() if n not in weights_by_scope}
-    computed = _evaluate_values(graph, remaining, inputs, parameters)
+    computed = _evaluate_values(graph, remaining, inputs, get_parameters)
     weights_by_scope |= {n: np.asarray(weights, np.float32) for n, weights in computed.items()}
     shaped = {
         name: _reshape_weights(weights_by_scope[name], location)
@@ -109,7 +111,7 @@ def compute_masked_positions(
     graph: Graph,
     inputs: Arrays,
     shapes: Mapping[str, tuple[int, ...]],
-    parameters: Callable[[], Arrays],
+    get_parameters: Callable[[], Arrays],
 ) -> Arrays:
     """Compute the masked-out positions of attention layers by scope, bool [batch, heads, query,
     key]. `shapes` are the shapes of the attention weights. Layers without a mask are omitted.
@@ -117,7 +119,7 @@ def compute_masked_positions(
     locations = find_attention_nodes(graph)
     masks = {n: (p.loops, p.mask) for n, p in locations.items() if p.mask is not None}
     masked_positions: dict[str, Array] = {}
-    for name, mask in _evaluate_values(graph, masks, inputs, parameters).items():
+    for name, mask in _evaluate_values(graph, masks, inputs, get_parameters).items():
         is_masked = _reshape_weights(~np.asarray(mask, np.bool_), locations[name])
         for iteration, is_masked_in_iteration in _split_iterations(name, is_masked):
             if iteration in shapes:

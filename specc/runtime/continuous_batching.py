@@ -73,9 +73,9 @@ class BatchSlot(Generic[T]):
 
     @staticmethod
     def from_stream(
-        sequence_index: int, input: T, stream: GenerationStream, batch_index: int, vocab: int
+        sequence_index: int, input: T, stream: GenerationStream, batch_index: int, vocab_size: int
     ) -> "BatchSlot[T]":
-        """Create a slot for `stream`'s element `batch_index`. `vocab` is the vocabulary size."""
+        """Create a slot for element `batch_index` of `stream`."""
         settings, element = stream.settings, slice(batch_index, batch_index + 1)
         prompt = stream.prompt[element]
         is_token = make_prompt_mask(stream.prompt, stream.padding_mask)[element]
@@ -84,7 +84,7 @@ class BatchSlot(Generic[T]):
             settings.max_tokens, compute_max_new_tokens(stream.model, settings, columns)
         )
         seen_tokens = make_repetition_penalty_mask(
-            prompt, vocab, settings.repetition_penalty, is_token
+            prompt, vocab_size, settings.repetition_penalty, is_token
         )
         sequences = list_prompt_tokens(prompt, is_token) if settings.needs_previous_tokens else [[]]
         stop_strings = settings.stop_strings

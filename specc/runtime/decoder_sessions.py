@@ -44,15 +44,11 @@ class FullForwardSession:
     """A decoder session without a KV cache: each step runs a full forward pass over all tokens."""
 
     def __init__(
-        self,
-        session: Executable,
-        input_signature: ModelInputs,
-        logits_output: str,
-        prepared: Arrays,
+        self, session: Executable, input_signature: ModelInputs, logits_output: str, inputs: Arrays
     ) -> None:
         self.session, self.logits_output = session, logits_output
         self.input_signature = input_signature
-        self.inputs = PerTokenInputs.from_prompt(input_signature, prepared)
+        self.inputs = PerTokenInputs.from_prompt(input_signature, inputs)
         self.is_started = False
         self.results: dict[str, Array] = {}
 
@@ -126,20 +122,20 @@ class KVCacheSession:
     """A decoder-with-past session, which maps new tokens to logits and keeps the KV cache."""
 
     def __init__(
-        self, graphs: StepSessions, prepared: Arrays, chunk_size: int = PREFILL_CHUNK_SIZE
+        self, graphs: StepSessions, inputs: Arrays, chunk_size: int = PREFILL_CHUNK_SIZE
     ) -> None:
         metadata, input_signature = graphs.metadata, graphs.input_signature
         self.metadata, self.input_signature = metadata, input_signature
         self.session, self.graph = graphs.step_session, graphs.graph
         self.chunk_size = chunk_size
-        self.inputs = PerTokenInputs.from_prompt(input_signature, prepared)
+        self.inputs = PerTokenInputs.from_prompt(input_signature, inputs)
         self.is_started = False
         self.batch_size = input_signature.batch_size
         sequence_input = input_signature.sequence_input
         # the encoder runs before any token is processed
         encoder_outputs, self.loop_invariant_inputs, self.states = graphs.run_encoder(
-            {**prepared, sequence_input: prepared[sequence_input][:, :0]},
-            infer_dim_sizes(input_signature.graph, prepared),
+            {**inputs, sequence_input: inputs[sequence_input][:, :0]},
+            infer_dim_sizes(input_signature.graph, inputs),
         )
         first = metadata.first_token_logits
         self.initial_logits = _select_last(encoder_outputs[first].numpy()) if first else None
@@ -353,14 +349,14 @@ def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bool
     return prompt_logits
 
 
-def infer_dim_sizes(graph: Graph, prepared: Arrays) -> dict[str, int]:
+def infer_dim_sizes(graph: Graph, inputs: Arrays) -> dict[str, int]:
     """Infer the sizes of symbolic dimensions from the shapes of the inputs. A dimension that occurs
     only in expressions such as `n + 1` is omitted.
     """
     return {
         d.name: size
         for name, value in graph.inputs.items()
-        if name in prepared
-        for d, size in zip(value.shape, np.shape(prepared[name]), strict=True)
+        if name in inputs
+        for d, size in zip(value.shape, np.shape(inputs[name]), strict=True)
         if d.name
     }

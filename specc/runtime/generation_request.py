@@ -81,7 +81,7 @@ class GenerativeModel:
         if self.codebooks:
             return None
         record = find_text_tokenizer(self.preprocessing, self.generation)
-        return partial(decode_text, record=record) if record else None
+        return partial(decode_text, tokenizer=record) if record else None
 
     @property
     def codebooks(self) -> int:

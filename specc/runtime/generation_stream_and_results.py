@@ -63,9 +63,9 @@ class GenerationResult:
 T = TypeVar("T", int, float)
 
 
-def split_by_codebook(values: tuple[T, ...], codebooks: int) -> tuple[tuple[T, ...], ...]:
+def split_by_codebook(values: tuple[T, ...], num_codebooks: int) -> tuple[tuple[T, ...], ...]:
     """Split values [time, codebooks], flattened, into one tuple per codebook."""
-    return tuple(values[k::codebooks] for k in range(codebooks))
+    return tuple(values[k::num_codebooks] for k in range(num_codebooks))
 
 
 @dataclass(kw_only=True)
@@ -260,7 +260,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
         request.prompt,
         request.capped_settings,
         padding_mask=request.padding_mask,
-        observer=observer,
+        stopping_criterion=observer,
         sample_indices=request.sample_indices,
     )
 
@@ -308,7 +308,7 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
         request.prompt,
         request.capped_settings,
         padding_mask=request.padding_mask,
-        ends_sequence=ends_sequence,
+        should_stop=ends_sequence,
     )
 
 

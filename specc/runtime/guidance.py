@@ -44,18 +44,18 @@ class GuidedDecoderSession:
 
 
 def create_guided_decoder_session(
-    model: GenerativeModel, settings: GenerationSettings, prepared: Arrays
+    model: GenerativeModel, settings: GenerationSettings, prepared_inputs: Arrays
 ) -> DecoderSession:
     """Create the decoder session for prepared inputs, with guidance unless the guidance scale is 1.
     Raise E0733 if the model has no padding mask, which masks out the condition.
     """
     if settings.guidance_scale == 1:
-        return model.create_decoder_session(prepared)
+        return model.create_decoder_session(prepared_inputs)
     inputs = model.input_signature
-    unconditional = _remove_condition(inputs, settings, prepared)
+    unconditional = _remove_condition(inputs, settings, prepared_inputs)
     both = {
         name: _interleave(inputs, name, value, unconditional[name])
-        for name, value in prepared.items()
+        for name, value in prepared_inputs.items()
     }
     # transformers extrapolates logits for MusicGen, which has a start token, and otherwise
     # log-probabilities

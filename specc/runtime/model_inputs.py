@@ -138,7 +138,7 @@ class ModelInputs:
         ).items():
             pad_left = self.is_left_padded(name)
             array = convert_to_array(
-                value, name, pad_left=pad_left, list_text_helps=self.list_text_helps
+                value, name, pad_left=pad_left, suggest_tokenizer=self.list_text_helps
             )
             arrays[name] = cast_input_array(array, kinds[name].dtype, name)
         arrays = group_images_by_text(self.graph, self.preprocessing, arrays)

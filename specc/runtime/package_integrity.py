@@ -52,10 +52,10 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
 
 
 def describe_file_mismatch(
-    directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
+    directory: Path, location: str, metadata: WeightFileMetadata, *, verify_contents: bool = False
 ) -> str:
     """Describe how the file `location` in a directory differs from its recorded metadata. Return ""
-    if the file matches. If `verifies_contents` is True, also compare the hash of the whole file.
+    if the file matches. If `verify_contents` is True, also compare the hash of the whole file.
     """
     path = directory / location
     if not is_safe_relative_path(location):
@@ -69,17 +69,19 @@ def describe_file_mismatch(
     # Compare the first bytes of a checkpoint, which contain tensor names, shapes and offsets.
     if metadata.head and compute_file_sha256(path, COMPARED_BYTES) != metadata.head:
         return "the weights file has changed since the model was compiled"
-    if verifies_contents and compute_file_sha256(path) != metadata.sha256:
+    if verify_contents and compute_file_sha256(path) != metadata.sha256:
         return "its content has changed since the model was compiled"
     return ""
 
 
-def describe_out_of_bounds_tensor(ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
+def describe_out_of_bounds_tensor(
+    tensor_ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]
+) -> str:
     """Describe the first external tensor that is not in a recorded file or extends past the end of
-    its file. Return "" if there is no such tensor. `ends` contains the file and the end offset of
-    each tensor, and `sizes` maps recorded files to their sizes in bytes.
+    its file. Return "" if there is no such tensor. `tensor_ends` contains the file and the end
+    offset of each tensor, and `sizes` maps recorded files to their sizes in bytes.
     """
-    for location, end in ends:
+    for location, end in tensor_ends:
         if location not in sizes:
             return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
         # a corrupted file may contain negative offsets
@@ -116,7 +118,7 @@ def open_package_files(directory: Path, *, verify_contents: bool = False) -> Pac
         try:
             files = _open_files(directory, index, verify_contents)
             if verify_contents:
-                read_package_index(directory, verifies_contents=True)
+                read_package_index(directory, verify_contents=True)
             return files
         except SpeccError:
             new_index = read_package_index(directory)
@@ -136,7 +138,7 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
             _raise_inconsistent(directory, name, CHANGED_CONTENT)
     for name, linked in index.linked_files.items():
         if reason := describe_file_mismatch(
-            directory, name, linked, verifies_contents=verify_contents
+            directory, name, linked, verify_contents=verify_contents
         ):
             _raise_inconsistent(directory, name, reason)
     reader = backend.load_runner()

@@ -178,9 +178,15 @@ class LoadedModel:
         session, products = self.file.open_with_quantized_matmul_outputs(self.provider)
         return self._wrap_kv_buffers(session), products
 
-    def open_with_execution_counts(self, wrap: Callable[[Session], Executable]) -> Executable:
-        """Open a session that counts subgraph executions. `wrap` wraps the runtime's session."""
-        return self._wrap_kv_buffers(wrap(self.file.open_with_execution_counts(self.provider)))
+    def open_with_execution_counts(
+        self, wrap_session: Callable[[Session], Executable]
+    ) -> Executable:
+        """Open a session that counts subgraph executions. `wrap_session` wraps the runtime's
+        session.
+        """
+        return self._wrap_kv_buffers(
+            wrap_session(self.file.open_with_execution_counts(self.provider))
+        )
 
     def _wrap_kv_buffers(self, runtime: Executable) -> Executable:
         """Return a session with the inputs of the declared graph: `runtime` itself, or for a step
@@ -260,7 +266,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
         _raise_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
         if reason := describe_file_mismatch(
-            directory, location, facts, verifies_contents=verify_contents
+            directory, location, facts, verify_contents=verify_contents
         ):
             _raise_changed(file.path, location, reason)
 

@@ -95,7 +95,7 @@ def _make_scalars(
 def iterate_decode_step_outputs(
     output: StandaloneGeneratorOutput,
     request: GenerationRequest,
-    observer: StoppingCriterion | None,
+    stopping_criterion: StoppingCriterion | None,
 ) -> Iterator[DecodeStepOutput]:
     """Yield the generated tokens step by step, like a decode loop."""
     ended = np.zeros(len(request.prompt), np.bool_)
@@ -103,8 +103,8 @@ def iterate_decode_step_outputs(
         tokens = output.tokens[:, 0, step]
         _check_tokens_valid(tokens)
         ended = ended | np.isin(tokens, request.settings.stop)
-        if observer is not None:
-            ended = ended | observer(tokens, ended.copy())
+        if stopping_criterion is not None:
+            ended = ended | stopping_criterion(tokens, ended.copy())
         scores = output.log_probs[:, step] if output.log_probs is not None else None
         yield DecodeStepOutput(tokens, scores, ended.copy())
         if ended.all():

@@ -134,7 +134,7 @@ class InputStream:
             f"{section.sequence_input}{end}"
         )
 
-    def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
+    def push(self, *, last: bool = False, **inputs: object) -> dict[str, Array]:
         """Process the next piece of the inputs, and return the new positions of every output. The
         number of positions in a piece must be a multiple of the chunk size unless `last` is True.
 
@@ -145,7 +145,7 @@ class InputStream:
         # If two threads call `push` at the same time, the second thread waits until the first
         # thread has finished.
         with self.lock:
-            return self._push_chunk(pieces, last=last)
+            return self._push_chunk(inputs, last=last)
 
     def _push_chunk(self, pieces: Mapping[str, object], *, last: bool) -> dict[str, Array]:
         if self.has_ended:

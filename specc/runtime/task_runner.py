@@ -156,7 +156,7 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
         for mask in masks:
             mask[: batch.prompt_length] = 0
         is_left_padded = model.input_signature.is_left_padded(task.text_input)
-        arrays[POOLING_MASK] = pad_token_sequences(masks, 0, left=is_left_padded)[0]
+        arrays[POOLING_MASK] = pad_token_sequences(masks, 0, pad_left=is_left_padded)[0]
     if rank == 3:  # the batch is a single text with all of its choices
         return {name: array[None] for name, array in arrays.items()}
     return dict(arrays)
@@ -267,7 +267,7 @@ def _list_second_texts(value: object) -> Sequence[str | None]:
 
 
 def _read_texts(
-    task: Task, record: TextConfig, inputs: Mapping[str, object], options: Options
+    task: Task, tokenizer: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode the texts or text pairs of a task."""
     task_inputs = _split_pairs(inputs)
@@ -278,7 +278,7 @@ def _read_texts(
     texts, pairs = texts_by_name["text"], texts_by_name.get("text_pair")
     prompt = _read_prompt(task, options)
     encodings = [
-        encode_text(prompt + text, pairs[i] if pairs else None, record)
+        encode_text(prompt + text, pairs[i] if pairs else None, tokenizer)
         for i, text in enumerate(texts)
     ]
     truncated = [truncate_encoding(row, task.max_length, task.truncates_left) for row in encodings]
@@ -287,7 +287,7 @@ def _read_texts(
     )
     prompt_length = 0
     if prompt:
-        encoding = encode_text(prompt, None, record)
+        encoding = encode_text(prompt, None, tokenizer)
         # exclude the final special token from the prompt, as in sentence-transformers
         prompt_length = len(encoding.ids) - bool(
             encoding.special_tokens_mask and encoding.special_tokens_mask[-1]
@@ -311,7 +311,7 @@ def _read_prompt(task: Task, options: Options) -> str:
 
 
 def _read_questions(
-    task: Task, record: TextConfig, inputs: Mapping[str, object], options: Options
+    task: Task, tokenizer: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode questions with their contexts. Long contexts are split into windows."""
     texts_by_name = _broadcast_texts(
@@ -321,7 +321,7 @@ def _read_questions(
     max_length = int(options["max_seq_len"])
     pairs = zip(texts_by_name["question"], texts_by_name["context"], strict=True)
     for number, (question, context) in enumerate(pairs):
-        encoding = encode_text(question, context, record)
+        encoding = encode_text(question, context, tokenizer)
         windows = split_into_context_windows(encoding, max_length)
         batch.encodings += windows
         batch.text_indices += [number] * len(windows)
@@ -329,7 +329,7 @@ def _read_questions(
 
 
 def _read_choices(
-    task: Task, record: TextConfig, inputs: Mapping[str, object], options: Options
+    task: Task, tokenizer: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode a single text with each of its choices."""
     texts = _list_texts("text", inputs["text"])
@@ -337,12 +337,12 @@ def _read_choices(
         helps = ["pass one text at a time"]
         raise_error("E0912", "choices must be passed with a single text, got several", helps=helps)
     choices = _list_texts("choices", inputs["choices"])
-    encodings = [encode_text(texts[0], choice, record) for choice in choices]
+    encodings = [encode_text(texts[0], choice, tokenizer) for choice in choices]
     return _EncodedBatch(encodings, [0] * len(encodings), {"text": texts, "choices": choices})
 
 
 def _read_images(
-    task: Task, record: TextConfig, inputs: Mapping[str, object], options: Options
+    task: Task, tokenizer: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Insert the candidate labels into the hypothesis template, and encode the texts."""
     labels = _list_texts("candidate_labels", inputs["candidate_labels"])
@@ -350,7 +350,7 @@ def _read_images(
     if "{}" not in template:
         helps = ['write `{}` where the label is inserted: "This is a photo of {}."']
         raise_error("E0753", "the hypothesis template does not contain `{}`", helps=helps)
-    encodings = [encode_text(template.replace("{}", t), None, record) for t in labels]
+    encodings = [encode_text(template.replace("{}", t), None, tokenizer) for t in labels]
     if task.padded_length:
         fill = task.pad_token_id or 0
         encodings = [row.pad_to_length(task.padded_length, fill) for row in encodings]

@@ -69,10 +69,10 @@ def _convert_examples(values: list[object], convert: Callable[[object], Array]) 
     return arrays
 
 
-def _read_image(record: ImageConfig, name: str, value: object) -> Array:
+def _read_image(config: ImageConfig, name: str, value: object) -> Array:
     """Convert an image file, PIL image or pixel array to [1, channels, height, width]."""
     if is_image(value):
-        return preprocess_image(value, record, name).values[None]
+        return preprocess_image(value, config, name).values[None]
     array = _read_array(name, value)
     return array if array.ndim == 4 else array[None]
 
@@ -136,8 +136,8 @@ def make_causal_lm_targets(
     mask_input = find_mask_input(graph, name)
     is_left_padded = bool(mask_input) and graph.input_facts[mask_input].padding_side == "left"
     # The model is causal, so right padding does not affect earlier positions even without a mask.
-    ids, mask = pad_token_sequences(inputs, 0, left=is_left_padded)
-    padded_targets, _ = pad_token_sequences(targets, IGNORE_INDEX, left=is_left_padded)
+    ids, mask = pad_token_sequences(inputs, 0, pad_left=is_left_padded)
+    padded_targets, _ = pad_token_sequences(targets, IGNORE_INDEX, pad_left=is_left_padded)
     return {name: ids, mask_input: mask} if mask_input else {name: ids}, padded_targets
 
 
@@ -154,21 +154,21 @@ def _encode_target(
     return encode_text_to_ids(value, record)
 
 
-def _make_targets(name: str, value: object, record: OutputFormat | None) -> Array:
+def _make_targets(name: str, value: object, config: OutputFormat | None) -> Array:
     """Convert a target: a label to its index, text to token ids, any other value to an array."""
     if isinstance(value, str):
-        if isinstance(record, TextOutput):
-            return encode_text_to_ids(value, record.vocabulary)
-        if not isinstance(record, ClassificationOutput):
+        if isinstance(config, TextOutput):
+            return encode_text_to_ids(value, config.vocabulary)
+        if not isinstance(config, ClassificationOutput):
             _raise_no_tokenizer(name)
-        if value not in record.labels:
-            known_labels = f"the labels are {', '.join(record.labels[:20]) or 'numbers'}"
+        if value not in config.labels:
+            known_labels = f"the labels are {', '.join(config.labels[:20]) or 'numbers'}"
             raise_error(
                 "E0947",
                 f"`{escape_text(value)[:60]}` is not a label of `{name}`",
-                helps=suggest_similar_name(value, record.labels, known_labels),
+                helps=suggest_similar_name(value, config.labels, known_labels),
             )
-        return np.array(record.labels.index(value), np.int64)
+        return np.array(config.labels.index(value), np.int64)
     array = np.array(value) if isinstance(value, int | float) else convert_to_array(value, name)
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
 

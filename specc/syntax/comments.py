@@ -170,9 +170,9 @@ def has_header_line(node: ast.CommentedNode) -> bool:
     )
 
 
-def add_leading_comments(node: T, leading: tuple[str, ...], has_blank_line_above: bool) -> T:
-    """Add comments above a node, preceded by a blank line if `has_blank_line_above` is set."""
-    if not leading and not has_blank_line_above:
+def add_leading_comments(node: T, leading: tuple[str, ...], has_blank_line_before: bool) -> T:
+    """Add comments above a node, preceded by a blank line if `has_blank_line_before` is set."""
+    if not leading and not has_blank_line_before:
         return node
     comments = node.comments
     return replace(
@@ -180,7 +180,7 @@ def add_leading_comments(node: T, leading: tuple[str, ...], has_blank_line_above
         comments=replace(
             comments,
             leading=(*leading, *comments.leading),
-            has_blank_line_before=has_blank_line_above,
+            has_blank_line_before=has_blank_line_before,
         ),
     )
 

@@ -92,29 +92,29 @@ class QuantizationDecision:
 
 def choose_weight_formats(
     graph: Graph,
-    request: QuantizationOptions,
+    options: QuantizationOptions,
     layout: WeightLayout,
     ties: Mapping[str, str],
     *,
     quantizes_activations: bool = True,
-    has_integer_lstm: bool = False,
+    has_quantized_lstm: bool = False,
 ) -> QuantizationDecision:
     """Choose the quantization format of each weight of a simplified graph.
 
     `ties` maps a tied weight to the weight that stores its values. `layout` is the layout in which
     the target's kernels read groups; `quantizes_activations` is True if these kernels quantize
-    activations, and `has_integer_lstm` is True if the target has an int8 LSTM.
+    activations, and `has_quantized_lstm` is True if the target has an int8 LSTM.
     """
     loops = expand_recurrent_layers(graph)
     uses_by_weight = collect_weight_uses(loops)
     chooser = _FormatChooser(
-        request=request,
+        request=options,
         layout=layout,
         lm_head_weights=frozenset(_iterate_upstream_weights(loops, list(loops.outputs.values()))),
         first_attention_weights=_find_first_attention_weights(loops),
         graph=loops,
         quantizes_activations=quantizes_activations,
-        integer_lstm_weights=find_lstm_only_weights(graph) if has_integer_lstm else frozenset(),
+        integer_lstm_weights=find_lstm_only_weights(graph) if has_quantized_lstm else frozenset(),
     )
     plan: dict[str, QuantizationFormat] = {}
     reasons: dict[str, str] = {}
@@ -126,7 +126,7 @@ def choose_weight_formats(
         names = [p for n in tied_names for p in _list_pattern_names(n, uses_by_weight[n])]
         format = (
             chooser.choose_format(tied_names, uses, names)
-            if not request.packed_weight_formats
+            if not options.packed_weight_formats
             else chooser.choose_checkpoint_format(tied_names, uses)
         )
         if isinstance(format, QuantizationFormat):
@@ -135,7 +135,7 @@ def choose_weight_formats(
             reasons.update(dict.fromkeys(tied_names, format))
     known_names = _list_known_names(uses_by_weight)
     plan = _keep_complete_pairs(plan, graph)
-    unmatched = find_unmatched_patterns(request.patterns, known_names)
+    unmatched = find_unmatched_patterns(options.patterns, known_names)
     return QuantizationDecision(plan, reasons, unmatched, weight_names=known_names)
 
 

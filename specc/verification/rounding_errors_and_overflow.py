@@ -226,7 +226,7 @@ def find_half_precision_dtype(graph: Graph) -> str:
     return next((dtype for dtype in types if dtype in HALF_FORMATS), "")
 
 
-def raise_overflow_error(graph: Graph, value: Value, number: float, use: str = "") -> NoReturn:
+def raise_overflow_error(graph: Graph, value: Value, element: float, note: str = "") -> NoReturn:
     """Raise E0980 because a value exceeds the range of its type."""
     dtype = value.dtype
     names = [n for n, v in graph.names.items() if v is value]
@@ -241,7 +241,7 @@ def raise_overflow_error(graph: Graph, value: Value, number: float, use: str = "
         "E0980",
         f"a value of `{escape_text(location)}` overflows {dtype}",
         notes=[
-            f"the value is {number:.4g}{use}, but the maximum of {dtype} is "
+            f"the value is {element:.4g}{note}, but the maximum of {dtype} is "
             f"{format.max_value if format else MAX_FLOAT32:.5g}"
         ],
         helps=helps,

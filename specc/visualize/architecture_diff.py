@@ -318,18 +318,17 @@ def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange
 
 
 def format_architecture_diff(
-    a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDiff
+    a: ComparedArchitecture, b: ComparedArchitecture, diff: ArchitectureDiff
 ) -> list[str]:
     """Format the differences of two architectures as lines of aligned columns."""
-    if difference.is_empty:
+    if diff.is_empty:
         return [f"{a.name} and {b.name} are the same architecture"]
     header = [f"{a.name} → {b.name}"]
-    if difference.reason:
-        header.append(difference.reason)
-    kind_width = max((len(c.kind) for c in difference.changes), default=0)
-    path_width = min(48, max((len(c.path) for c in difference.changes), default=0))
+    if diff.reason:
+        header.append(diff.reason)
+    kind_width = max((len(c.kind) for c in diff.changes), default=0)
+    path_width = min(48, max((len(c.path) for c in diff.changes), default=0))
     lines = [
-        f"{c.kind:<{kind_width}}  {c.path:<{path_width}}  {c.change}".rstrip()
-        for c in difference.changes
+        f"{c.kind:<{kind_width}}  {c.path:<{path_width}}  {c.change}".rstrip() for c in diff.changes
     ]
     return [*header, *lines]

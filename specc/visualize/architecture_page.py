@@ -98,7 +98,7 @@ def render_architecture_page(architecture: ArchitectureView) -> str:
         f"Architecture: {make_printable_label(architecture.name, 80)}",
         body,
         styles=[read_page_resource("page.css"), read_page_resource("architecture.css")],
-        programs=[read_page_resource("page.js"), read_page_resource("architecture.js")],
+        scripts=[read_page_resource("page.js"), read_page_resource("architecture.js")],
         data={"graphs": [anchors.get_graph_anchors(n) for n in range(len(trees))]},
     )
 

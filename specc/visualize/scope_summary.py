@@ -202,8 +202,11 @@ def iterate_scope_summaries(
         yield from iterate_scope_summaries(child, depth + 1)
 
 
-def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:
-    """Convert a graph with `count` parameters to a JSON object: inputs, results and scopes.
+def graph_to_json(
+    graph: Graph, sizes: Mapping[str, int], parameter_count: Dim
+) -> dict[str, object]:
+    """Convert a graph with `parameter_count` parameters to a JSON object: inputs, results and
+    scopes.
 
     Static dimensions and counts are integers, and symbolic values are formulas such as `4*seq^2`.
     """
@@ -211,7 +214,7 @@ def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[st
         "graph": graph.name,
         "inputs": [_format_typed(n, v.type, sizes) for n, v in graph.inputs.items()],
         "results": [_format_typed(n, v.type, sizes) for n, v in graph.outputs.items()],
-        "parameters": count.number,
+        "parameters": parameter_count.number,
         "tree": _scope_to_json(summarize_graph(graph, sizes), sizes),
     }
 

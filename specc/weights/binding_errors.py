@@ -100,19 +100,19 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
 
 
 def make_tied_mismatch_warning(
-    parameter: ModelParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
+    parameter: ModelParameter, source: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
-    """Return the warning W0504 for a tied parameter whose values differ from those of `root`."""
+    """Return the warning W0504 for a tied parameter whose values differ from those of `source`."""
     return Diagnostic(
         "W0504",
-        f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but their values "
+        f"`{escape_text(parameter.name)}` is tied to `{escape_text(source)}`, but their values "
         "in the checkpoint differ",
         Label.from_span(parameter.span, parameter.origin),
         (Label(rule_span, "tied by this rule"),) if rule_span else (),
         notes=(
             f"in `{escape_text(checkpoint.path)}`",
             "both values are used, as in transformers 5; older versions of transformers used "
-            f"`{escape_text(root)}` for both",
+            f"`{escape_text(source)}` for both",
         ),
         helps=("if the model was trained with two separate weights, remove the `tie`",),
         severity="warning",

@@ -304,22 +304,22 @@ CUBIC_COEFFICIENT = -0.75
 """The parameter of the cubic kernel of PyTorch's `interpolate(mode="bicubic", antialias=False)`."""
 
 
-def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
+def resize_grid(table: Array, rows: int, columns: int, prefix_count: int) -> Array:
     """Resize position embeddings [..., prefix + n·n, d] to [..., prefix + rows·columns, d] with
-    bicubic interpolation, align_corners=False and edge padding. The first `prefix` embeddings
+    bicubic interpolation, align_corners=False and edge padding. The first `prefix_count` embeddings
     ([CLS] etc.) are unchanged.
 
     The embeddings are computed in float64 and rounded once. The kernel is that of Keys 1981, "Cubic
     convolution interpolation", eq. 4 in the general form.
     """
-    side = math.isqrt(table.shape[-2] - prefix)
+    side = math.isqrt(table.shape[-2] - prefix_count)
     batch, d = table.shape[:-2], table.shape[-1]
-    grid = table[..., prefix:, :].astype(np.float64).reshape(*batch, side, side, d)
+    grid = table[..., prefix_count:, :].astype(np.float64).reshape(*batch, side, side, d)
     weights = [_make_resampling_matrix(side, length) for length in (rows, columns)]
     path = ["einsum_path", (0, 1), (0, 1)]
     grid = np.einsum("rs,...std,ct->...rcd", weights[0], grid, weights[1], optimize=path)
     resized = grid.reshape(*batch, rows * columns, d).astype(table.dtype)
-    return np.concatenate([table[..., :prefix, :], resized], axis=-2)
+    return np.concatenate([table[..., :prefix_count, :], resized], axis=-2)
 
 
 def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.float64]:

@@ -61,9 +61,9 @@ class ExternalDataPlan:
 
 
 def plan_external_data(
-    pieces: Iterable[ExternalTensor], directory: Path, *, link: bool, alignment: int = 1
+    tensors: Iterable[ExternalTensor], directory: Path, *, link: bool, alignment: int = 1
 ) -> ExternalDataPlan:
-    """Plan the location of each tensor in `pieces`. `directory` is the directory of the model.
+    """Plan the location of each tensor in `tensors`. `directory` is the directory of the model.
 
     If `link` is True, tensors remain in their checkpoint files where possible. `alignment` is the
     offset alignment in bytes that the execution provider requires, in addition to the element size.
@@ -73,7 +73,7 @@ def plan_external_data(
     copied: dict[str, tuple[int, int]] = {}
     link_results: dict[Path, str | tuple[str]] = {}
     end = 0
-    for piece in pieces:
+    for piece in tensors:
         stored = piece.byte_range
         # an empty tensor cannot be memory-mapped, so it is always copied
         if link and stored is not None and piece.nbytes:
@@ -126,15 +126,15 @@ def find_linked_path(path: Path, directory: Path) -> str | tuple[str]:
     return (location,)
 
 
-def align_offset(end: int, piece: ExternalTensor) -> int:
-    """Return the first offset >= `end` aligned to 64 bytes, or to a page for a large `piece`."""
-    alignment = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
+def align_offset(end: int, tensor: ExternalTensor) -> int:
+    """Return the first offset >= `end` aligned to 64 bytes, or to a page for a large `tensor`."""
+    alignment = PAGE_BYTES if tensor.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
     return -(-end // alignment) * alignment
 
 
-def can_store_tensors_inline(pieces: Iterable[ExternalTensor]) -> bool:
+def can_store_tensors_inline(tensors: Iterable[ExternalTensor]) -> bool:
     """Return True if the tensors fit into the ONNX file, whose size is limited by protobuf."""
-    return sum(p.nbytes for p in pieces) <= MAX_INLINE
+    return sum(p.nbytes for p in tensors) <= MAX_INLINE
 
 
 def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
@@ -143,7 +143,7 @@ def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
 
 
 def iterate_external_data(
-    plan: ExternalDataPlan, chunks: Callable[[str], Iterable[memoryview]]
+    plan: ExternalDataPlan, read_chunks: Callable[[str], Iterable[memoryview]]
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of the external data file. `chunks(name)` yields the bytes of a tensor."""
     position = 0
@@ -151,7 +151,7 @@ def iterate_external_data(
         if offset > position:  # yield padding, because the next tensor must be aligned
             yield bytes(offset - position)
         position = offset
-        for chunk in chunks(name):
+        for chunk in read_chunks(name):
             yield chunk
             position += len(chunk)
         assert position == offset + length, f"{name}: {position - offset} bytes, expected {length}"

@@ -88,12 +88,12 @@ def pack_zero_points(zero_points: Array, bits: int) -> Array:
     return pack_nibbles(np.pad(zero_points, ((0, 0), (0, zero_points.shape[1] % 2))))
 
 
-def pack_weight_codes(codes: Array, width: int, format: QuantizationFormat) -> Array:
-    """Pack the codes `[out, blocks, block]` of a weight with `width` input features into the
+def pack_weight_codes(codes: Array, in_channels: int, format: QuantizationFormat) -> Array:
+    """Pack the codes `[out, blocks, block]` of a weight with `in_channels` input features into the
     storage format. In the layout `columns`, the result is `[out, in]`.
     """
     if format.layout == "columns" or not format.group_size:
-        return codes.reshape(len(codes), -1)[:, :width]
+        return codes.reshape(len(codes), -1)[:, :in_channels]
     # the unsigned addition wraps around as intended
     offset = 0 if format.has_zero_points else CODE_OFFSETS[format.bits]
     unsigned = codes.view(np.uint8) + np.uint8(offset)
@@ -103,23 +103,23 @@ def pack_weight_codes(codes: Array, width: int, format: QuantizationFormat) -> A
 def dequantize_weight(
     codes: Array,
     scales: Array,
-    width: int,
+    in_channels: int,
     format: QuantizationFormat,
     zero_points: Array | None = None,
 ) -> Array:
     """Dequantize to a float32 weight `[out, in]`, or `[in, out]` if the weight was transposed."""
-    integers = unpack_weight_codes(codes, width, format)
+    integers = unpack_weight_codes(codes, in_channels, format)
     group_scales = scales.T if format.layout == "columns" and format.group_size else scales
     groups = split_weight_groups(integers.astype(np.float32), format.group_size)
     if zero_points is not None:
         groups = groups - unpack_zero_points(zero_points, scales.shape[1], format.bits)[..., None]
     weight = (groups * group_scales.reshape(*groups.shape[:2], 1)).reshape(len(groups), -1)
-    weight = weight[:, :width].astype(np.float32)
+    weight = weight[:, :in_channels].astype(np.float32)
     return weight.T if format.is_transposed else weight
 
 
-def unpack_weight_codes(codes: Array, width: int, format: QuantizationFormat) -> Array:
-    """Unpack stored codes to integers `[out, in]` for `width` input features."""
+def unpack_weight_codes(codes: Array, in_channels: int, format: QuantizationFormat) -> Array:
+    """Unpack stored codes to integers `[out, in]` for `in_channels` input features."""
     if format.layout == "columns":
         return codes.T.astype(np.int8)
     if not format.group_size:
@@ -130,7 +130,7 @@ def unpack_weight_codes(codes: Array, width: int, format: QuantizationFormat) ->
     integers = codes.astype(np.int16)
     if not format.has_zero_points:
         integers -= CODE_OFFSETS[format.bits]
-    return integers.reshape(len(integers), -1)[:, :width].astype(np.int8)
+    return integers.reshape(len(integers), -1)[:, :in_channels].astype(np.int8)
 
 
 def unpack_zero_points(packed: Array, count: int, bits: int) -> Array:

@@ -221,22 +221,22 @@ class ParameterNaming:
     added_prefix: str = ""
     submodule_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
 
-    def resolve_name(self, declared: str, tensors: Set[str], prefix: str = "") -> str:
-        """Return the tensor name of the parameter `declared`. If `declared` is the name in a used
+    def resolve_name(self, name: str, tensors: Set[str], prefix: str = "") -> str:
+        """Return the tensor name of the parameter `name`. If `name` is the name in a used
         spec, `prefix` is the path of this spec. `tensors` are the full tensor names in the file.
         """
         for path, inner in self.submodule_namings:
-            if declared.startswith(path):
-                return path + inner.resolve_name(declared[len(path) :], tensors, prefix + path)
-        if self.removed_prefix and declared.startswith(self.removed_prefix):
-            stripped = declared[len(self.removed_prefix) :]
-            is_kept = {prefix + declared, prefix + stripped} & tensors == {prefix + declared}
+            if name.startswith(path):
+                return path + inner.resolve_name(name[len(path) :], tensors, prefix + path)
+        if self.removed_prefix and name.startswith(self.removed_prefix):
+            stripped = name[len(self.removed_prefix) :]
+            is_kept = {prefix + name, prefix + stripped} & tensors == {prefix + name}
             # in some files, only some tensor names have the prefix
-            return declared if is_kept else stripped
+            return name if is_kept else stripped
         # In a file, a task head is a sibling of the base model and lacks its prefix, so the prefix
         # is added only if the file has the resulting name.
-        prefixed = self.added_prefix + declared
-        return prefixed if self.added_prefix and prefix + prefixed in tensors else declared
+        prefixed = self.added_prefix + name
+        return prefixed if self.added_prefix and prefix + prefixed in tensors else name
 
     def list_candidate_names(self, tensor: str) -> tuple[str, ...]:
         """Return the parameter names that a tensor name may correspond to."""
@@ -260,15 +260,15 @@ class ParameterNaming:
 
 
 def infer_parameter_naming(
-    names: Iterable[str], tensors: Set[str], path: Path, part_paths: Iterable[str] = ()
+    names: Iterable[str], tensors: Set[str], path: Path, used_spec_paths: Iterable[str] = ()
 ) -> ParameterNaming:
-    """Infer the naming of a checkpoint. The naming below each path in `part_paths` is inferred
+    """Infer the naming of a checkpoint. The naming below each path in `used_spec_paths` is inferred
     separately, because a used spec may have the names of its own checkpoint. Raise E0515 if two
     namings match the same number of names.
     """
     remaining_names, remaining_tensors = set(names), set(tensors)
     submodule_namings: list[tuple[str, ParameterNaming]] = []
-    for prefix in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
+    for prefix in sorted({f"{p}." for p in used_spec_paths}, key=lambda p: (-len(p), p)):
         names = {name for name in remaining_names if name.startswith(prefix)}
         tensors = {name for name in remaining_tensors if name.startswith(prefix)}
         # If the file has no names below the path, the whole model may be below a common prefix.

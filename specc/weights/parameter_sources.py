@@ -65,22 +65,22 @@ class ParameterSource(Protocol):
         ...
 
 
-def read_parameter(values: ParameterSource, name: str, dtype: str | None = None) -> Array:
+def read_parameter(weights: ParameterSource, name: str, dtype: str | None = None) -> Array:
     """Read a whole parameter in `dtype`, by default in its stored dtype."""
-    stored_dtype = dtype or values.get_stored_dtype(name)
-    shape = values.parameters[name].shape
+    stored_dtype = dtype or weights.get_stored_dtype(name)
+    shape = weights.parameters[name].shape
     raw = np.empty(math.prod(shape) * NUMPY_DTYPES[stored_dtype].itemsize, np.uint8)
     position = 0
-    for chunk in values.iterate_chunks(name, stored_dtype):
+    for chunk in weights.iterate_chunks(name, stored_dtype):
         raw[position : position + len(chunk)] = chunk
         position += len(chunk)
     assert position == raw.size, f"{name}: {position} bytes where {raw.size} are due"
     return raw.view(NUMPY_DTYPES[stored_dtype]).reshape(shape)
 
 
-def find_tied_parameters(values: ParameterSource) -> dict[str, str]:
+def find_tied_parameters(weights: ParameterSource) -> dict[str, str]:
     """Map each tied parameter to the parameter that it is tied to."""
-    tied = {name: values.get_tied_source(name) for name in values.parameters}
+    tied = {name: weights.get_tied_source(name) for name in weights.parameters}
     return {name: source for name, source in tied.items() if source is not None}
 
 
@@ -133,30 +133,30 @@ HALF_PRECISION_TYPES = ("f16", "bf16")
 
 
 def iterate_transposed_rows(
-    values: ParameterSource, name: str, out_channels: int, chunk_rows: int
+    weights: ParameterSource, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
     """Yield float32 rows `[chunk, in]` of a weight that is stored as `[in, out]`, `chunk_rows` at a
     time. The whole weight is read into memory.
     """
-    transposed = read_parameter(values, name, "f32")
+    transposed = read_parameter(weights, name, "f32")
     for matrix in transposed.reshape(-1, transposed.shape[-2], out_channels):
         for start in range(0, out_channels, chunk_rows):
             yield np.ascontiguousarray(matrix[:, start : start + chunk_rows].T)
 
 
 def iterate_weight_row_chunks(
-    values: ParameterSource, name: str, out_channels: int, chunk_rows: int
+    weights: ParameterSource, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
     """Yield the rows `[chunk, in]` of a weight stored as `[out, in]`, `chunk_rows` at a time. Each
     chunk is a copy, because file buffers are reused.
     """
-    *stack, _, in_channels = values.parameters[name].shape
+    *stack, _, in_channels = weights.parameters[name].shape
     total = math.prod(stack) * out_channels * in_channels
-    stored = values.get_stored_dtype(name)
+    stored = weights.get_stored_dtype(name)
     # convert narrower dtypes in the copy, because every chunk is a copy
     dtype = stored if stored in HALF_PRECISION_TYPES else "f32"
     buffer, filled, total_read = np.empty(0, np.float32), 0, 0
-    for chunk in values.iterate_chunks(name, dtype):
+    for chunk in weights.iterate_chunks(name, dtype):
         elements = np.frombuffer(chunk, NUMPY_DTYPES[dtype])
         # a chunk may end within a row and may contain several pieces of the buffer
         while elements.size:

@@ -225,27 +225,27 @@ class _ScaleView(DequantizedCheckpoint):
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 
 
-def find_copyable_quantized_weights(values: ParameterSource) -> Mapping[str, PackedWeightFormat]:
+def find_copyable_quantized_weights(weights: ParameterSource) -> Mapping[str, PackedWeightFormat]:
     """Map parameters to the packed format of their stored codes. Omit parameters whose codes cannot
     be copied unchanged into the compiled model, because they are not 4-bit integers in groups along
     the last axis.
     """
-    if not isinstance(values, CheckpointBinding):
+    if not isinstance(weights, CheckpointBinding):
         return {}
     formats: dict[str, PackedWeightFormat] = {}
-    for name in values.bound_parameters:
-        source = values.get_untied_parameter(name)
-        format = source.expr and _find_stored_codes(source.expr, values.checkpoint)
+    for name in weights.bound_parameters:
+        source = weights.get_untied_parameter(name)
+        format = source.expr and _find_stored_codes(source.expr, weights.checkpoint)
         if format:
             formats[name] = format
     return formats
 
 
-def make_weight_scale_source(values: ParameterSource) -> ParameterSource:
+def make_weight_scale_source(weights: ParameterSource) -> ParameterSource:
     """Return a source of the scales of dequantized parameters, one scale per element."""
-    assert isinstance(values, CheckpointBinding)
-    assert isinstance(values.checkpoint, DequantizedCheckpoint)
-    return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))
+    assert isinstance(weights, CheckpointBinding)
+    assert isinstance(weights.checkpoint, DequantizedCheckpoint)
+    return replace(weights, checkpoint=_ScaleView.from_checkpoint(weights.checkpoint))
 
 
 def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat | None:

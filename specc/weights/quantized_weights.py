@@ -115,7 +115,7 @@ class QuantizedWeightFiles:
 
 
 def quantize_weight_to_files(
-    values: ParameterSource,
+    weights: ParameterSource,
     name: str,
     format: QuantizationFormat,
     get_inverse_cholesky_factor: GetFactor,
@@ -125,7 +125,7 @@ def quantize_weight_to_files(
     suffix. Raise E0810 to E0815 on failure.
     """
     quantized = QuantizedWeights(
-        values, {name: format}, get_inverse_cholesky_factor=get_inverse_cholesky_factor
+        weights, {name: format}, get_inverse_cholesky_factor=get_inverse_cholesky_factor
     )
     tensors = [format.format_tensor_name(name, role) for role in ("codes", "scales")]
     paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")

@@ -35,16 +35,16 @@ def hash_fnv1a(data: bytes) -> int:
     return value
 
 
-def generate_uint64(key: int, n: int) -> int:
-    """Return the 64-bit word with index `n` in the random stream `key`."""
-    return mix_bits(key + (n + 1) * SPLITMIX_GAMMA & UINT64_MASK)
+def generate_uint64(key: int, index: int) -> int:
+    """Return the 64-bit word with index `index` in the random stream `key`."""
+    return mix_bits(key + (index + 1) * SPLITMIX_GAMMA & UINT64_MASK)
 
 
-def derive_random_substream_key(key: int, n: int) -> int:
-    """Return the key of sub-stream `n` of the random stream `key`. Nested calls derive a key from
-    several integers, such as the sequence and the step.
+def derive_random_substream_key(key: int, index: int) -> int:
+    """Return the key of sub-stream `index` of the random stream `key`. Nested calls derive a key
+    from several integers, such as the sequence and the step.
     """
-    return mix_bits(generate_uint64(key, n))
+    return mix_bits(generate_uint64(key, index))
 
 
 def derive_random_stream_key(seed: int, name: str) -> int:

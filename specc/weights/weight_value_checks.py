@@ -108,22 +108,22 @@ def convert_dtype(
 
 
 def check_quantized_weight_range(
-    name: str, error: float, form: QuantizationFormat, in_channels: int, scales: Array
+    name: str, relative_error: float, format: QuantizationFormat, in_channels: int, scales: Array
 ) -> None:
-    """Raise E0517 if the relative quantization error `error` shows that quantization made a weight
-    zero, or if integer products of activations and weights, multiplied by their scales, overflow
-    float32.
+    """Raise E0517 if the relative quantization error `relative_error` shows that quantization made
+    a weight zero, or if integer products of activations and weights, multiplied by their scales,
+    overflow float32.
     """
     largest = float(np.abs(scales).max(initial=0)) * 127
     reason = ""
-    if error > MAX_QUANTIZATION_ERROR:
+    if relative_error > MAX_QUANTIZATION_ERROR:
         reason = "most of its values are below 1.5e-36, and are quantized to 0"
-    elif form.rounding in ("row", "tensor") and largest * 127 * in_channels > MAX_FLOAT32:
+    elif format.rounding in ("row", "tensor") and largest * 127 * in_channels > MAX_FLOAT32:
         reason = f"products of integers with its scale overflow: its largest value is {largest:.1e}"
     if reason:
         raise_error(
             "E0517",
-            f"`{escape_text(name)}` is out of range for int{form.bits}",
+            f"`{escape_text(name)}` is out of range for int{format.bits}",
             notes=[reason],
             helps=[f"exclude it from quantization: `--quantize-exclude '{escape_text(name)}'`"],
         )

@@ -127,7 +127,7 @@ def test_instance_values_become_defaults() -> None:
 
 def test_std_length_does_not_clash_with_config() -> None:
     """`gpt2` has a config value `d`, and std blocks have a length with the same name."""
-    file, told = expand_spec(open_spec("gpt2", config_settings=["layers=1"]), keeps_sources=True)
+    file, told = expand_spec(open_spec("gpt2", config_settings=["layers=1"]), keep_sources=True)
     assert not told
     blocks = [i for i in file.items if isinstance(i, ast.Block) and i.kind == "block"]
     assert blocks
@@ -138,7 +138,7 @@ def test_keep_from_keeps_the_config_keys(tmp_path: Path) -> None:
     path = tmp_path / "mine.specc"
     path.write_text("specc 1\nmodel mine\nextends gpt2\nconfig { layers = 1  d = 24  heads = 2 }\n")
     for keeps_sources in (False, True):
-        file, notes = expand_spec(open_spec(str(path)), keeps_sources=keeps_sources)
+        file, notes = expand_spec(open_spec(str(path)), keep_sources=keeps_sources)
         (config,) = (i for i in file.items if isinstance(i, ast.ConfigSection))
         fields = {e.name: e for e in config.entries if isinstance(e, ast.ConfigField)}
         assert [bool(fields[n].sources) for n in ("layers", "d", "vocab")] == [

@@ -154,7 +154,7 @@ def test_custom_stopping_criterion() -> None:
         TableDecoder(make_continuing_logits("abcdef")),
         np.array([[1]]),
         said,
-        ends_sequence=lambda t: tuple(t[-2:]) == (3, 4),
+        should_stop=lambda t: tuple(t[-2:]) == (3, 4),
     )
     assert (made[0][0].tokens, made[0][0].has_ended) == ((2, 3, 4), True)
 

@@ -100,7 +100,7 @@ def test_watch_can_stop_a_sequence() -> None:
             TableDecoder(make_continuing_logits("abcd", "bcde")),
             np.array([[1], [2]]),
             GenerationSettings(stop=(0,)),
-            observer=stop_at_token_3,
+            stopping_criterion=stop_at_token_3,
         )
     )
     assert [made.tokens.tolist() for made in steps] == [[2, 3], [3, 0]]

@@ -128,7 +128,7 @@ def test_batch_elements_stop_independently() -> None:
     ended = []
     toy = TableDecoder(make_continuing_logits("abcdef", "babab", "cab"))
     for made in iterate_decode_steps(
-        toy, np.array([[1], [2], [3]]), GenerationSettings(stop=(0,)), observer=texts.feed
+        toy, np.array([[1], [2], [3]]), GenerationSettings(stop=(0,)), stopping_criterion=texts.feed
     ):
         shown.append(texts.pop_new_text())
         ended.append(made.has_ended.tolist())
@@ -143,7 +143,7 @@ def test_withheld_text_is_shown_at_the_end() -> None:
         TableDecoder(make_continuing_logits("abcdef")),
         np.array([[1]]),
         GenerationSettings(max_tokens=2),
-        observer=texts.feed,
+        stopping_criterion=texts.feed,
     ):
         assert texts.pop_new_text() == [""]
     assert texts.flush() == ["bc"]

@@ -81,7 +81,7 @@ def test_padding_mask():
     ids, keep = pad_token_sequences(rows, 0)
     assert ids.tolist() == [[1, 3, 2, 0, 0], [1, 3, 4, 5, 2]]
     assert keep.tolist() == [[True] * 3 + [False] * 2, [True] * 5]
-    ids, keep = pad_token_sequences(rows, 0, left=True)
+    ids, keep = pad_token_sequences(rows, 0, pad_left=True)
     assert ids[0].tolist() == [0, 0, 1, 3, 2]
     assert keep[0].tolist() == [False, False, True, True, True]
     assert pad_token_sequences([], 0)[0].shape == (0, 0)

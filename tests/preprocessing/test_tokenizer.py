@@ -166,7 +166,7 @@ def test_text_output():
 
 
 def decode_stream(record, ids, sizes) -> str:
-    text = Detokenizer(partial(decode_text, record=record))
+    text = Detokenizer(partial(decode_text, tokenizer=record))
     pieces, rest = [], [int(i) for i in ids]
     for size in sizes:
         if not rest:
@@ -212,13 +212,13 @@ def test_long_streams_drop_old_ids(kind):
 @given(ANY_TEXT, st.integers(0, 5))
 def test_bytes_are_streamed_by_character(text, offset):
     one = ByteTokenizer(offset)
-    stream = Detokenizer(partial(decode_text, record=one))
+    stream = Detokenizer(partial(decode_text, tokenizer=one))
     pieces = [stream.feed(int(i)) for i in encode_text_to_ids(text, one)]
     assert "".join([*pieces, stream.flush()]) == text
 
 
 def test_incomplete_characters_are_withheld():
-    stream = Detokenizer(partial(decode_text, record=ByteTokenizer()))
+    stream = Detokenizer(partial(decode_text, tokenizer=ByteTokenizer()))
     assert [stream.feed(b) for b in "é!".encode()] == ["", "é", "!"]
     assert stream.feed(0xE2, 0x82) == ""
     assert stream.flush() == "\ufffd"

@@ -348,7 +348,7 @@ def _quantize(graphs: Graphs, words: Words) -> Iterable[str]:
     layout: WeightLayout = "rows" if words[1] == "rows" else "columns"
     wish = QuantizationOptions(kind=kinds[words[0]])
     found = choose_weight_formats(
-        get_main_graph(graphs), wish, layout, {}, has_integer_lstm="layers" in words
+        get_main_graph(graphs), wish, layout, {}, has_quantized_lstm="layers" in words
     )
     yield from format_graphs(quantize_graph(get_main_graph(graphs), found.plan))
     yield from (f"{name} is kept: {why}" for name, why in found.unquantized_reasons.items())

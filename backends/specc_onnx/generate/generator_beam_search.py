@@ -118,7 +118,7 @@ class BeamSearchStep:
 
 
 def emit_beam_search_step(
-    step: BeamSearchStep, log_probs: OnnxValue, is_invalid_logits: OnnxValue
+    step: BeamSearchStep, log_probs: OnnxValue, invalid_mask: OnnxValue
 ) -> DecodingStepResult:
     """Emit a step for log-probabilities `[s·n, vocabulary]`, which may be `[s, vocabulary]` in the
     first step. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN score.
@@ -142,7 +142,7 @@ def emit_beam_search_step(
     sequences = _emit_gathered_beams(step, candidates.sequences, indices, step.candidate_count)
     finished_scores, finished_sequences, is_finished = _emit_finished_beams(step, candidates)
     can_improve = _emit_can_improve(step, scores, finished_scores, is_finished)
-    is_invalid = is_invalid_logits.reshape(batch.emit_node("Concat", [-1], axis=0))
+    is_invalid = invalid_mask.reshape(batch.emit_node("Concat", [-1], axis=0))
     # all unfinished sequences end if a live beam has invalid logits
     is_live = step.state.scores > NO_SCORE
     has_failed = step.state.can_improve & _emit_any(is_live & is_invalid)

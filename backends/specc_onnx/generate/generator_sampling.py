@@ -215,15 +215,17 @@ def _emit_candidate_count(vocabulary: int, settings: Mapping[str, OnnxValue]) ->
     return has_top_k.if_else(top_k, default_count)
 
 
-def emit_sampled_tokens(sampler: SamplerSettings, logits: OnnxValue, step: OnnxValue) -> OnnxValue:
-    """Emit tokens i64[batch], sampled from logits `[batch, vocab]` at step `step`, i64[]."""
+def emit_sampled_tokens(
+    sampler: SamplerSettings, logits: OnnxValue, iteration: OnnxValue
+) -> OnnxValue:
+    """Emit tokens i64[batch], sampled from logits `[batch, vocab]` at step `iteration`, i64[]."""
     scaled_logits = logits / sampler.temperature
     top_logits, ids = emit_top_k(scaled_logits, sampler.candidate_count, axis=1)
     probabilities = top_logits.cast(PROBABILITY_DTYPE).emit_node("Softmax", axis=1)
     sums = _emit_top_p_filter(sampler, probabilities).emit_node("CumSum", 1)
     # The uniform random number is scaled to the sum of the remaining probabilities.
     sum_of_weights = sums.emit_node("Slice", [-1], [2**31 - 1], [1])
-    step_keys = emit_random_substream_key(sampler.keys, step.cast("u64"))
+    step_keys = emit_random_substream_key(sampler.keys, iteration.cast("u64"))
     uniform = emit_uniform_sample(step_keys).cast(PROBABILITY_DTYPE)
     is_below = sums <= uniform.unsqueeze(1) * sum_of_weights
     index = emit_count_nonzero(is_below, 1, keepdims=True)

@@ -239,7 +239,7 @@ def _emit_attention_blocks(
 
 def emit_query_block_loop(
     g: Emitter,
-    n: Dim,
+    query_count: Dim,
     plan: BlockedAttentionPlan,
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: OnnxValue | None = None,
@@ -247,7 +247,11 @@ def emit_query_block_loop(
     """Emit a loop that computes `[…, n, e]` in blocks. `emit_block` emits a block for a span of
     queries and a span of keys.
     """
-    length, block_size, max_overlap = g.emit_shape([n]), [plan.block_size], [plan.block_size - 1]
+    length, block_size, max_overlap = (
+        g.emit_shape([query_count]),
+        [plan.block_size],
+        [plan.block_size - 1],
+    )
     block_count = (length + max_overlap) / block_size
     with g.open_body() as body:
         block_index, condition = g.make_loop_inputs()
@@ -266,7 +270,7 @@ def emit_query_block_loop(
     stacked_blocks = trip_count.emit_node("Loop", True, body=graph)
     with _enter_blocks_scope(g):
         blocks = stacked_blocks.with_type(block_result.type)
-        return _emit_concatenated_blocks(g, blocks, block_count, plan, n)
+        return _emit_concatenated_blocks(g, blocks, block_count, plan, query_count)
 
 
 def _emit_key_span(
@@ -325,11 +329,11 @@ def _emit_partial_attention(
 
 
 def _emit_concatenated_blocks(
-    g: Emitter, blocks: Tensor, block_count: OnnxValue, plan: BlockedAttentionPlan, n: Dim
+    g: Emitter, blocks: Tensor, block_count: OnnxValue, plan: BlockedAttentionPlan, query_count: Dim
 ) -> OnnxValue:
-    """Concatenate the `block_count` stacked blocks of `n` positions without the overlap. `blocks`
-    has the type of one block. For example, if 10 positions are split into blocks of 4 that start at
-    positions 0, 4 and 6, only the third block's last two positions are new.
+    """Concatenate the `block_count` stacked blocks of `query_count` positions without the overlap.
+    `blocks` has the type of one block. For example, if 10 positions are split into blocks of 4 that
+    start at positions 0, 4 and 6, only the third block's last two positions are new.
     """
     leading_axes = blocks.rank - 2
     width = blocks.shape[-1].number
@@ -342,7 +346,7 @@ def _emit_concatenated_blocks(
     # the concatenation, where the previous blocks end. Its first new position is sequence position
     # `leading_count`, at index `last_start` of the concatenation.
     leading_count = (block_count - [1]) * block_length
-    overlap_start = g.emit_shape([n]) - block_length
+    overlap_start = g.emit_shape([query_count]) - block_length
     last_start = leading_count + leading_count - overlap_start
     stop = leading_count + block_length
     leading_positions = all_blocks.emit_node("Slice", [0], leading_count, axis)

@@ -53,17 +53,17 @@ def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | Non
 
 def emit_convolution(
     g: Emitter,
-    kind: str,
+    op_type: str,
     operands: tuple[OnnxValue, OnnxValue, OnnxValue | None],
     **attributes: Any,
 ) -> OnnxValue:
-    """Emit the operator `kind` (`Conv` or `ConvTranspose`) for input, weight and optional bias. A
-    bfloat16 convolution is computed in f32 if the opset has no bfloat16 convolution.
+    """Emit the operator `op_type` (`Conv` or `ConvTranspose`) for input, weight and optional bias.
+    A bfloat16 convolution is computed in f32 if the opset has no bfloat16 convolution.
     """
     dtype = operands[0].dtype
     needs_f32 = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     inputs = (x and x.cast("f32" if needs_f32 else dtype) for x in operands)
-    return g.emit_node(kind, *inputs, **attributes).cast(dtype)
+    return g.emit_node(op_type, *inputs, **attributes).cast(dtype)
 
 
 @lower

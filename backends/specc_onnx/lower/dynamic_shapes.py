@@ -41,12 +41,12 @@ class DimResolver:
         """Return the axis, expression or input from which each symbolic dimension is computed."""
         return find_symbolic_dim_sources(self.inputs, self.length_equations, self.length_inputs)
 
-    def emit_dim_scalar(self, g: "Emitter", length: DimLike) -> OnnxValue:
+    def emit_dim_scalar(self, g: "Emitter", dim: DimLike) -> OnnxValue:
         """Emit a dimension as i64[]."""
-        number = Dim.from_value(length).number
+        number = Dim.from_value(dim).number
         if number is not None:
             return g.emit_constant(number, "i64")
-        vector = self.emit_length(g, Dim.from_value(length))
+        vector = self.emit_length(g, Dim.from_value(dim))
         with g.hoist_nodes("lengths"):
             return vector.squeeze(0)
 
@@ -64,18 +64,18 @@ class DimResolver:
         with g.hoist_nodes("lengths"):
             return g.emit_node("Concat", *parts, axis=0)
 
-    def emit_length(self, g: "Emitter", length: Dim) -> OnnxValue:
+    def emit_length(self, g: "Emitter", dim: Dim) -> OnnxValue:
         """Emit a dimension as i64[1]."""
-        if length.number is not None:
-            return g.emit_constant([length.number], "i64")
+        if dim.number is not None:
+            return g.emit_constant([dim.number], "i64")
         with g.hoist_nodes("lengths"):
-            if length.name is not None:
-                return self._emit_symbol(g, length.name)
-            if not length.symbols() <= self.length_sources.keys():
-                return self._emit_dim_from_axis(g, length)
+            if dim.name is not None:
+                return self._emit_symbol(g, dim.name)
+            if not dim.symbols() <= self.length_sources.keys():
+                return self._emit_dim_from_axis(g, dim)
             # Positive terms are added before negative terms, so that no intermediate sum is
             # negative.
-            terms = sorted(length.terms, key=lambda term: term[1] < 0)
+            terms = sorted(dim.terms, key=lambda term: term[1] < 0)
             if not terms or terms[0][1] < 0:
                 terms.insert(0, ((), 0))
             total = self._emit_term(g, *terms[0])
@@ -193,10 +193,10 @@ def emit_exact_quotient(dividend: OnnxValue, divisor: OnnxValue | list[int]) -> 
 
 
 @contextmanager
-def assume_nonzero_dims(g: "Emitter", *lengths: Dim) -> Iterator[None]:
-    """Assume inside a `with` block that the dimensions `lengths` are nonzero."""
+def assume_nonzero_dims(g: "Emitter", *dims: Dim) -> Iterator[None]:
+    """Assume inside a `with` block that the dimensions `dims` are nonzero."""
     outer_lengths = g.lengths
-    g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
+    g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*dims})
     try:
         yield
     finally:
@@ -204,9 +204,9 @@ def assume_nonzero_dims(g: "Emitter", *lengths: Dim) -> Iterator[None]:
 
 
 @contextmanager
-def bind_dim_size(g: "Emitter", length: Dim, count: OnnxValue) -> Iterator[None]:
-    """Set the symbolic dimension `length` to the size `count`, i64[] > 0, in a `with` block."""
-    length_inputs = {**g.lengths.length_inputs, str(length): count.name}
-    nonzero = g.lengths.nonzero | {length}
+def bind_dim_size(g: "Emitter", dim: Dim, size: OnnxValue) -> Iterator[None]:
+    """Set the symbolic dimension `dim` to the size `size`, i64[] > 0, in a `with` block."""
+    length_inputs = {**g.lengths.length_inputs, str(dim): size.name}
+    nonzero = g.lengths.nonzero | {dim}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
         yield

@@ -236,22 +236,22 @@ def emit_sigmoid(x: OnnxValue) -> OnnxValue:
     return _emit_sigmoid_divisor(x).emit_node("Reciprocal")
 
 
-def _emit_sigmoid_divisor(x: OnnxValue, slope: float = 1.0) -> OnnxValue:
+def _emit_sigmoid_divisor(x: OnnxValue, alpha: float = 1.0) -> OnnxValue:
     """Emit `1 + exp(-slope · x)` with `Mul`, because CoreML does not support `Neg`."""
-    return (x * -slope).exp() + 1.0
+    return (x * -alpha).exp() + 1.0
 
 
-def emit_silu(x: OnnxValue, slope: float = 1.0) -> OnnxValue:
+def emit_silu(x: OnnxValue, alpha: float = 1.0) -> OnnxValue:
     """Emit `x · sigmoid(slope · x)` (arXiv:1702.03118; arXiv:1606.08415, sec. 2)."""
     if x.g.site.needs_accurate_sigmoid:
-        return x / _emit_sigmoid_divisor(x, slope)
-    return x * (x if slope == 1 else x * slope).emit_node("Sigmoid")
+        return x / _emit_sigmoid_divisor(x, alpha)
+    return x * (x if alpha == 1 else x * alpha).emit_node("Sigmoid")
 
 
 FUNCTION_FORMULAS: Mapping[str, Callable[[OnnxValue], OnnxValue]] = {
     "gelu": emit_gelu,
     "gelu_tanh": emit_gelu_tanh,
-    "quick_gelu": lambda x: emit_silu(x, slope=1.702),
+    "quick_gelu": lambda x: emit_silu(x, alpha=1.702),
     "sigmoid": emit_sigmoid,
     "silu": emit_silu,
     # `max(x, 0)²` (arXiv:2109.08668, sec. 3)

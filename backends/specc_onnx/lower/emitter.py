@@ -127,11 +127,11 @@ class GraphAnalysis:
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     branch_length_thresholds: dict[str, int] = field(default_factory=dict)
 
-    def add_branch_threshold(self, length: Dim, limit: int) -> None:
-        """Record that the model takes a different branch if a dimension exceeds `limit`."""
+    def add_branch_threshold(self, length: Dim, threshold: int) -> None:
+        """Record that the model takes a different branch if a dimension exceeds `threshold`."""
         if length.name is not None:
             previous_limit = self.branch_length_thresholds.get(length.name, 0)
-            self.branch_length_thresholds[length.name] = max(limit, previous_limit)
+            self.branch_length_thresholds[length.name] = max(threshold, previous_limit)
 
 
 @dataclass(kw_only=True)
@@ -156,38 +156,38 @@ class Emitter:
         """Return the innermost open subgraph, to which nodes are added."""
         return self.bodies.open_bodies[-1]
 
-    def has_operator(self, kind: str) -> bool:
-        """Return True if the target and the opset have the fused operator `kind`."""
-        is_available = onnx_targets.is_operator_available(kind, self.opset)
-        return is_available and kind in self.target.fused_operators
+    def has_operator(self, op_type: str) -> bool:
+        """Return True if the target and the opset have the fused operator `op_type`."""
+        is_available = onnx_targets.is_operator_available(op_type, self.opset)
+        return is_available and op_type in self.target.fused_operators
 
-    def lacks_kernel(self, kind: str, dtype: str) -> bool:
-        """Return True if the target has no kernel for the operator `kind` with the type `dtype`."""
-        return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
+    def lacks_kernel(self, op_type: str, dtype: str) -> bool:
+        """Return True if the target has no kernel for operator `op_type` with type `dtype`."""
+        return bool({op_type, f"{op_type} {dtype}"} & self.target.missing_kernels)
 
     def emit_node(
-        self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any
+        self, op_type: str, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> OnnxValue:
         """Emit an ONNX node, or reuse an equal node, and return its result."""
-        return self.emit_nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
+        return self.emit_nodes(op_type, 1, *inputs, domain=domain, **attributes)[0]
 
     def emit_nodes(
-        self, kind: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
+        self, op_type: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[OnnxValue, ...]:
         """Emit an ONNX node, or reuse an equal node. Return its first `result_count` results."""
-        operands = _emit_operands(self, kind, inputs)
+        operands = _emit_operands(self, op_type, inputs)
         input_names = tuple(x.name if x else "" for x in operands)
         attributes = {k: v for k, v in attributes.items() if v is not None}
         options = tuple((k, make_hashable(v)) for k, v in attributes.items())
-        key = (kind, result_count, domain, input_names, options)
+        key = (op_type, result_count, domain, input_names, options)
         for body in self.bodies.open_bodies[self.bodies.isolated_index :]:
             if (previous_results := body.results_by_key.get(key)) is not None:
                 return previous_results
-        name = self.reserve_name(self.make_scoped_name(kind))
+        name = self.reserve_name(self.make_scoped_name(op_type))
         names = (name, *(self.reserve_name(f"{name}:{n}") for n in range(1, result_count)))
-        node = make_node(kind, name, input_names, names, domain, attributes)
+        node = make_node(op_type, name, input_names, names, domain, attributes)
         self.innermost_body.nodes.append(node)
-        dtypes = infer_result_dtypes(kind, operands, attributes, result_count)
+        dtypes = infer_result_dtypes(op_type, operands, attributes, result_count)
         results = tuple(UnrankedTensor(self, n, d) for n, d in zip(names, dtypes, strict=True))
         self.innermost_body.results_by_key[key] = results
         return results
@@ -287,12 +287,12 @@ class Emitter:
         return [self.values.tensors[value] for value in values]
 
 
-def _emit_operands(g: Emitter, kind: str, operands: Sequence[Operand]) -> list[OnnxValue | None]:
+def _emit_operands(g: Emitter, op_type: str, operands: Sequence[Operand]) -> list[OnnxValue | None]:
     """Return an operator's operands up to the last one that is present. Emit constants."""
     values = [
         x
         if isinstance(x, OnnxValue | None)
-        else g.emit_constant(x, choose_constant_dtype(kind, operands, x))
+        else g.emit_constant(x, choose_constant_dtype(op_type, operands, x))
         for x in operands
     ]
     while values and values[-1] is None:
@@ -322,7 +322,7 @@ def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
 
 
 def make_node(
-    kind: str,
+    op_type: str,
     name: str,
     inputs: Sequence[str],
     outputs: Sequence[str],
@@ -330,7 +330,7 @@ def make_node(
     attributes: dict[str, Any],
 ) -> NodeProto:
     """Build a NodeProto field by field (several times faster than `onnx.helper.make_node`)."""
-    node = NodeProto(op_type=kind, name=name, input=inputs, output=outputs)
+    node = NodeProto(op_type=op_type, name=name, input=inputs, output=outputs)
     if domain:
         node.domain = domain
     for key in sorted(attributes):

@@ -85,16 +85,16 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) 
     )
 
 
-def emit_unpacked_output(attention: AttentionResult, heads: Dim, width: Dim) -> OnnxValue:
+def emit_unpacked_output(attention: AttentionResult, heads: Dim, head_dim: Dim) -> OnnxValue:
     """Emit the attention output as `[b, h, t, e]`."""
     if not attention.is_packed:
         return attention.output
-    return emit_split_heads(attention.output, heads, width)
+    return emit_split_heads(attention.output, heads, head_dim)
 
 
-def emit_split_heads(packed: OnnxValue, heads: Dim, width: Dim) -> OnnxValue:
+def emit_split_heads(packed: OnnxValue, heads: Dim, head_dim: Dim) -> OnnxValue:
     """Split packed heads `[b, t, h·d]` to `[b, h, t, d]`, and record both layouts for later ops."""
-    head_size = -1 if width.number is None else width.number
+    head_size = -1 if head_dim.number is None else head_dim.number
     heads_last = packed.reshape([0, 0, heads.number or 0, head_size])
     result = heads_last.transpose([0, 2, 1, 3])
     packed.g.layouts.packed_heads[result.name] = packed

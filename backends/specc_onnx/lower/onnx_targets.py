@@ -72,9 +72,9 @@ PROBABILITIES_OUTPUT_MODE = 3
 """The `qk_matmul_output_mode` that returns attention weights after softcap, mask and softmax."""
 
 
-def is_operator_available(kind: str, opset: int) -> bool:
-    """Return True if the standard operator `kind` exists at `opset`."""
-    return OPERATOR_SINCE.get(kind, MIN_OPSET) <= opset
+def is_operator_available(op_type: str, opset: int) -> bool:
+    """Return True if the standard operator `op_type` exists at `opset`."""
+    return OPERATOR_SINCE.get(op_type, MIN_OPSET) <= opset
 
 
 def get_ir_version(opset: int) -> int:

@@ -63,9 +63,9 @@ class OnnxValue:
         """Return this value as a tensor of shape `shape` that represents no IR value."""
         return self.with_type(Type.of(self.dtype, *shape))
 
-    def emit_node(self, kind: str, *operands: "Operand", **attributes: Any) -> "OnnxValue":
+    def emit_node(self, op_type: str, *operands: "Operand", **attributes: Any) -> "OnnxValue":
         """Emit a node whose first operand is the value."""
-        return self.g.emit_node(kind, self, *operands, **attributes)
+        return self.g.emit_node(op_type, self, *operands, **attributes)
 
     def __add__(self, other: "Operand") -> "OnnxValue":
         return self.g.emit_node("Add", self, other)
@@ -231,10 +231,10 @@ constant gets the element type of the other operands. Otherwise, integers are i6
 """
 
 
-def choose_constant_dtype(kind: str, operands: Sequence[Operand], constant: Operand) -> str:
-    """Return the element type that a Python constant in `operands` of the operator `kind` gets."""
-    if kind in SAME_DTYPE_OPERATORS:
-        for operand in operands[1:] if kind == "Where" else operands:
+def choose_constant_dtype(op_type: str, operands: Sequence[Operand], constant: Operand) -> str:
+    """Return the element type of a Python constant in the `operands` of the operator `op_type`."""
+    if op_type in SAME_DTYPE_OPERATORS:
+        for operand in operands[1:] if op_type == "Where" else operands:
             if isinstance(operand, OnnxValue):
                 return operand.dtype
     if isinstance(constant, bool):
@@ -243,18 +243,18 @@ def choose_constant_dtype(kind: str, operands: Sequence[Operand], constant: Oper
 
 
 def infer_result_dtypes(
-    kind: str, operands: Sequence[OnnxValue | None], attributes: Mapping[str, Any], count: int
+    op_type: str, operands: Sequence[OnnxValue | None], attributes: Mapping[str, Any], count: int
 ) -> list[str]:
     """Return the element types of the first `count` results of a node."""
-    if kind == "Cast":
+    if op_type == "Cast":
         return [DTYPES_BY_TYPE_CODE[attributes["to"]]]
     for body in attributes.values():
         if isinstance(body, GraphProto):
             # The first output of a `Loop` body is the condition.
-            outputs = body.output[1:] if kind == "Loop" else body.output
+            outputs = body.output[1:] if op_type == "Loop" else body.output
             return [DTYPES_BY_TYPE_CODE[o.type.tensor_type.elem_type] for o in outputs]
     dtypes = []
-    for source in RESULT_DTYPES.get(kind, (0,) * count)[:count]:
+    for source in RESULT_DTYPES.get(op_type, (0,) * count)[:count]:
         operand = None if isinstance(source, str) else operands[source]
         dtypes.append(operand.dtype if operand else str(source))
     return dtypes

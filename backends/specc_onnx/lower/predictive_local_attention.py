@@ -132,11 +132,11 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
     return WindowKeys(PositionSpan(start, stop, WINDOW_KEYS_DIM), is_short.squeeze(0))
 
 
-def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: Operand) -> OnnxValue:
-    """Emit the minimum (`kind` "ReduceMin") or maximum of a value and `placeholder`, f32[]."""
+def _emit_extreme(g: Emitter, value: Value, op_type: str, placeholder: Operand) -> OnnxValue:
+    """Emit the minimum (`op_type` "ReduceMin") or maximum of a value and `placeholder`, f32[]."""
     elements = g.values.tensors[value].cast("f32").reshape([-1])
     placeholder = g.emit_node("Unsqueeze", placeholder, [0])
-    return emit_reduce(kind, elements.emit_node("Concat", placeholder, axis=0), 0)
+    return emit_reduce(op_type, elements.emit_node("Concat", placeholder, axis=0), 0)
 
 
 def emit_window_attention_weights(

@@ -301,11 +301,11 @@ class _RecurrentLayer:
 
 
 def _emit_layer(
-    layer: _RecurrentLayer, kind: str, feature: str, **attributes: object
+    layer: _RecurrentLayer, op_type: str, feature: str, **attributes: object
 ) -> tuple[OnnxValue, ...]:
-    """Emit the operator `kind`, or a loop if the target lacks the operator or its `feature`."""
+    """Emit the operator `op_type`, or a loop if the target lacks the operator or its `feature`."""
     if layer.is_fusible(feature):
-        return _emit_fused_layer(layer, kind, **attributes)
+        return _emit_fused_layer(layer, op_type, **attributes)
     op, scope = layer.op, layer.g.site.scope
     assert not isinstance(op, ops.QuantizedLstm), (
         "quantization plans check that the target has `QuantizedLstm`"
@@ -316,9 +316,9 @@ def _emit_layer(
 
 
 def _emit_fused_layer(
-    layer: _RecurrentLayer, kind: str, **attributes: object
+    layer: _RecurrentLayer, op_type: str, **attributes: object
 ) -> tuple[OnnxValue, ...]:
-    """Emit the operator `kind`. Return all hidden states, then the final states."""
+    """Emit the operator `op_type`. Return all hidden states, then the final states."""
     g, x = layer.g, layer.operands
     # the number of valid positions per sequence, i32[b], or None if all positions are valid
     lengths = emit_count_nonzero(x.keep, 1, dtype="i32") if x.keep else None
@@ -340,7 +340,7 @@ def _emit_fused_layer(
     order = GateOrder(PEEPHOLE_ORDER)
     peepholes = x.peepholes and emit_reordered_gates(g, x.peepholes, order).unsqueeze(0)
     hidden_states, *final_states = g.emit_nodes(
-        kind,
+        op_type,
         3 if isinstance(layer.op, ops.Lstm | ops.QuantizedLstm) else 2,
         *(time_major_input, *weights, padded_lengths, *states, peepholes, *_emit_scales(layer)),
         domain=CONTRIB_DOMAIN if x.scales else "",

@@ -66,9 +66,11 @@ def emit_full(
     return scalar.expand(g.emit_shape(shape)) if shape else scalar
 
 
-def emit_nonnegative_size(g: Emitter, length: Dim, *nonnegative: Dim) -> OnnxValue:
-    """Emit `length`, i64[1]. The model fails at run time if a size in `nonnegative` is negative."""
-    return g.lengths.emit_nonnegative_check(g, g.emit_shape([length]), *nonnegative)
+def emit_nonnegative_size(g: Emitter, length: Dim, *nonnegative_dims: Dim) -> OnnxValue:
+    """Emit `length`, i64[1]. The model fails at run time if a size in `nonnegative_dims` is
+    negative.
+    """
+    return g.lengths.emit_nonnegative_check(g, g.emit_shape([length]), *nonnegative_dims)
 
 
 def emit_axis_length(x: OnnxValue, axis: int) -> OnnxValue:
@@ -76,11 +78,11 @@ def emit_axis_length(x: OnnxValue, axis: int) -> OnnxValue:
     return x.emit_node("Shape", start=axis, end=axis + 1)
 
 
-def emit_reduce(kind: str, x: OnnxValue, axis: int, keepdims: bool = False) -> OnnxValue:
+def emit_reduce(op_type: str, x: OnnxValue, axis: int, keepdims: bool = False) -> OnnxValue:
     """Emit `ReduceSum`, `ReduceMean`, `ReduceMax` or `ReduceMin` over one axis."""
-    if kind == "ReduceSum" or x.g.opset >= onnx_targets.REDUCE_AXES_INPUT_SINCE:
-        return x.emit_node(kind, [axis], keepdims=keepdims)
-    return x.emit_node(kind, axes=[axis], keepdims=keepdims)
+    if op_type == "ReduceSum" or x.g.opset >= onnx_targets.REDUCE_AXES_INPUT_SINCE:
+        return x.emit_node(op_type, [axis], keepdims=keepdims)
+    return x.emit_node(op_type, axes=[axis], keepdims=keepdims)
 
 
 def emit_count_nonzero(

@@ -145,9 +145,9 @@ class EinsumTerm:
     tensor: Tensor
     axes: tuple[str, ...]
 
-    def get_lengths(self, names: Sequence[str]) -> list[Dim]:
-        """Return the sizes of the axes with the labels `names`."""
-        return [self.tensor.shape[self.axes.index(n)] for n in names]
+    def get_lengths(self, axes: Sequence[str]) -> list[Dim]:
+        """Return the sizes of the axes with the labels `axes`."""
+        return [self.tensor.shape[self.axes.index(n)] for n in axes]
 
     def emit_transposed(self, axes: Sequence[str]) -> Tensor:
         """Emit the tensor with its axes in the order of the labels `axes`."""

@@ -40,37 +40,37 @@ from specc_onnx.write.weight_placement import (
 def write_model(
     graph: ModelSource,
     path: Path,
-    values: ParameterSource,
+    parameters: ParameterSource,
     *,
     target: Target,
     opset: int = onnx_targets.DEFAULT_OPSET,
     weights_as: WeightStorage = "auto",
     dtype: str = "",
     metadata: MetadataBuilder | None = None,
-    load: bool = True,
-    side_files: Sequence[tuple[str, bytes]] = (),
+    verify_load: bool = True,
+    sidecar_files: Sequence[tuple[str, bytes]] = (),
 ) -> WrittenModel:
     """Write `graph` as the model `path`. `metadata` returns the metadata of the built model.
-    `load=False` skips the load check in ONNX Runtime. The names of `side_files` (suffix, content)
-    contain a content hash. These files replace the previous model's side files. Raise one of E0810
-    to E0815, E0821, E0823, E0824 or E0923, or an error of `values`.
+    `verify_load=False` skips the load check in ONNX Runtime. The names of `sidecar_files` (suffix,
+    content) contain a content hash. These files replace the previous model's side files. Raise one
+    of E0810 to E0815, E0821, E0823, E0824 or E0923, or an error of `parameters`.
     """
     prepared = build_verified_models(
         [graph],
         path.parent,
-        values,
+        parameters,
         target=target,
         opset=opset,
         weights_as=weights_as,
         dtype=dtype,
-        load=load,
+        verify_load=verify_load,
     )
     stem = sanitize_file_stem(path.stem)
     with OutputDirectory(path.parent, superseded=find_unused_sidecar_files(path)) as out:
         side_names = [
-            out.write_hash_named_file(stem, suffix, [content]) for suffix, content in side_files
+            out.write_hash_named_file(stem, suffix, [content]) for suffix, content in sidecar_files
         ]
-        data = write_verified_models(out, stem, prepared, values, [(path.name, metadata)])
+        data = write_verified_models(out, stem, prepared, parameters, [(path.name, metadata)])
     names = [path.name, *([data] if data else []), *side_names]
     files = tuple((path.parent / n, (path.parent / n).stat().st_size) for n in names)
     return WrittenModel(path, data, prepared.placement.plan, files)
@@ -87,20 +87,20 @@ class VerifiedModels:
 def build_verified_models(
     graphs: Sequence[ModelSource],
     directory: Path,
-    values: ParameterSource,
+    parameters: ParameterSource,
     *,
     target: Target,
     opset: int,
     weights_as: WeightStorage,
     dtype: str = "",
-    load: bool = True,
+    verify_load: bool = True,
 ) -> VerifiedModels:
     """Plan the weights of all graphs in `directory`, then lower and verify the graphs."""
     onnx_targets.check_opset(opset)
     weight_graphs = [_get_weight_graph(g) for g in graphs]
     placement = plan_weight_placement(
         weight_graphs,
-        values,
+        parameters,
         directory,
         weights_as,
         opset,
@@ -113,19 +113,20 @@ def build_verified_models(
         check_free_disk_space(next(existing_parents, directory), placement.plan.copied_bytes)
     built_models = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
     for built_model in built_models:
-        verify_built_model(built_model, load=load)
+        verify_built_model(built_model, verify_load=verify_load)
     return VerifiedModels(
-        built_models, replace(placement, weight_files=_record_linked_checkpoints(placement, values))
+        built_models,
+        replace(placement, weight_files=_record_linked_checkpoints(placement, parameters)),
     )
 
 
 def _record_linked_checkpoints(
-    placement: WeightPlacement, values: ParameterSource
+    placement: WeightPlacement, parameters: ParameterSource
 ) -> dict[str, WeightFileMetadata]:
     """Return the metadata of checkpoint files with linked weights. Raise E0507 for NaN weights."""
     file_metadata = {}
     hashes = (
-        values.validate_and_hash_files(placement.plan.linked_tensors)
+        parameters.validate_and_hash_files(placement.plan.linked_tensors)
         if placement.plan.linked_tensors
         else {}
     )
@@ -159,22 +160,22 @@ def _build_source(
 def write_verified_models(
     out: OutputDirectory,
     stem: str,
-    prepared: VerifiedModels,
-    values: ParameterSource,
+    verified: VerifiedModels,
+    parameters: ParameterSource,
     entries: Sequence[tuple[str, MetadataBuilder | None]],
 ) -> str | None:
     """Write the shared weights, then each graph to its entry (file name, metadata). Return the name
     of the weight file, or None if all weights are inline or linked.
     """
-    placement = prepared.placement
-    data = write_weight_file(out, stem, placement, values)
+    placement = verified.placement
+    data = write_weight_file(out, stem, placement, parameters)
     if data:
         digest = out.file_digests[data]
         new_file = {data: WeightFileMetadata(digest.bytes, digest.sha256)}
         placement = replace(placement, weight_files={**placement.weight_files, **new_file})
     # Weights are written first, because the model contains their file name and offsets.
-    for built_model, (name, metadata) in zip(prepared.models, entries, strict=True):
-        set_initializer_data(built_model, placement, values, data)
+    for built_model, (name, metadata) in zip(verified.models, entries, strict=True):
+        set_initializer_data(built_model, placement, parameters, data)
         if metadata:
             metadata_texts = dict(metadata(_describe_built_model(built_model, placement)))
             set_doc_strings(
@@ -203,7 +204,7 @@ def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -
 
 
 def write_weight_file(
-    out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterSource
+    out: OutputDirectory, stem: str, placement: WeightPlacement, parameters: ParameterSource
 ) -> str | None:
     """Write the weights that are neither inline nor linked to a weight file. Return the name of the
     weight file, or None if all weights are inline or linked.
@@ -212,7 +213,7 @@ def write_weight_file(
         return None
 
     def read_chunks(name: str) -> Iterator[memoryview]:
-        return values.iterate_chunks(name, placement.pieces[name].dtype)
+        return parameters.iterate_chunks(name, placement.pieces[name].dtype)
 
     return out.write_hash_named_file(
         stem, ".data", iterate_external_data(placement.plan, read_chunks)

@@ -177,9 +177,9 @@ def _find_prime(number: int, excluded_numbers: Collection[int]) -> int:
     return number
 
 
-def make_tensor_type(element: int, shape: Sequence[int | None] | None) -> TypeProto:
+def make_tensor_type(elem_type: int, shape: Sequence[int | None] | None) -> TypeProto:
     """Return a tensor type. None represents an unknown axis size or an unknown shape."""
-    type_proto: TypeProto = helper.make_tensor_type_proto(element, shape)
+    type_proto: TypeProto = helper.make_tensor_type_proto(elem_type, shape)
     return type_proto
 
 

@@ -279,13 +279,14 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 """Type inference rules of operators with subgraphs."""
 
 
-def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
-    """Verify a model. If `load` is True and the target is a CPU, also load it in ONNX Runtime.
-    Raise E0923 if ONNX Runtime cannot load the model, and InvalidModelError if another check fails.
+def verify_built_model(built_model: BuiltModel, *, verify_load: bool = True) -> None:
+    """Verify a model. If `verify_load` is True and the target is a CPU, also load it in ONNX
+    Runtime. Raise E0923 if ONNX Runtime cannot load the model, and InvalidModelError if another
+    check fails.
     """
     model = convert_weights_to_inputs(built_model)
     verify_model_statically(built_model, model)
-    if load and built_model.target.provider == "cpu":
+    if verify_load and built_model.target.provider == "cpu":
         open_serialized_ort_model(model.SerializeToString())
 
 

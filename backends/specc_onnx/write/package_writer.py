@@ -39,7 +39,7 @@ from specc_onnx.write.model_writer import build_verified_models, write_verified_
 def write_package(
     graphs: Mapping[str, PackageGraph],
     directory: Path,
-    values: ParameterSource,
+    parameters: ParameterSource,
     *,
     target: Target,
     metadata: PackageMetadata,
@@ -47,14 +47,14 @@ def write_package(
     weights_as: WeightStorage = "auto",
     dtype: str = "",
     extra_files: Sequence[ExtraFile] = (),
-    load: bool = True,
+    verify_load: bool = True,
     input_paths: Sequence[Path] = (),
     force: bool = False,
-    hash_on_every_load: bool = False,
+    checks_hashes_on_open: bool = False,
 ) -> WrittenModel:
     """Write `graphs` by role into `directory`, replacing an existing package. If
-    `hash_on_every_load` is True, content hashes are compared on every load. Raise E0833 if a file
-    that specc did not write would be overwritten (unless `force` is True), E0814 if one of the
+    `checks_hashes_on_open` is True, content hashes are compared on every load. Raise E0833 if a
+    file that specc did not write would be overwritten (unless `force` is True), E0814 if one of the
     `input_paths` would be overwritten, or an error of `write_model`.
     """
     directory = normalize_output_path(directory)
@@ -67,18 +67,18 @@ def write_package(
     prepared_graphs = build_verified_models(
         [graph.graph for graph in graphs.values()],
         directory,
-        values,
+        parameters,
         target=target,
         opset=opset,
         weights_as=weights_as,
         dtype=dtype,
-        load=load,
+        verify_load=verify_load,
     )
     previous_files = _find_superseded_files(directory, previous_index)
     superseded_files = [name for name in previous_files if name not in unchanged_extras]
     with OutputDirectory(directory, superseded=superseded_files) as out:
         entries = [(graph.file, graph.metadata) for graph in graphs.values()]
-        data = write_verified_models(out, "model", prepared_graphs, values, entries)
+        data = write_verified_models(out, "model", prepared_graphs, parameters, entries)
         index = PackageIndex(
             model=metadata.model,
             graphs={role: graph.file for role, graph in graphs.items()},
@@ -89,7 +89,7 @@ def write_package(
             linked_files=prepared_graphs.placement.weight_files,
             metadata=metadata.facts,
             sources=metadata.sources,
-            checks_hashes_on_open=hash_on_every_load,
+            checks_hashes_on_open=checks_hashes_on_open,
         )
         index_content = index.dump()
         out.write_named_file(INDEX_FILE, [index_content])

@@ -179,14 +179,19 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[ExternalTensor]) -> N
 
 
 def set_initializer_data(
-    built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource, data: str | None
+    built_model: BuiltModel,
+    placement: WeightPlacement,
+    values: ParameterSource,
+    weight_file: str | None,
 ) -> None:
     """Add the weights to a model's initializers. For inline weights, add their values. For all
-    other weights, add their location in the weight file `data` or in the checkpoint as ONNX
+    other weights, add their location in the weight file `weight_file` or in the checkpoint as ONNX
     external data.
     """
     plan = placement.plan
-    locations = plan.linked_tensors if placement.is_inline else plan.get_locations(data or "")
+    locations = (
+        plan.linked_tensors if placement.is_inline else plan.get_locations(weight_file or "")
+    )
     for name, tensor in built_model.weights.items():
         if (location := locations.get(name)) is not None:
             tensor.data_location = TensorProto.EXTERNAL

@@ -51,7 +51,7 @@ from specc.syntax import ast
 ATTENTION_RESULTS = ("out", "weights")
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def attend(
     site: CallSite,
     q: Tensor,
@@ -144,7 +144,7 @@ def _make_mask_operand(site: CallSite, mask: MaskValue) -> Tensor | None:
     return expand_to_mask_rank(site.nodes, site.add_constant(False, "bool"))
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def attend_by(
     site: CallSite,
     score: Score,
@@ -241,7 +241,7 @@ def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:
     site.raise_error("E0307", title, "k", describe_value(k))
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     """Evaluate a score, bias or mask for every query and key as a tensor [batch, (heads,) q, k].
 

@@ -16,7 +16,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def conv(
     site: CallSite,
     x: Tensor,
@@ -62,7 +62,7 @@ def conv(
     return Results((output, _compute_output_mask(site, op, keep)), ("out", "keep"))
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def conv_transpose(
     site: CallSite,
     x: Tensor,

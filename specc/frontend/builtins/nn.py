@@ -14,7 +14,7 @@ FAN_IN_INIT = "fan_in(1.0)"
 ZEROS_INIT, ONES_INIT, NORMAL_INIT = "zeros", "ones", "normal(0.02)"
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def linear(
     site: CallSite, x: Tensor, *, out: Dim, bias: bool = True, init: str = FAN_IN_INIT
 ) -> Tensor:
@@ -49,7 +49,7 @@ def affine(site: CallSite, x: Tensor, weight: Tensor, bias: Tensor | None = None
     return site.add_op(ops.Linear(), x, weight, bias)
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def embedding(
     site: CallSite, ids: Tensor, *, size: Dim, dim: Dim, init: str = NORMAL_INIT
 ) -> Tensor:
@@ -73,7 +73,7 @@ def _record_index_bound(site: CallSite, ids: Tensor, size: Dim) -> None:
             builder.input_facts[name] = replace(facts, upper_bound=facts.upper_bound or size)
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def layer_norm(
     site: CallSite,
     x: Tensor,
@@ -96,7 +96,7 @@ def layer_norm(
     return site.add_op(ops.LayerNorm(eps), x, weight, bias_weight)
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def rms_norm(
     site: CallSite, x: Tensor, *, eps: float, scale: bool = True, offset: float = 0.0
 ) -> Tensor:
@@ -120,7 +120,7 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
     return site.add_arithmetic("add", difference, convert_to_tensor(site.nodes, offset, "f32"))
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def group_norm(
     site: CallSite,
     x: Tensor,
@@ -153,7 +153,7 @@ def group_norm(
     return site.add_op(ops.GroupNorm(axis_index, groups, eps), x, weight, bias_weight)
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def batch_norm(
     site: CallSite, x: Tensor, *, eps: float, axis: Dim = SECOND_AXIS, affine: bool = True
 ) -> Tensor:
@@ -195,13 +195,13 @@ def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
     return axis_index
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def parameter(site: CallSite, *, shape: tuple[Dim, ...], init: str = NORMAL_INIT) -> Tensor:
     """Return a weight tensor of shape `shape`, whose name is the path after `@`."""
     return site.add_weight("", shape, init, ["shape"] * len(shape))
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def patches(
     site: CallSite,
     x: Tensor,

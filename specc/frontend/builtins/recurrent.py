@@ -28,7 +28,7 @@ RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
 """The activations that `rnn` accepts."""
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def rnn(
     site: CallSite,
     x: Tensor,
@@ -72,7 +72,7 @@ def rnn(
     )
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def gru(
     site: CallSite,
     x: Tensor,
@@ -114,7 +114,7 @@ def gru(
     )
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def lstm(
     site: CallSite,
     x: Tensor,

@@ -102,7 +102,7 @@ BUILTINS: dict[str, Builtin] = {}
 F = TypeVar("F", bound=Callable[..., EvalResult])
 
 
-def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], F]:
+def register_builtin(*, name: str = "", has_weights: bool = False) -> Callable[[F], F]:
     """Register the decorated function as a built-in. `name` defaults to the Python name."""
 
     def register(function: F) -> F:
@@ -120,7 +120,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
             for p in list(signature(function).parameters.values())[1:]
         )
         doc = getdoc(function) or ""
-        BUILTINS[builtin_name] = Builtin(builtin_name, parameters, function, weights, doc)
+        BUILTINS[builtin_name] = Builtin(builtin_name, parameters, function, has_weights, doc)
         return function
 
     return register
@@ -187,7 +187,7 @@ class CallSite:
         return self.nodes.add_constant(value, dtype)
 
     def add_weight(
-        self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
+        self, leaf: str, shape: Sequence[Dim], init: str, size_options: Sequence[str] = ()
     ) -> Tensor:
         """Return the weight `scope.leaf`. Errors name the options `size_options`, which set the
         shape.
@@ -209,7 +209,7 @@ class CallSite:
         weight = graph.Parameter(
             name=name,
             type=Type("f32", tuple(dims)),
-            initializer=initial,
+            initializer=init,
             span=self.context.errors.add_call_site_to_span(self.span),
             declared_by=self.call.function.path,
         )
@@ -288,10 +288,10 @@ def _check_weight_dim(site: CallSite, dim: Dim, name: str, option: str) -> Dim:
     return dim.with_origin(Origin(span, f"`{option}=` of the weight `{name}`")) if span else dim
 
 
-def broadcast_batch_axis(site: CallSite, x: Tensor, batch: Dim) -> Tensor:
+def broadcast_batch_axis(call: CallSite, x: Tensor, batch: Dim) -> Tensor:
     """Expand a tensor of batch size 1 to the batch size of other operands."""
     is_single = len(x.shape) > 1 and x.shape[0] == 1 and batch != 1
-    return site.add_op(ops.Expand(0, batch), x) if is_single else x
+    return call.add_op(ops.Expand(0, batch), x) if is_single else x
 
 
 @register_builtin()

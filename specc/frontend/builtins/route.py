@@ -122,7 +122,7 @@ ROUTED_LENGTH = "routed"
 """The symbolic dimension for the number of tokens that are routed to an expert."""
 
 
-@register_builtin(weights=True)
+@register_builtin(has_weights=True)
 def route(
     site: CallSite,
     x: Tensor,

@@ -57,40 +57,40 @@ class SlidingWindowOp(PaddedWindowOp):
         """The number of positions by which a window may extend past the end, per axis."""
         return self.padding_after
 
-    def get_window_extent(self, n: int) -> int:
-        """Return the distance between a window's first and last position on axis `n`."""
-        return self.dilations[n] * (self.kernel[n] - 1)
+    def get_window_extent(self, axis: int) -> int:
+        """Return the distance between a window's first and last position on axis `axis`."""
+        return self.dilations[axis] * (self.kernel[axis] - 1)
 
-    def get_output_lag(self, n: int) -> int:
-        """Return the lag on window axis `n`: output t exists if input `t · stride + lag` exists."""
-        return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
+    def get_output_lag(self, axis: int) -> int:
+        """Return the lag on `axis`: output t exists if input `t · stride + lag` exists."""
+        return self.get_window_extent(axis) - self.padding_before[axis] - self.end_padding[axis]
 
-    def get_offset_bounds(self, n: int) -> tuple[int, int]:
-        """Return the smallest and the largest offset that a window reads along window axis `n`. The
-        offsets are relative to `t · stride` and counted backward.
+    def get_offset_bounds(self, axis: int) -> tuple[int, int]:
+        """Return the smallest and the largest offset that a window reads along window axis `axis`.
+        The offsets are relative to `t · stride` and counted backward.
         """
-        return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
+        return self.padding_before[axis] - self.get_window_extent(axis), self.padding_before[axis]
 
-    def is_position_preserving(self, n: int) -> bool:
-        """Return True if operand and result have equal sizes and stride 1 on window axis `n`."""
-        return self.stride[n] == 1 and not self.get_output_lag(n)
+    def is_position_preserving(self, axis: int) -> bool:
+        """Return True if operand and result have equal sizes and stride 1 on window axis `axis`."""
+        return self.stride[axis] == 1 and not self.get_output_lag(axis)
 
-    def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the result size of window axis `n` for an operand axis of size `length`."""
+    def compute_length(self, length: Dim, axis: int) -> Dim:
+        """Return the result size of window axis `axis` for an operand axis of size `length`."""
         # do not return a quotient for an unchanged size, because it would hide that operand and
         # result have equal sizes
-        if self.is_position_preserving(n):
+        if self.is_position_preserving(axis):
             return length
-        return floor_divide_dims(length - (1 + self.get_output_lag(n)), self.stride[n]) + 1
+        return floor_divide_dims(length - (1 + self.get_output_lag(axis)), self.stride[axis]) + 1
 
-    def compute_length_slack(self, length: Dim, n: int) -> Dim:
+    def compute_length_slack(self, length: Dim, axis: int) -> Dim:
         """Return a dimension that is negative if the operand axis of size `length` is shorter than
         a window or belongs to an empty image, which is invalid.
         """
         # an empty image is an error; an empty time axis has an empty result
         if len(self.kernel) > 1:
-            return min_dims(self.compute_length(length, n), length) - 1
-        return self.compute_length(length, n) - min_dims(length, 1)
+            return min_dims(self.compute_length(length, axis), length) - 1
+        return self.compute_length(length, axis) - min_dims(length, 1)
 
     def get_marked_axis_names(self) -> tuple[list[str], list[str]]:
         """Return the window axes of the operand with marks, and the window axes of the result."""
@@ -236,11 +236,11 @@ class ConvTranspose(
             "i", marked_axes, other_operands, "o", RESULT_WINDOW_AXES[rank]
         )
 
-    def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the result size of window axis `n` for an operand axis of size `length`."""
-        extent = self.dilation[n] * (self.kernel[n] - 1)
-        cropping = self.padding_before[n] + self.padding_after[n]
-        return (length - 1) * self.stride[n] + (extent + 1 - cropping)
+    def compute_length(self, length: Dim, axis: int) -> Dim:
+        """Return the result size of window axis `axis` for an operand axis of size `length`."""
+        extent = self.dilation[axis] * (self.kernel[axis] - 1)
+        cropping = self.padding_before[axis] + self.padding_after[axis]
+        return (length - 1) * self.stride[axis] + (extent + 1 - cropping)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
@@ -276,13 +276,13 @@ class Pooling(SlidingWindowOp):
     def infer_result_axes(self, axes: AxisBindings) -> None:
         self.infer_window_axes(axes)
 
-    def compute_length_slack(self, length: Dim, n: int) -> Dim:
+    def compute_length_slack(self, length: Dim, axis: int) -> Dim:
         """Return a dim that is negative if `length` is too short or a window reads only padding."""
-        missed_length = self._find_missed_length(n)
+        missed_length = self._find_missed_length(axis)
         # if the padding exceeds the window extent, a window may read only padding
-        if self.get_output_lag(n) < 0:
+        if self.get_output_lag(axis) < 0:
             return length - (missed_length + 1)
-        slack = super().compute_length_slack(length, n)
+        slack = super().compute_length_slack(length, axis)
         if not missed_length:
             return slack
         return min_dims(slack, length - min_dims(length, 1) * (missed_length + 1))

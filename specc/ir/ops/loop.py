@@ -73,15 +73,15 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
         """
         return 1 if self.has_mask else 0
 
-    def split_operands(self, per_operand: Sequence[_T]) -> LoopOperands[_T]:
+    def split_operands(self, items: Sequence[_T]) -> LoopOperands[_T]:
         """Group the entries of a per-operand list by role (mask, scanned, initial, captured)."""
         scanned_end = self.first_body_operand_index + self.scanned_count
         carries_end = scanned_end + self.carry_count
         return LoopOperands(
-            per_operand[0] if self.has_mask else None,
-            tuple(per_operand[self.first_body_operand_index : scanned_end]),
-            tuple(per_operand[scanned_end:carries_end]),
-            tuple(per_operand[carries_end:]),
+            items[0] if self.has_mask else None,
+            tuple(items[self.first_body_operand_index : scanned_end]),
+            tuple(items[scanned_end:carries_end]),
+            tuple(items[carries_end:]),
         )
 
     def split_body_inputs(self) -> "LoopOperands[Value]":
@@ -91,9 +91,9 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
         scanned, carries = inputs[: self.scanned_count], inputs[self.scanned_count : carries_end]
         return LoopOperands(None, scanned, carries, inputs[carries_end:])
 
-    def map_captured_inputs(self, per_operand: Sequence[_T]) -> "dict[Value, _T]":
+    def map_captured_inputs(self, items: Sequence[_T]) -> "dict[Value, _T]":
         """Map each captured input of the body to its entry in a per-operand list."""
-        captured = self.split_operands(per_operand).captured
+        captured = self.split_operands(items).captured
         return dict(zip(self.split_body_inputs().captured, captured, strict=True))
 
     def get_next_carries(self) -> "tuple[Value, ...]":
@@ -165,12 +165,14 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
 
 
 def check_body_input_types(
-    body: "Graph", operand_types: Sequence[Type], operands: Iterable[int]
+    body: "Graph", operand_types: Sequence[Type], operand_indices: Iterable[int]
 ) -> None:
-    """Raise ShapeError if a body input and its operand have different types. `operands` are the
-    operand indices.
+    """Raise ShapeError if a body input and its operand have different types. `operand_indices` are
+    the operand indices.
     """
-    for value, operand_type, n in zip(body.inputs.values(), operand_types, operands, strict=True):
+    for value, operand_type, n in zip(
+        body.inputs.values(), operand_types, operand_indices, strict=True
+    ):
         if value.type != operand_type:
             raise ShapeError(f"the body expects {value.type}, got {operand_type}", (n,))
 

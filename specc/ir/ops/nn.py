@@ -141,15 +141,15 @@ class PatchEmbedding(
         axes["n"] = patch_rows * count_patches_per_side(axes["x"], axes["r"], "wide")
 
 
-def count_patches_per_side(length: Dim, size: Dim, dimension: str) -> Dim:
+def count_patches_per_side(length: Dim, patch_size: Dim, dimension: str) -> Dim:
     """Return `length / size`. Raise ShapeError if an image that is `length` pixels `dimension`
-    ("high" or "wide") is not divisible into patches of `size` pixels.
+    ("high" or "wide") is not divisible into patches of `patch_size` pixels.
     """
-    if mod_dims(length, size).number:
+    if mod_dims(length, patch_size).number:
         raise ShapeError(
-            f"an image {length} {dimension} cannot be divided into patches of {size}", (0, 1)
+            f"an image {length} {dimension} cannot be divided into patches of {patch_size}", (0, 1)
         )
-    return divide_dims_exactly(length, size)
+    return divide_dims_exactly(length, patch_size)
 
 
 class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
@@ -280,16 +280,16 @@ class MixtureOfExperts(
         (value,) = self.body.outputs.values()
         return value
 
-    def split_operands(self, per_operand: Sequence[_T]) -> MixtureOfExpertsOperands[_T]:
+    def split_operands(self, entries: Sequence[_T]) -> MixtureOfExpertsOperands[_T]:
         """Group the entries of a per-operand list by the operands' roles."""
         stacked_end = self.first_body_operand_index + self.stacked_count
         return MixtureOfExpertsOperands(
-            x=per_operand[0],
-            ids=per_operand[1],
-            gates=per_operand[2],
-            keep=per_operand[3] if self.has_mask else None,
-            stacked=tuple(per_operand[self.first_body_operand_index : stacked_end]),
-            captured=tuple(per_operand[stacked_end:]),
+            x=entries[0],
+            ids=entries[1],
+            gates=entries[2],
+            keep=entries[3] if self.has_mask else None,
+            stacked=tuple(entries[self.first_body_operand_index : stacked_end]),
+            captured=tuple(entries[stacked_end:]),
         )
 
     def get_signature(self) -> Signature:

@@ -68,7 +68,7 @@ def append_trailing_comment(lines: list[str], comments: ast.Comments) -> list[st
 
 
 def format_braced_body(
-    children: Sequence[ast.Commentable], end: Iterable[str], indent: int
+    children: Sequence[ast.Commentable], end_comments: Iterable[str], indent: int
 ) -> list[str]:
     """Format the lines of a body between its braces."""
     lines: list[str] = []
@@ -77,7 +77,7 @@ def format_braced_body(
         if child.comments.has_blank_line_before and lines:
             lines.append("")
         lines += format_statement(child, indent)
-    return lines + format_comment_lines(end, indent)
+    return lines + format_comment_lines(end_comments, indent)
 
 
 def format_statement(node: ast.Commentable, indent: int) -> list[str]:

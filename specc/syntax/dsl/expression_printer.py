@@ -197,9 +197,9 @@ def format_expression(expr: ast.Expr) -> str:
     return join_pieces(build_pieces(expr))
 
 
-def format_inline_type(kind: ast.TypeExpr) -> str:
+def format_inline_type(type: ast.TypeExpr) -> str:
     """Format a type on one line."""
-    return join_pieces(format_type(kind))
+    return join_pieces(format_type(type))
 
 
 def get_precedence(expr: ast.Expr) -> int:
@@ -289,20 +289,20 @@ def format_conditional(expr: ast.Conditional) -> Pieces:
     return build_pieces(then, SPACE_BREAK, "if ", condition, SPACE_BREAK, otherwise)
 
 
-def format_type(kind: ast.TypeExpr) -> Pieces:
+def format_type(type: ast.TypeExpr) -> Pieces:
     """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
-    suffix = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
-    if kind.element_type is not None:
-        return build_pieces(kind.name, "[", kind.element_type, "]", suffix)
-    if kind.name == "choice" and kind.names:
-        names = join_with_commas(map(format_name_or_string, kind.names), " |")
+    suffix = ("?" if type.optional else "") + (f" {type.side}" if type.side else "")
+    if type.element_type is not None:
+        return build_pieces(type.name, "[", type.element_type, "]", suffix)
+    if type.name == "choice" and type.names:
+        names = join_with_commas(map(format_name_or_string, type.names), " |")
         return build_pieces("choice", "(", names, ")", suffix)
-    if kind.name == "record":
-        return [*format_record_type(kind.fields), suffix]
+    if type.name == "record":
+        return [*format_record_type(type.fields), suffix]
     # `dims` is None for a type without brackets, and empty for `[]`
-    if kind.dims is None:
-        return [kind.name + suffix]
-    return [f"{kind.name}[{join_pieces(join_with_commas(kind.dims))}]{suffix}"]
+    if type.dims is None:
+        return [type.name + suffix]
+    return [f"{type.name}[{join_pieces(join_with_commas(type.dims))}]{suffix}"]
 
 
 def format_record_type(fields: Sequence[ast.ConfigField]) -> Pieces:

@@ -168,15 +168,15 @@ class NodeRuleCallback(Generic[N]):
     """
 
     def __init__(
-        self, kind: type[N], fields: str = "", unique: str = "", /, **constants: object
+        self, node_class: type[N], fields: str = "", unique: str = "", /, **constants: object
     ) -> None:
-        self.kind: Callable[..., N] = kind
+        self.kind: Callable[..., N] = node_class
         self.fields = [name for name in fields.split() if name[0] not in "*{"]
         self.rest_field = next((n[1:] for n in fields.split() if n[0] == "*"), "")
         self.body_field = next((n[1:-1] for n in fields.split() if n[0] == "{"), "")
         self.unique = unique
         self.constants: Mapping[str, object] = constants
-        self.has_name_span = kind in (ast.NamedArg, ast.Block)
+        self.has_name_span = node_class in (ast.NamedArg, ast.Block)
 
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> N:
         """Return the node built from its children."""

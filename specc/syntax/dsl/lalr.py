@@ -60,10 +60,10 @@ class LalrTable:
     end_terminals: dict[str, int]
     unit_reduction_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
-    def get_action(self, state: int, kind: str) -> int | None:
+    def get_action(self, state: int, terminal: str) -> int | None:
         """Return the next state to shift a token, `~rule` to reduce, or None for a syntax error."""
         row = self.states[state]
-        return row if isinstance(row, int) else row.get(kind)
+        return row if isinstance(row, int) else row.get(terminal)
 
     def get_goto_state(self, state: int, origin: str) -> int | None:
         """Return the next state after a reduction to `origin`, or None if there is none."""
@@ -71,11 +71,11 @@ class LalrTable:
         assert not isinstance(row, int), "a reduce state reads no token"
         return row.get(origin)
 
-    def reduce_unit_productions(self, state_below: int, action: int, kind: str) -> int:
+    def reduce_unit_productions(self, state_below: int, action: int, terminal: str) -> int:
         """Return the state on top of `state_below` after a chain of unit reductions. For example, a
         chain reduces a name to an atom, a power, a product and a sum.
         """
-        key = state_below, action, kind
+        key = state_below, action, terminal
         if key not in self.unit_reduction_cache:
             next_action: int | None = action
             while next_action is not None and next_action < 0:
@@ -87,19 +87,24 @@ class LalrTable:
                 self.unit_reduction_cache[key] = state
                 # in an accepting state, the parser has to check for the end of the text
                 next_action = (
-                    None if state in self.end_terminals.values() else self.get_action(state, kind)
+                    None
+                    if state in self.end_terminals.values()
+                    else self.get_action(state, terminal)
                 )
         return self.unit_reduction_cache[key]
 
-    def simulate_shift(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
-        """Return the states after the parser reduces rules and shifts a token `kind`, or None for
-        an unexpected token. For $END, return the states after the reductions to the state `end`.
+    def simulate_shift(
+        self, states: Sequence[int], terminal: str, end_state: int
+    ) -> list[int] | None:
+        """Return the states after the parser reduces rules and shifts a token `terminal`, or None
+        for an unexpected token. For $END, return the states after the reductions to the state
+        `end_state`.
 
         No nodes are built. The simulation is needed because LALR tables merge states, so that a
         table may allow a reduction after which the token is unexpected.
         """
         stack = list(states)
-        while (action := self.get_action(stack[-1], kind)) is not None:
+        while (action := self.get_action(stack[-1], terminal)) is not None:
             if action >= 0:
                 return [*stack, action]
             rule = self.rules[~action]
@@ -107,17 +112,17 @@ class LalrTable:
                 del stack[-rule.length :]
             state = self.get_goto_state(stack[-1], rule.origin)
             if state is None:  # the rule of the start symbol has been reduced
-                return stack if kind == "$END" else None
+                return stack if terminal == "$END" else None
             stack.append(state)
-            if kind == "$END" and state == end:
+            if terminal == "$END" and state == end_state:
                 return stack
         return None
 
-    def find_expected_terminals(self, states: Sequence[int], end: int) -> frozenset[str]:
-        """Return the terminals that may follow `states`. `end` is the accepting state."""
+    def find_expected_terminals(self, states: Sequence[int], end_state: int) -> frozenset[str]:
+        """Return the terminals that may follow `states`. `end_state` is the accepting state."""
         terminals = {*self.keywords.values(), "NAME", "NUMBER", "STRING", "$END"}
         return frozenset(
-            kind for kind in terminals if self.simulate_shift(states, kind, end) is not None
+            kind for kind in terminals if self.simulate_shift(states, kind, end_state) is not None
         )
 
 
@@ -208,10 +213,10 @@ class LalrParser:
                     return None if self.errors else self.stack[-1].value
         return None
 
-    def can_accept_token(self, states: Sequence[int], kind: str) -> bool:
-        """Return True if a token of the terminal `kind` may follow the states `states`."""
+    def can_accept_token(self, states: Sequence[int], terminal: str) -> bool:
+        """Return True if a token of the terminal `terminal` may follow the states `states`."""
         return (
-            self.table.simulate_shift(states, kind, self.table.end_terminals[self.start])
+            self.table.simulate_shift(states, terminal, self.table.end_terminals[self.start])
             is not None
         )
 
@@ -219,14 +224,16 @@ class LalrParser:
         """Return the terminals that may follow the current states."""
         return self.table.find_expected_terminals(self.states, self.table.end_terminals[self.start])
 
-    def apply_reduction(self, action: int, kind: str) -> None:
+    def apply_reduction(self, action: int, terminal: str) -> None:
         """Apply the reduction `action`, which replaces a rule's children with the rule's value."""
         rule = self.table.rules[~action]
         if rule.is_unit_rule:
             entry = self.stack[-1]
             if entry.last_token - entry.first_token < dsl_lexer.MAX_EXPRESSION_TOKENS:
                 # cache chains of unit productions, which are two thirds of all reductions
-                self.states[-1] = self.table.reduce_unit_productions(self.states[-2], action, kind)
+                self.states[-1] = self.table.reduce_unit_productions(
+                    self.states[-2], action, terminal
+                )
                 return
             self.states.pop()
         else:

@@ -30,14 +30,14 @@ class UnbalancedBrackets:
 
 
 def find_unbalanced_brackets(
-    tokens: Sequence[Token], restart_points: Sequence[int]
+    tokens: Sequence[Token], recovery_points: Sequence[int]
 ) -> UnbalancedBrackets:
     """Find unbalanced brackets. A keyword that begins a new item reveals that brackets are
     unclosed.
     """
     brackets = UnbalancedBrackets()
     stack: list[int] = []
-    new_items = set(restart_points)
+    new_items = set(recovery_points)
     for n, token in enumerate(tokens):
         if n in new_items or token.kind == "$END":
             brackets.unclosed.update((opener, n) for opener in stack)

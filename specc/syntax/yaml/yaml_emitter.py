@@ -96,17 +96,17 @@ def escape_yaml_character(character: str) -> str:
     )
 
 
-def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None:
+def format_yaml_flow(value: YamlValue, *, force: bool = False) -> str | None:
     """Format a YAML value in flow style on one line. Return None if the value has comments or is
-    multiline. If `is_forced` is True, omit comments and ignore `is_multiline`.
+    multiline. If `force` is True, omit comments and ignore `is_multiline`.
     """
     if isinstance(value, str):
         return format_yaml_scalar(value, is_flow=True)
-    if (value.end or value.is_multiline) and not is_forced:  # the value needs block style
+    if (value.end or value.is_multiline) and not force:  # the value needs block style
         return None
     parts: list[str] = []
     for entry in value.entries:
-        part = _format_flow_entry(entry, is_forced=is_forced)
+        part = _format_flow_entry(entry, is_forced=force)
         if part is None:
             return None
         parts.append(part)
@@ -116,7 +116,7 @@ def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None
 
 def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str | None:
     """Format an entry of a map or list in flow style, or return None."""
-    inner = format_yaml_flow(entry.value, is_forced=is_forced)
+    inner = format_yaml_flow(entry.value, force=is_forced)
     if inner is None or (entry.comments != NO_COMMENTS and not is_forced):
         return None
     if isinstance(entry, YamlPair):
@@ -223,11 +223,11 @@ def make_yaml_list(values: Iterable[YamlValue]) -> YamlList:
     return YamlList([YamlItem(value) for value in values])
 
 
-def make_multiline_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | YamlList:
+def make_multiline_list(items: list[YamlItem], end_comments: tuple[str, ...]) -> YamlMap | YamlList:
     """Make a YAML list with one line per item, or an empty map if there are only comments."""
-    if not items and end:
-        return YamlMap([], end, is_multiline=True)
-    return YamlList(items, end, is_multiline=bool(items))
+    if not items and end_comments:
+        return YamlMap([], end_comments, is_multiline=True)
+    return YamlList(items, end_comments, is_multiline=bool(items))
 
 
 def strings_to_yaml(strings: Sequence[str]) -> str | YamlList:
@@ -274,11 +274,11 @@ def field_to_yaml(node: ast.ConfigField) -> YamlPair:
     )
 
 
-def field_type_to_yaml(kind: ast.TypeExpr) -> YamlValue:
+def field_type_to_yaml(type: ast.TypeExpr) -> YamlValue:
     """Convert a record type to a map of its fields, and any other type to a string."""
-    if kind.name != "record" or kind.optional or not kind.fields:
-        return format_inline_type(kind)
-    return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in kind.fields]))])
+    if type.name != "record" or type.optional or not type.fields:
+        return format_inline_type(type)
+    return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in type.fields]))])
 
 
 def config_path_to_yaml(expr: ast.Expr) -> str:

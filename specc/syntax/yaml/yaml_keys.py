@@ -86,7 +86,7 @@ class MapLayout(Generic[T]):
 
     def __init__(
         self,
-        node: type[T],
+        node_class: type[T],
         keys: Iterable[Key],
         required: str = "",
         /,
@@ -95,7 +95,7 @@ class MapLayout(Generic[T]):
         is_multiline: bool = True,
         **constants: object,
     ) -> None:
-        self.node: Callable[..., T] = node
+        self.node: Callable[..., T] = node_class
         self.keys = tuple(keys)
         self.required = tuple(required.split())
         self.description = description or f"`{self.keys[0].name}`"
@@ -263,9 +263,9 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
     return YamlItem(layout.to_yaml(node), node.comments, is_comment_on_first_line=layout.has_body)
 
 
-def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlValue:
+def body_to_yaml(statements: Sequence[ast.Statement], end_comments: tuple[str, ...]) -> YamlValue:
     """Convert statements to the YAML list below the key `do`."""
-    return make_multiline_list([statement_to_yaml(s) for s in statements], end)
+    return make_multiline_list([statement_to_yaml(s) for s in statements], end_comments)
 
 
 BODY_CODEC = YamlValueCodec(lambda r, e, _: FieldValues(parse_yaml_statements(r, e)), body_to_yaml)

@@ -98,18 +98,18 @@ def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Item
 
 
 def make_section_parser(
-    node: Callable[..., ast.Item],
+    node_class: Callable[..., ast.Item],
     parse_entry: Callable[[YamlReader, YamlEntry], ast.Commentable],
     example: str,
 ) -> ItemParser:
-    """Return the parser of a section that is a map. `node` is the class of the section.
+    """Return the parser of a section that is a map. `node_class` is the class of the section.
     `parse_entry` parses one entry. `example` is an example entry for messages.
     """
 
     def parse(reader: YamlReader, entry: YamlEntry) -> Items:
         nodes = reader.read_mapping(entry.value, f"`{entry.name}`", example)
         entries = [parse_entry(reader, e) for e in nodes]
-        return [build_section_node(reader, entry, node, "entries", entries)]
+        return [build_section_node(reader, entry, node_class, "entries", entries)]
 
     return parse
 

@@ -210,9 +210,9 @@ def input_declaration_to_yaml(node: ast.InputDecl) -> YamlPair:
     return replace(pair, comments=node.comments)
 
 
-def make_multiline_map(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
+def make_multiline_map(pairs: list[YamlPair], end_comments: tuple[str, ...]) -> YamlMap:
     """Return a map with one line per entry. An empty map without comments is printed as `{}`."""
-    return YamlMap(pairs, end, is_multiline=bool(pairs or end))
+    return YamlMap(pairs, end_comments, is_multiline=bool(pairs or end_comments))
 
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
@@ -257,7 +257,7 @@ def items_to_yaml(items: ItemGroup) -> YamlPair:
     return YamlPair("items", YamlList(entries, is_multiline=True))
 
 
-def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
+def listed_item_to_yaml(item: ast.Item, has_blank_line_before: bool) -> YamlItem:
     """Convert an item to an entry of `items:`."""
     keyword = (
         item.kind if isinstance(item, ast.Block | ast.AttentionDef) else get_top_level_key(item)
@@ -267,10 +267,10 @@ def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
             layout.to_yaml(item),
             item.comments,
             is_comment_on_first_line=layout.has_body,
-            has_blank_line_above=has_blank_line_above,
+            has_blank_line_above=has_blank_line_before,
         )
     pair = section_to_yaml(item) if type(item) in SECTION_CONVERTERS else item_group_to_yaml([item])
-    return YamlItem(YamlMap([pair]), has_blank_line_above=has_blank_line_above)
+    return YamlItem(YamlMap([pair]), has_blank_line_above=has_blank_line_before)
 
 
 CODE_SPAN_PATTERN = re.compile(r"`([^`\n]+)`")
@@ -380,7 +380,7 @@ def _convert_statement(file: ast.File) -> YamlMap:
 
 def _format_flow(value: YamlMap | YamlList) -> str:
     """Format a YAML value on one line. A map with one entry is printed without braces."""
-    text = format_yaml_flow(value, is_forced=True) or ""
+    text = format_yaml_flow(value, force=True) or ""
     if isinstance(value, YamlList):
         text = "- " + text[1:-1]
     elif len(value.entries) == 1:

@@ -201,7 +201,7 @@ def collect_yaml_body(
 def build_section_node(
     reader: YamlReader,
     entry: YamlEntry,
-    node: Callable[..., N],
+    node_class: Callable[..., N],
     field: str,
     children: Children[T],
     **other_fields: object,
@@ -209,7 +209,7 @@ def build_section_node(
     """Build a top-level key's node, whose field `field` contains `children` with comments."""
     body = collect_yaml_body(reader, entry, children)
     end = max(entry.span.end, find_value_end(reader, entry))
-    return node(
+    return node_class(
         **{field: body.children},
         **other_fields,
         comments=ast.Comments(trailing=body.trailing),

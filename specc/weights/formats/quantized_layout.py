@@ -198,28 +198,28 @@ def infer_bits_per_code(
     return matching_bits[0]
 
 
-def infer_group_size(width: int, group_count: int, settings: QuantizationSettings) -> int:
-    """Infer the group size of a weight with `width` input features and `group_count` groups per
-    row. Raise QuantizedLayoutError if the result differs from the group size in `settings`.
+def infer_group_size(in_channels: int, group_count: int, settings: QuantizationSettings) -> int:
+    """Infer the group size of a weight with `in_channels` input features and `group_count` groups
+    per row. Raise QuantizedLayoutError if the result differs from the group size in `settings`.
     """
-    requested = width if settings.group_size < 0 else settings.group_size
-    if requested and -(-width // requested) == group_count:
+    requested = in_channels if settings.group_size < 0 else settings.group_size
+    if requested and -(-in_channels // requested) == group_count:
         return requested
-    if requested or group_count < 1 or width % group_count:
+    if requested or group_count < 1 or in_channels % group_count:
         size = f" of {requested}" if requested else ""
         raise QuantizedLayoutError(
-            f"{group_count} scales per row do not fit {width} values in groups{size}"
+            f"{group_count} scales per row do not fit {in_channels} values in groups{size}"
         )
-    return width // group_count
+    return in_channels // group_count
 
 
 def has_ordered_groups(
-    group_index: Array | None, width: int, group_size: int, group_count: int
+    group_index: Array | None, in_channels: int, group_size: int, group_count: int
 ) -> bool:
     """Return True if groups are consecutive input channels, i.e. without act-order."""
     if group_index is None:
         return True
-    check_element_count("g_idx", len(group_index), width)
+    check_element_count("g_idx", len(group_index), in_channels)
     if group_index.size and not 0 <= group_index.min() <= group_index.max() < group_count:
         raise QuantizedLayoutError(f"g_idx names groups outside 0 to {group_count - 1}")
-    return bool(np.array_equal(group_index, np.arange(width) // group_size))
+    return bool(np.array_equal(group_index, np.arange(in_channels) // group_size))

@@ -93,7 +93,7 @@ def test_mixed_integers_and_floats_are_floats() -> None:
 
 def test_data_loader_workers() -> None:
     data = specc_torch.Dataset(specc_torch.module("digits"), ROWS)
-    one, two = (list(data.loader(2, seed=4, workers=n)) for n in (0, 1))
+    one, two = (list(data.loader(2, seed=4, num_workers=n)) for n in (0, 1))
     for (a, b), (c, d) in zip(one, two, strict=True):
         assert torch.equal(a["pixel_values"], c["pixel_values"])
         assert torch.equal(b["logits"], d["logits"])

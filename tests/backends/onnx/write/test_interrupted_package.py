@@ -69,14 +69,14 @@ def iterate_failures(
         directory = tmp_path / str(nth) / "pair"
         directory.parent.mkdir()
         if existing:
-            write_pair_package(directory, seed=0, extra_files=EXTRAS[1:], load=False)
+            write_pair_package(directory, seed=0, extra_files=EXTRAS[1:], verify_load=False)
         before = read_directory(directory)
         faulty = Faulty(call, nth, error)
         with patch.context() as context:
             for module in (output, platform_and_signals):
                 context.setattr(module, "os", faulty)
             with contextlib.suppress(SpeccError, KeyboardInterrupt, Stopped, OSError):
-                write_pair_package(directory, seed=1, extra_files=EXTRAS, load=False)
+                write_pair_package(directory, seed=1, extra_files=EXTRAS, verify_load=False)
         if faulty.left > 0:
             assert nth > 1, "nothing was made to fail"
             return
@@ -147,5 +147,5 @@ def test_package_can_be_rewritten_after_a_killed_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for directory, _ in iterate_failures(tmp_path, monkeypatch, "replace", Stopped(), True):
-        write_pair_package(directory, seed=2, extra_files=EXTRAS[1:], load=False)
+        write_pair_package(directory, seed=2, extra_files=EXTRAS[1:], verify_load=False)
         assert open_package(directory, verify_contents=True).roles == ("encode", "score")
