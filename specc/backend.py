@@ -83,10 +83,10 @@ class ExtraFile:
 
 @immutable_dataclass()
 class PackageMetadata:
-    """The metadata in `specc.json`: the model name, `facts`, and spec texts by file name."""
+    """The metadata in `specc.json`: the model name, `entries`, and spec texts by file name."""
 
     model: str
-    facts: Mapping[str, object] = field(default_factory=dict)
+    entries: Mapping[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -97,7 +97,7 @@ class WrittenModel:
     """
 
     path: Path
-    data: str | None
+    weight_file: str | None
     plan: "ExternalDataPlan"
     files: tuple[tuple[Path, int], ...]
 

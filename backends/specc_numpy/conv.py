@@ -19,13 +19,13 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 @evaluate
 def conv(
-    op: ops.Conv, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
+    op: ops.Conv, lengths: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
     """Compute a convolution.
 
     f[b t i], f[o j k], f[o]? -> f[b t o]
     """
-    x, groups = swap_channel_axis(op.kernel, x), evaluate_length(op.groups, env)
+    x, groups = swap_channel_axis(op.kernel, x), evaluate_length(op.groups, lengths)
     window_counts = count_windows(op, x.shape[2:])
     window_count = prod(window_counts)
     batch = x.shape[0]
@@ -47,13 +47,13 @@ def conv(
 
 @evaluate
 def conv_transpose(
-    op: ops.ConvTranspose, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
+    op: ops.ConvTranspose, lengths: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
     """Compute a transposed convolution.
 
     f[b t i], f[i p k], f[o]? -> f[b u o]
     """
-    x, groups = swap_channel_axis(op.kernel, x), evaluate_length(op.groups, env)
+    x, groups = swap_channel_axis(op.kernel, x), evaluate_length(op.groups, lengths)
     batch, channels, *sizes = x.shape
     output_channels = weight.shape[1] * groups
     output_sizes = compute_conv_transpose_sizes(op, sizes)
@@ -81,7 +81,7 @@ def _count_scattered_positions(op: ops.ConvTranspose, axis: int, size: int, coun
 
 
 @evaluate
-def max_pool(op: ops.MaxPool, env: LengthValues, x: Array) -> Array:
+def max_pool(op: ops.MaxPool, lengths: LengthValues, x: Array) -> Array:
     """Apply max pooling.
 
     f[b t c] -> f[b t c]
@@ -91,7 +91,7 @@ def max_pool(op: ops.MaxPool, env: LengthValues, x: Array) -> Array:
 
 
 @evaluate
-def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
+def average_pool(op: ops.AveragePool, lengths: LengthValues, x: Array) -> Array:
     """Apply average pooling.
 
     f[b t c] -> f[b t c]
@@ -122,7 +122,9 @@ def _combine_windows(
 
 
 @evaluate
-def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, keep: Array) -> Array:
+def downsample_padding_mask(
+    op: ops.DownsamplePaddingMask, lengths: LengthValues, keep: Array
+) -> Array:
     """Downsample a padding mask like a strided convolution.
 
     b[b t] -> b[b u]

@@ -16,7 +16,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 
 @evaluate
-def sort(op: ops.Sort, env: LengthValues, x: Array) -> tuple[Array, Array]:
+def sort(op: ops.Sort, lengths: LengthValues, x: Array) -> tuple[Array, Array]:
     """Sort along an axis, stably. Return the sorted values and their indices.
 
     n[*a t *b] -> n[*a t *b], i[*a t *b]
@@ -36,12 +36,12 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
 
 
 @evaluate
-def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
+def top_k(op: ops.TopK, lengths: LengthValues, x: Array) -> tuple[Array, Array]:
     """Select the largest or smallest values along an axis. Return values and indices.
 
     n[*a t *b] -> n[*a u *b], i[*a u *b]
     """
-    k = resolve_top_k(op, x.shape[op.axis], env)
+    k = resolve_top_k(op, x.shape[op.axis], lengths)
     order = _sort_indices(x, op.axis, op.largest)
     indices = np.take(order, np.arange(k), axis=op.axis)
     return np.take_along_axis(x, indices, axis=op.axis), indices
@@ -49,16 +49,16 @@ def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
 
 evaluate.add_rules(
     {
-        ops.StridedSlice: lambda op, env, x: np.take(
-            x, np.arange(*resolve_strided_slice_range(op, x.shape[op.axis], env)), axis=op.axis
+        ops.StridedSlice: lambda op, lengths, x: np.take(
+            x, np.arange(*resolve_strided_slice_range(op, x.shape[op.axis], lengths)), axis=op.axis
         ),
-        ops.Slice: lambda op, env, x: np.take(
-            x, np.arange(*resolve_slice_bounds(op, x.shape[op.axis], env)), axis=op.axis
+        ops.Slice: lambda op, lengths, x: np.take(
+            x, np.arange(*resolve_slice_bounds(op, x.shape[op.axis], lengths)), axis=op.axis
         ),
-        ops.Index: lambda op, env, x: np.take(
-            x, resolve_index(op, x.shape[op.axis], env), axis=op.axis
+        ops.Index: lambda op, lengths, x: np.take(
+            x, resolve_index(op, x.shape[op.axis], lengths), axis=op.axis
         ),
-        ops.Last: lambda op, env, x: np.take(x, get_last_index(x.shape[op.axis]), axis=op.axis),
+        ops.Last: lambda op, lengths, x: np.take(x, get_last_index(x.shape[op.axis]), axis=op.axis),
     }
 )
 
@@ -70,7 +70,7 @@ def check_indices(ids: Array, size: int, table_name: str) -> None:
 
 
 @evaluate
-def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array:
+def gather(op: ops.Gather, lengths: LengthValues, table: Array, ids: Array) -> Array:
     """Gather the positions `ids` along an axis, separately for each index of the leading axes.
 
     a[*b t *d], i[*b u] -> a[*b u *d]

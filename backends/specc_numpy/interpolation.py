@@ -12,13 +12,13 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 
 @evaluate
-def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
+def resize(op: ops.Resize, lengths: LengthValues, x: Array) -> Array:
     """Resize axes by nearest-neighbor, linear or cubic interpolation, like PyTorch.
 
     a[*a t *b] -> a[*a u *b]
     """
     for n, dim in enumerate(op.sizes):
-        axis, size = op.axis + n, evaluate_length(dim, env)
+        axis, size = op.axis + n, evaluate_length(dim, lengths)
         length = x.shape[axis]
         if length < 1 or size < 1:
             raise_error("E0912", f"cannot resize an axis of length {length} to {size}")
@@ -120,7 +120,7 @@ interpolation weights.
 
 
 @evaluate
-def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) -> Array:
+def grid_sample(op: ops.GridSample, lengths: LengthValues, x: Array, grid: Array) -> Array:
     """Sample a feature map at points with coordinates in [-1, 1], like PyTorch's `grid_sample`.
 
     f[b c h w], f[b *u xy] -> f[b c *u]

@@ -10,7 +10,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 
 
 @evaluate
-def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]:
+def scan(op: ops.Scan, lengths: LengthValues, *operands: Array) -> tuple[Array, ...]:
     """Run the body of a `Scan` for each position of an axis. Return the final loop-carried values
     and the stacked scan outputs.
 
@@ -31,7 +31,7 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
         )
 
     def stack_outputs(values: list[Array], type: Type) -> Array:
-        shape = [evaluate_length(d, env) for d in type.shape]
+        shape = [evaluate_length(d, lengths) for d in type.shape]
         stacked: Array = np.zeros((steps, *shape), get_numpy_dtype(type.dtype))
         for n, x in enumerate(values):
             stacked[steps - 1 - n if op.reverse else n] = x
@@ -43,7 +43,7 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
         steps,
         slice_position=lambda x, t: np.take(x, t, axis=op.axis),
         evaluate_body=lambda values, requested_values: evaluate_nodes(
-            op.body, values, env, requested_values
+            op.body, values, lengths, requested_values
         ),
         select_value=select_unpadded,
         is_all_true=lambda carry: bool(carry.all()),

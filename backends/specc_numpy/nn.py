@@ -13,7 +13,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 
 @evaluate
 def linear(
-    op: ops.Linear, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
+    op: ops.Linear, lengths: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
     """Apply a linear layer.
 
@@ -30,15 +30,15 @@ def apply_linear(x: Array, weight: Array, bias: Array | None) -> Array:
 
 evaluate.add_rules(
     {
-        ops.Dropout: lambda op, env, x: x,
-        ops.MaskedSoftmax: lambda op, env, scores, mask: _softmax(scores, mask, -1),
-        ops.WeightedSum: lambda op, env, weights, values: weights @ values,
+        ops.Dropout: lambda op, lengths, x: x,
+        ops.MaskedSoftmax: lambda op, lengths, scores, mask: _softmax(scores, mask, -1),
+        ops.WeightedSum: lambda op, lengths, weights, values: weights @ values,
     }
 )
 
 
 @evaluate
-def embedding(op: ops.Embedding, env: LengthValues, ids: Array, table: Array) -> Array:
+def embedding(op: ops.Embedding, lengths: LengthValues, ids: Array, table: Array) -> Array:
     """Look up the embeddings of token ids.
 
     i[*s], f[v d] -> f[*s d]
@@ -50,7 +50,7 @@ def embedding(op: ops.Embedding, env: LengthValues, ids: Array, table: Array) ->
 @evaluate
 def layer_norm(
     op: ops.LayerNorm,
-    env: LengthValues,
+    lengths: LengthValues,
     x: Array,
     weight: Array | None = None,
     bias: Array | None = None,
@@ -71,7 +71,7 @@ def _scale_and_shift(y: Array, weight: Array | None, bias: Array | None) -> Arra
 @evaluate
 def group_norm(
     op: ops.GroupNorm,
-    env: LengthValues,
+    lengths: LengthValues,
     x: Array,
     weight: Array | None = None,
     bias: Array | None = None,
@@ -83,7 +83,7 @@ def group_norm(
     if not x.size:
         return x
     y = np.moveaxis(x, op.axis, 1)
-    grouped = y.reshape(y.shape[0], evaluate_length(op.groups, env), -1)
+    grouped = y.reshape(y.shape[0], evaluate_length(op.groups, lengths), -1)
     mean = grouped.mean(axis=-1, keepdims=True)
     variance = ((grouped - mean) ** 2).mean(axis=-1, keepdims=True)
     y = ((grouped - mean) / np.sqrt(variance + op.eps)).reshape(y.shape)
@@ -91,7 +91,9 @@ def group_norm(
 
 
 @evaluate
-def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, weight: Array | None = None) -> Array:
+def rms_norm(
+    op: ops.RMSNorm, lengths: LengthValues, x: Array, weight: Array | None = None
+) -> Array:
     """Apply RMS normalization.
 
     f[*s d], f[d]? -> f[*s d]
@@ -126,7 +128,7 @@ def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None =
 
 
 @evaluate
-def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
+def softmax(op: ops.Softmax, lengths: LengthValues, x: Array) -> Array:
     """Apply softmax along an axis.
 
     f[*a t *b] -> f[*a t *b]
@@ -137,7 +139,9 @@ def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
 
 
 @evaluate
-def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask: Array) -> Array:
+def masked_hardmax(
+    op: ops.MaskedHardmax, lengths: LengthValues, scores: Array, mask: Array
+) -> Array:
     """Compute one-hot attention weights (hard attention), which are 1 for the first maximum of the
     unmasked scores and 0 for all other keys.
 
@@ -156,7 +160,7 @@ def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask
 
 @evaluate
 def masked_normalization(
-    op: ops.MaskedNormalization, env: LengthValues, scores: Array, mask: Array
+    op: ops.MaskedNormalization, lengths: LengthValues, scores: Array, mask: Array
 ) -> Array:
     """Divide the positive unmasked scores by their sum. All other attention weights are 0.
 
@@ -174,7 +178,7 @@ def masked_normalization(
 @evaluate
 def attend(
     op: ops.Attend,
-    env: LengthValues,
+    lengths: LengthValues,
     query: Array,
     key: Array,
     values: Array,
@@ -208,7 +212,7 @@ def attend(
 @evaluate
 def patch_embedding(
     op: ops.PatchEmbedding,
-    env: LengthValues,
+    lengths: LengthValues,
     image: Array,
     weight: Array,
     bias: Array | None = None,
@@ -227,12 +231,12 @@ def patch_embedding(
 
 
 @evaluate
-def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
+def sinusoid(op: ops.Sinusoid, lengths: LengthValues, positions: Array) -> Array:
     """Compute sinusoidal position embeddings.
 
     i[*s] -> f[*s d]
     """
-    pairs = evaluate_length(op.dim, env) // 2
+    pairs = evaluate_length(op.dim, lengths) // 2
     # fairseq divides by `pairs - 1`, so that its last frequency is 1 / base; in arXiv:1706.03762,
     # sec. 3.5, the last frequency is one step larger.
     steps = pairs - 1 if op.layout == "fairseq" else pairs
@@ -246,12 +250,14 @@ def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
 
 
 @evaluate
-def rope_angles(op: ops.RopeAngles, env: LengthValues, *positions: Array) -> tuple[Array, Array]:
+def rope_angles(
+    op: ops.RopeAngles, lengths: LengthValues, *positions: Array
+) -> tuple[Array, Array]:
     """Compute the cosines and sines of the RoPE angles of position ids.
 
     i[*s]... -> f[*s r], f[*s r]
     """
-    width = evaluate_length(op.dim, env)
+    width = evaluate_length(op.dim, lengths)
     if op.frequencies:
         frequencies = np.array(op.frequencies, np.float64)
     else:
@@ -261,7 +267,7 @@ def rope_angles(op: ops.RopeAngles, env: LengthValues, *positions: Array) -> tup
 
 
 @evaluate
-def apply_rope(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
+def apply_rope(op: ops.Rotate, lengths: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
     """Rotate the features of queries or keys in pairs (RoPE).
 
     f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]
@@ -281,7 +287,7 @@ def apply_rope(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Arr
 
 
 @evaluate
-def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: Array) -> Array:
+def mixture_of_experts(op: ops.MixtureOfExperts, lengths: LengthValues, *operands: Array) -> Array:
     """Compute a mixture of experts (MoE). For each token, the outputs of the experts to which it is
     routed are weighted by its gates and summed.
 
@@ -292,10 +298,10 @@ def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: A
     token_count = int(np.prod(leading_shape))
     # flatten the axes of tokens to one axis
     tokens = inputs.x.reshape(*[1] * (len(leading_shape) - 1), token_count, width)
-    body_lengths = {**env, op.token_count_symbol: token_count}
+    body_lengths = {**lengths, op.token_count_symbol: token_count}
     body_output = op.get_body_output()
-    result = np.zeros((*leading_shape, evaluate_length(body_output.type.shape[-1], env)))
-    is_valid = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.num_experts, env))
+    result = np.zeros((*leading_shape, evaluate_length(body_output.type.shape[-1], lengths)))
+    is_valid = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.num_experts, lengths))
     if inputs.keep is not None:
         is_valid &= inputs.keep[..., None]
     # an expert without tokens contributes nothing

@@ -1,6 +1,6 @@
 """Evaluate a graph: check the inputs, bind dimensions, and run the rule of each op in order. A rule
-is called as `rule(op, env, *operands)`. `env` maps each symbolic dimension to its size. An absent
-operand is None. All floats are computed in float64. Integers and booleans keep their type.
+is called as `rule(op, lengths, *operands)`. `lengths` maps each symbolic dimension to its size. An
+absent operand is None. All floats are computed in float64. Integers and booleans keep their type.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,7 +45,7 @@ _CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("result_hook", default
 def evaluate_nodes(
     graph: Graph,
     known_values: Mapping[Value, Array],
-    env: LengthValues,
+    lengths: LengthValues,
     requested_values: Iterable[Value],
     result_hook: ResultHook | None = None,
 ) -> dict[Value, Array]:
@@ -62,7 +62,7 @@ def evaluate_nodes(
     def evaluate_node(node: Node, operands: list[Array | None]) -> Array | tuple[Array, ...]:
         pairs = zip(node.args, operands, strict=True)
         arrays = [convert_array(a, x) if a and x is not None else None for a, x in pairs]
-        return evaluate[node.op](node.op, env, *arrays)
+        return evaluate[node.op](node.op, lengths, *arrays)
 
     def replace_result(value: Value, array: Array) -> Array:
         return np.asarray(array) if active_hook is None else active_hook(value, np.asarray(array))
@@ -103,6 +103,6 @@ def evaluate_graph(
     requested_values = {
         n: values_by_name[n] for n in (graph.outputs if value_names is None else value_names)
     }
-    known_values, env = bind_inputs(graph, arrays, parameters, requested_values.values())
-    results = evaluate_nodes(graph, known_values, env, requested_values.values(), result_hook)
+    known_values, lengths = bind_inputs(graph, arrays, parameters, requested_values.values())
+    results = evaluate_nodes(graph, known_values, lengths, requested_values.values(), result_hook)
     return {name: results[value] for name, value in requested_values.items()}

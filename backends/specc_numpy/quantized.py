@@ -16,7 +16,7 @@ MIN_TOKEN_MAXIMUM = np.float32(1e-30)
 @evaluate
 def quantized_linear(
     op: ops.QuantizedLinear,
-    env: LengthValues,
+    lengths: LengthValues,
     x: Array,
     weights: Array,
     scales: Array,
@@ -39,7 +39,7 @@ def quantized_linear(
 
 @evaluate
 def quantized_lstm(
-    op: ops.QuantizedLstm, env: LengthValues, *args: Array | None
+    op: ops.QuantizedLstm, lengths: LengthValues, *args: Array | None
 ) -> tuple[Array, ...]:
     """Run an LSTM layer with int8 weights and dynamically quantized inputs and states.
 
@@ -62,7 +62,7 @@ def quantized_lstm(
     order = np.argsort(sort_keys, 1, kind="stable")
     masked_input = np.where(is_valid[..., None], operands.sequence, 0.0)
     x = np.take_along_axis(masked_input, order[..., None], 1)
-    lengths = is_valid.sum(1, keepdims=True)
+    sequence_lengths = is_valid.sum(1, keepdims=True)
     gate_inputs = _fake_quantize_per_tensor(x) @ (operands.input_weights * scales[0])
     for b in (operands.input_bias, operands.recurrent_bias):
         gate_inputs = gate_inputs if b is None else gate_inputs + b
@@ -71,27 +71,30 @@ def quantized_lstm(
     )
     c = np.zeros((batch, hidden_size)) if operands.initial_cell is None else operands.initial_cell
     hidden_states = np.zeros((*operands.sequence.shape[:2], hidden_size))
-    for step in range(lengths.max(initial=0)):
+    for step in range(sequence_lengths.max(initial=0)):
         gates = gate_inputs[:, step] + _fake_quantize_per_tensor(previous_output) @ (
             operands.recurrent_weights * scales[1]
         )
         output, new_cell = apply_lstm_gates(gates, c, operands.peepholes)
         # after the end of a sequence, its state is unchanged and its outputs are zeros
-        previous_output = np.where(step < lengths, output, 0.0)
-        h, c = np.where(step < lengths, output, h), np.where(step < lengths, new_cell, c)
+        previous_output = np.where(step < sequence_lengths, output, 0.0)
+        h, c = (
+            np.where(step < sequence_lengths, output, h),
+            np.where(step < sequence_lengths, new_cell, c),
+        )
         np.put_along_axis(hidden_states, order[:, step, None, None], previous_output[:, None], 1)
     return hidden_states, h, c
 
 
 @evaluate
 def quantized_embedding(
-    op: ops.QuantizedEmbedding, env: LengthValues, ids: Array, table: Array, scales: Array
+    op: ops.QuantizedEmbedding, lengths: LengthValues, ids: Array, table: Array, scales: Array
 ) -> Array:
     """Look up the embeddings of token ids in a quantized table.
 
     i[*s], q[v d], f[v] -> f[*s d]
     """
-    width = evaluate_length(op.width, env)
+    width = evaluate_length(op.width, lengths)
     matrix = _dequantize_matrix(op, table, scales, width)
     check_indices(ids, len(matrix), "an embedding table")
     return matrix[ids]
@@ -99,10 +102,10 @@ def quantized_embedding(
 
 evaluate.add_rules(
     {
-        ops.Quantize: lambda op, env, x, scale: np.clip(
+        ops.Quantize: lambda op, lengths, x, scale: np.clip(
             np.rint(x.astype(np.float32) / scale.astype(np.float32)), -128, 127
         ).astype(np.int8),
-        ops.Dequantize: lambda op, env, x, scale: x.astype(np.float64) * scale,
+        ops.Dequantize: lambda op, lengths, x, scale: x.astype(np.float64) * scale,
     }
 )
 

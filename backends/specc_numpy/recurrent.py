@@ -17,7 +17,7 @@ states. The first state is also the output of the time step.
 
 
 @evaluate
-def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
+def rnn(op: ops.Rnn, lengths: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """Run an RNN layer in one direction.
 
     f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]
@@ -33,7 +33,7 @@ def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...
 
 
 @evaluate
-def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
+def gru(op: ops.Gru, lengths: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """Run a GRU layer in one direction.
 
     f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]
@@ -60,7 +60,7 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
 
 
 @evaluate
-def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
+def lstm(op: ops.Lstm, lengths: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """Run an LSTM layer in one direction.
 
     f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?

@@ -80,38 +80,46 @@ COMPARISON_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
 
 evaluate.add_rules(
     {
-        ops.Constant: lambda op, env: np.array(op.value, get_numpy_dtype(op.dtype)),
-        ops.Range: lambda op, env: np.arange(evaluate_length(op.length, env), dtype=np.int64),
-        ops.Extent: lambda op, env, x: np.arange(x.shape[op.axis], dtype=np.int64),
-        ops.Size: lambda op, env: np.array(evaluate_length(op.length, env), np.int64),
-        ops.Pointwise: lambda op, env, x: POINTWISE_FUNCTIONS[op.fn](x),
-        ops.Arith: lambda op, env, left, right: ARITHMETIC_FUNCTIONS[op.fn](left, right),
-        ops.Compare: lambda op, env, left, right: COMPARISON_FUNCTIONS[op.fn](left, right),
-        ops.And: lambda op, env, left, right: np.logical_and(left, right),
-        ops.Or: lambda op, env, left, right: np.logical_or(left, right),
-        ops.Not: lambda op, env, a: np.logical_not(a),
-        ops.Where: lambda op, env, condition, x, y: np.where(condition, x, y),
-        ops.Transpose: lambda op, env, x: x.transpose(op.order),
-        ops.Split: lambda op, env, x: x.reshape(compute_split_result_shape(op, x.shape, env)),
-        ops.Merge: lambda op, env, x: x.reshape(compute_merge_result_shape(op, x.shape)),
-        ops.Insert: lambda op, env, x: np.expand_dims(x, op.axis),
-        ops.Squeeze: lambda op, env, x: np.squeeze(x, op.axis),
-        ops.Expand: lambda op, env, x: np.repeat(x, evaluate_length(op.length, env), axis=op.axis),
-        ops.Concat: lambda op, env, *xs: np.concatenate(xs, axis=op.axis),
-        ops.Roll: lambda op, env, x: np.roll(x, evaluate_length(op.shift, env), axis=op.axis),
-        ops.Flip: lambda op, env, x: np.flip(x, op.axis),
-        ops.CumSum: lambda op, env, x: np.cumsum(x, axis=op.axis, dtype=x.dtype),
-        ops.MatMul: lambda op, env, left, right: left @ right,
-        ops.Reduce: lambda op, env, x: REDUCTIONS[op.fn](x, op.axis),
-        ops.OneHot: lambda op, env, ids: (
-            ids[..., None] == np.arange(evaluate_length(op.size, env))
+        ops.Constant: lambda op, lengths: np.array(op.value, get_numpy_dtype(op.dtype)),
+        ops.Range: lambda op, lengths: np.arange(
+            evaluate_length(op.length, lengths), dtype=np.int64
+        ),
+        ops.Extent: lambda op, lengths, x: np.arange(x.shape[op.axis], dtype=np.int64),
+        ops.Size: lambda op, lengths: np.array(evaluate_length(op.length, lengths), np.int64),
+        ops.Pointwise: lambda op, lengths, x: POINTWISE_FUNCTIONS[op.fn](x),
+        ops.Arith: lambda op, lengths, left, right: ARITHMETIC_FUNCTIONS[op.fn](left, right),
+        ops.Compare: lambda op, lengths, left, right: COMPARISON_FUNCTIONS[op.fn](left, right),
+        ops.And: lambda op, lengths, left, right: np.logical_and(left, right),
+        ops.Or: lambda op, lengths, left, right: np.logical_or(left, right),
+        ops.Not: lambda op, lengths, a: np.logical_not(a),
+        ops.Where: lambda op, lengths, condition, x, y: np.where(condition, x, y),
+        ops.Transpose: lambda op, lengths, x: x.transpose(op.order),
+        ops.Split: lambda op, lengths, x: x.reshape(
+            compute_split_result_shape(op, x.shape, lengths)
+        ),
+        ops.Merge: lambda op, lengths, x: x.reshape(compute_merge_result_shape(op, x.shape)),
+        ops.Insert: lambda op, lengths, x: np.expand_dims(x, op.axis),
+        ops.Squeeze: lambda op, lengths, x: np.squeeze(x, op.axis),
+        ops.Expand: lambda op, lengths, x: np.repeat(
+            x, evaluate_length(op.length, lengths), axis=op.axis
+        ),
+        ops.Concat: lambda op, lengths, *xs: np.concatenate(xs, axis=op.axis),
+        ops.Roll: lambda op, lengths, x: np.roll(
+            x, evaluate_length(op.shift, lengths), axis=op.axis
+        ),
+        ops.Flip: lambda op, lengths, x: np.flip(x, op.axis),
+        ops.CumSum: lambda op, lengths, x: np.cumsum(x, axis=op.axis, dtype=x.dtype),
+        ops.MatMul: lambda op, lengths, left, right: left @ right,
+        ops.Reduce: lambda op, lengths, x: REDUCTIONS[op.fn](x, op.axis),
+        ops.OneHot: lambda op, lengths, ids: (
+            ids[..., None] == np.arange(evaluate_length(op.size, lengths))
         ).astype(np.float64),
     }
 )
 
 
 @evaluate
-def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
+def cast(op: ops.Cast, lengths: LengthValues, x: Array) -> Array:
     """Cast to another element type. Floats are truncated to integers and saturate. NaN becomes 0.
 
     a[*s] -> n[*s]
@@ -126,7 +134,7 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
 
 
 @evaluate
-def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
+def delay(op: ops.Delay, lengths: LengthValues, x: Array) -> Array:
     """Shift positions to the right along an axis. Fill the first `op.steps` with `op.fill_value`.
 
     a[*a t *b] -> a[*a t *b]
@@ -156,7 +164,7 @@ REDUCTIONS: dict[str, Callable[[Array, int], Array]] = {
 
 
 @evaluate
-def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
+def arg_max(op: ops.ArgMax, lengths: LengthValues, x: Array) -> Array:
     """Compute the index of the first maximum along an axis, or 0 for an empty axis.
 
     n[*a t *b] -> i[*a *b]
@@ -168,7 +176,7 @@ def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
 
 
 @evaluate
-def einsum(op: ops.Einsum, env: LengthValues, *operands: Array) -> Array:
+def einsum(op: ops.Einsum, lengths: LengthValues, *operands: Array) -> Array:
     """Evaluate an einsum with any number of operands.
 
     f[*s] -> f[*t]
@@ -179,12 +187,12 @@ def einsum(op: ops.Einsum, env: LengthValues, *operands: Array) -> Array:
 
 
 @evaluate
-def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
+def pad(op: ops.Pad, lengths: LengthValues, x: Array) -> Array:
     """Pad both ends of an axis with a constant, by reflection, or with the edge values.
 
     a[*a t *b] -> a[*a u *b]
     """
-    start_padding, end_padding = evaluate_pad_amounts(op, x.shape[op.axis], env)
+    start_padding, end_padding = evaluate_pad_amounts(op, x.shape[op.axis], lengths)
     widths = [(0, 0)] * x.ndim
     widths[op.axis] = start_padding, end_padding
     if op.mode == "constant":

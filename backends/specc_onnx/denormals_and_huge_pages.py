@@ -47,7 +47,7 @@ class FlushToZeroMode:
         self._get, self._set = library.fegetenv, library.fesetenv
         self._offset, self._bits = offset, bits
 
-    def flush(self) -> ctypes.Array[ctypes.c_char]:
+    def enable(self) -> ctypes.Array[ctypes.c_char]:
         """Flush denormals to zero. Return the previous mode."""
         previous_mode = ctypes.create_string_buffer(FENV_BYTES)
         self._get(previous_mode)
@@ -58,7 +58,7 @@ class FlushToZeroMode:
         return previous_mode
 
     def restore(self, previous_mode: ctypes.Array[ctypes.c_char]) -> None:
-        """Restore the mode that `flush` returned."""
+        """Restore the mode that `enable` returned."""
         self._set(previous_mode)
 
 
@@ -73,7 +73,7 @@ def get_flush_to_zero_mode() -> FlushToZeroMode | None:
     except (OSError, AttributeError):
         # The C library has no `fenv.h`.
         return None
-    previous_mode = mode.flush()
+    previous_mode = mode.enable()
     flushes_denormals = compute_denormal() == 0
     mode.restore(previous_mode)
     return mode if flushes_denormals and compute_denormal() > 0 else None
@@ -90,7 +90,7 @@ def flush_denormals() -> Iterator[None]:
     if (mode := get_flush_to_zero_mode()) is None:
         yield
         return
-    previous_mode = mode.flush()
+    previous_mode = mode.enable()
     try:
         yield
     finally:

@@ -44,7 +44,7 @@ from specc_onnx.write.quantization_probes import (
 )
 
 
-def compute_weight_memory(model: ModelProto) -> WeightFootprint:
+def compute_weight_footprint(model: ModelProto) -> WeightFootprint:
     """Return the number of weight elements, and the weights' size in bytes on disk and in memory.
     ONNX Runtime applies a `Cast` of a weight once, at load time, so a weight that is cast to a
     wider type takes more memory than disk space.
@@ -113,7 +113,7 @@ class OnnxModelFile:
 
     def compute_weight_footprint(self) -> WeightFootprint:
         """Return the number of weight elements and their bytes on disk and in memory."""
-        return compute_weight_memory(self.model)
+        return compute_weight_footprint(self.model)
 
     def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, Array]:
         """Read each parameter's value from its initializer. `initializer_names` maps parameters to

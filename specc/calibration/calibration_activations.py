@@ -149,8 +149,8 @@ def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Va
 def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
     """Return the weight name and the activation of a MatMul node in a list, or []."""
     product = match_matmul(node)
-    weight = find_underlying_weight(node.args[product.matrix_operand]) if product else None
-    activations = node.args[product.activation_operand] if product else None
+    weight = find_underlying_weight(node.args[product.matrix_index]) if product else None
+    activations = node.args[product.activation_index] if product else None
     return [(names[weight], activations)] if weight in names and weight and activations else []
 
 

@@ -220,7 +220,7 @@ class _WeightQuantizer:
         op = ops.QuantizedLinear(format.bits, format.group_size, format.layout, mode)
         product = match_matmul(node)
         assert product is not None, "the plan has no other consumer"
-        x = node.get_operand(product.activation_operand)
+        x = node.get_operand(product.activation_index)
         bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
         return self.builder.add_node(
             op,

@@ -137,7 +137,7 @@ def _convert_graph(
     half = _HalfConverter(
         builder=builder,
         half_dtype=half_dtype,
-        output_products=_find_output_matmuls(graph, output_dtypes),
+        output_matmuls=_find_output_matmuls(graph, output_dtypes),
         unbounded_values=_find_unbounded_values(graph),
     )
     for name, value in graph.inputs.items():
@@ -226,14 +226,14 @@ def _list_passed_operands(node: Node, operands: Collection[Value]) -> Collection
 
 @dataclass(kw_only=True)
 class _HalfConverter:
-    """A converter that rebuilds each node of a graph in its precision class. `output_products` are
+    """A converter that rebuilds each node of a graph in its precision class. `output_matmuls` are
     the MatMul nodes that are computed in f32. `float32_values` and `half_values` map values of the
     original graph to converted values.
     """
 
     builder: GraphBuilder
     half_dtype: HalfDtype
-    output_products: Collection[Node] = ()
+    output_matmuls: Collection[Node] = ()
     unbounded_values: Collection[Value] = ()
     precision_classes: dict[Value, PrecisionClass] = field(default_factory=dict)
     float32_values: dict[Value, Value] = field(default_factory=dict)
@@ -313,9 +313,7 @@ class _HalfConverter:
             operands = self._list_float_operands(node)
             is_unbounded = any(a in self.unbounded_values for a in operands)
             return (
-                "float32"
-                if node in self.output_products or is_unbounded or not operands
-                else "half"
+                "float32" if node in self.output_matmuls or is_unbounded or not operands else "half"
             )
         if isinstance(op, ops.Constant):
             return "neutral" if self._fits_half(op) else "float32"

@@ -21,12 +21,12 @@ from specc.ir.op import Op
 class MatMulOperandIndices(NamedTuple):
     """A MatMul's operand indices of activations and matrix, `[in, out]` if `is_transposed`."""
 
-    activation_operand: int
-    matrix_operand: int
+    activation_index: int
+    matrix_index: int
     is_transposed: bool
 
 
-LINEAR_PRODUCT = MatMulOperandIndices(activation_operand=0, matrix_operand=1, is_transposed=False)
+LINEAR_PRODUCT = MatMulOperandIndices(activation_index=0, matrix_index=1, is_transposed=False)
 
 
 def match_matmul(node: Node) -> MatMulOperandIndices | None:
@@ -39,7 +39,7 @@ def match_matmul(node: Node) -> MatMulOperandIndices | None:
             # an operand of rank > 2 is a batch of matrices
             is_matrix = right is not None and right.rank == 2
             return (
-                MatMulOperandIndices(activation_operand=0, matrix_operand=1, is_transposed=True)
+                MatMulOperandIndices(activation_index=0, matrix_index=1, is_transposed=True)
                 if is_matrix
                 else None
             )
@@ -217,7 +217,7 @@ class _WeightUseCollector:
         match node.op:
             case _ if (
                 product
-                and operand_index == product.matrix_operand
+                and operand_index == product.matrix_index
                 # it may not slice the weight along its input features
                 and view.sliced_axes <= {int(view.is_transposed != product.is_transposed)}
             ):

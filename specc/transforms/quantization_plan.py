@@ -70,7 +70,7 @@ class QuantizationOptions:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Return all patterns of the request. Each pattern must match a weight."""
+        """Return all patterns of the options. Each pattern must match a weight."""
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
@@ -108,13 +108,13 @@ def choose_weight_formats(
     loops = expand_recurrent_layers(graph)
     uses_by_weight = collect_weight_uses(loops)
     chooser = _FormatChooser(
-        request=options,
+        options=options,
         layout=layout,
         lm_head_weights=frozenset(_iterate_upstream_weights(loops, list(loops.outputs.values()))),
         first_attention_weights=_find_first_attention_weights(loops),
         graph=loops,
         quantizes_activations=quantizes_activations,
-        integer_lstm_weights=find_lstm_only_weights(graph) if has_quantized_lstm else frozenset(),
+        quantized_lstm_weights=find_lstm_only_weights(graph) if has_quantized_lstm else frozenset(),
     )
     plan: dict[str, QuantizationFormat] = {}
     reasons: dict[str, str] = {}
@@ -215,13 +215,13 @@ class _FormatChooser:
     `first_attention_weights` are the first attention layer's weights.
     """
 
-    request: QuantizationOptions
+    options: QuantizationOptions
     layout: WeightLayout
     lm_head_weights: frozenset[str]
     first_attention_weights: frozenset[str]
     graph: Graph
     quantizes_activations: bool
-    integer_lstm_weights: frozenset[str]
+    quantized_lstm_weights: frozenset[str]
 
     def choose_format(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
@@ -231,7 +231,7 @@ class _FormatChooser:
         """
         if reason := _explain_unsupported(uses):
             return reason
-        if _has_match(names, self.request.unquantized_patterns):
+        if _has_match(names, self.options.unquantized_patterns):
             return "requested"
         kind = self._choose_kind(tied_names, uses, names)
         if kind is None:
@@ -247,12 +247,12 @@ class _FormatChooser:
         """Choose the quantization kind of a weight. An 8-bit kind may replace `int4`."""
         # the last matching pattern takes precedence
         requested_kinds = [
-            kind for pattern, kind in self.request.kind_by_pattern if _has_match(names, (pattern,))
+            kind for pattern, kind in self.options.kind_by_pattern if _has_match(names, (pattern,))
         ]
         kind = requested_kinds[-1] if requested_kinds else self._choose_default_kind(tied_names)
         # patterns and `lm_head_kind` also apply to small weights
-        is_head = self.request.lm_head_kind and self.lm_head_weights & set(tied_names)
-        is_requested = requested_kinds or is_head or self.request.quantizes_all_to_int4
+        is_head = self.options.lm_head_kind and self.lm_head_weights & set(tied_names)
+        is_requested = requested_kinds or is_head or self.options.quantizes_all_to_int4
         if kind == "int4" and not is_requested:
             return self._choose_careful_kind(tied_names, uses, self.graph.parameters[tied_names[0]])
         return kind
@@ -263,7 +263,7 @@ class _FormatChooser:
         """Return the format of the checkpoint's 4-bit codes, or a reason to dequantize them."""
         if reason := _explain_unsupported(uses):
             return reason
-        packed_format = self.request.packed_weight_formats.get(tied_names[0])
+        packed_format = self.options.packed_weight_formats.get(tied_names[0])
         if packed_format is None:
             return "not stored as 4-bit groups of rows"
         if uses.embedding_scopes or uses.orientations != {False}:
@@ -278,9 +278,9 @@ class _FormatChooser:
 
     def _choose_default_kind(self, tied_names: list[str]) -> QuantizationKind | None:
         """Choose the quantization kind of a weight that no pattern matches."""
-        if self.request.lm_head_kind and self.lm_head_weights & set(tied_names):
-            return None if self.request.lm_head_kind == "none" else self.request.lm_head_kind
-        return self.request.kind
+        if self.options.lm_head_kind and self.lm_head_weights & set(tied_names):
+            return None if self.options.lm_head_kind == "none" else self.options.lm_head_kind
+        return self.options.kind
 
     def _choose_careful_kind(
         self, tied_names: list[str], uses: WeightUses, value: Value
@@ -302,7 +302,8 @@ class _FormatChooser:
         LSTM whose two weights are quantized. Return None for other weights, for which per-token
         scales are as fast.
         """
-        is_lstm = self.integer_lstm_weights.issuperset(tied_names) and uses.orientations == {False}
+        is_lstm = self.quantized_lstm_weights.issuperset(tied_names)
+        is_lstm = is_lstm and uses.orientations == {False}
         if uses.embedding_scopes or uses.is_read_by_experts or not (is_lstm or uses.is_in_loop):
             return None
         return QuantizationFormat(
@@ -323,7 +324,7 @@ class _FormatChooser:
 
         return QuantizationFormat(
             bits=4 if kind == "int4" else 8,
-            group_size=self.request.group_size,
+            group_size=self.options.group_size,
             layout=self.layout,
             rounding=self._choose_activation_mode(uses),
         )
@@ -380,7 +381,7 @@ def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str
             continue
         visited.add(value)
         if product := match_matmul(node):
-            weight = find_underlying_weight(node.args[product.matrix_operand])
+            weight = find_underlying_weight(node.args[product.matrix_index])
             if weight in names:
                 yield names[weight]
         elif not node.op.is_compute_intensive:

@@ -90,9 +90,9 @@ def _iterate_other_operands(
     """Yield the operands of a node, except the matrix of a transpose or of a linear layer."""
     is_transpose = node.op == MATRIX_TRANSPOSE
     # This includes weights that a linear layer also reads without a transpose.
-    matrix_operand = 0 if is_transpose else _find_matrix_operand(node)
+    matrix_index = 0 if is_transpose else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
-        if n != matrix_operand or (operand in transposed and not is_transpose):
+        if n != matrix_index or (operand in transposed and not is_transpose):
             yield operand
 
 

@@ -229,7 +229,7 @@ class GenerationContext(GeneratorDefinition):
             # `encode` has all inputs of the spec. Its unused inputs need not be bound.
             if name in tensors or value in used_values:
                 g.values.tensors[value] = tensors[name].with_type(value.type, value)
-                g.facts.padding_sides[value] = graph.input_facts[name].padding_side
+                g.analysis.padding_sides[value] = graph.input_facts[name].padding_side
         for name, value in graph.parameters.items():
             g.values.tensors[value] = g.values.parameters[name]
 
@@ -242,7 +242,7 @@ class GenerationContext(GeneratorDefinition):
         if axis is None or self.repeat_count == 1:
             return x
         g = self.g
-        g.site = LoweringContext(("beams",))
+        g.context = LoweringContext(("beams",))
         beam_ids = g.emit_node("Range", 0, g.emit_length(self.step_batch_size), 1)
         # Beams of one sequence must be adjacent (0 0 0 1 1 1), but `Tile` interleaves (0 1 0 1 0
         # 1).
@@ -259,7 +259,7 @@ def emit_start_tokens(context: GenerationContext) -> OnnxValue | None:
     that is true if the prompt is omitted, or None if generation needs no start token.
     """
     g, start_ids = context.g, context.decoding_config.start_token_ids
-    g.site = LoweringContext(("start",))
+    g.context = LoweringContext(("start",))
     prompt_input = context.derived.sequence_input
     prompt_type, is_absent = context.types[prompt_input], None
     tokens = _emit_optional_input(context, prompt_input)
@@ -352,7 +352,7 @@ def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
     if not context.can_start_from_prefix:
         return None
     initial_output = context.main_tensors[name]
-    g.site = LoweringContext(("start",))
+    g.context = LoweringContext(("start",))
     logits, shape = context.repeat_for_beams(initial_output), initial_output.shape
     if initial_output.rank == 3:
         logits = logits.squeeze(1)

@@ -109,7 +109,7 @@ def build_generation_loop_body(context: GenerationContext, loop: GenerationLoop)
     g, step, carries = context.g, context.derived.step, loop.carried_values
     state_count = len(loop.token_carries) + len(loop.state_carries)
     with g.open_body() as body:
-        g.site = LoweringContext(("step",))
+        g.context = LoweringContext(("step",))
         iteration, condition = g.make_loop_inputs()
         carry_tensors = [g.new_tensor(c.name, c.type) for c in carries]
         body_tensors = {
@@ -128,7 +128,7 @@ def build_generation_loop_body(context: GenerationContext, loop: GenerationLoop)
                 logits = emit_iteration_logits(
                     context, loop, loop.empty_prompt_logits, body_tensors, iteration
                 )
-            g.site = LoweringContext(("select_token",))
+            g.context = LoweringContext(("select_token",))
             strategy_values = carry_tensors[state_count:]
             selection = loop.strategy.emit_step(logits, iteration, strategy_values)
             next_carries = _emit_next_carries(context, body_tensors, selection)
@@ -141,7 +141,7 @@ def _emit_step(context: GenerationContext, loop: GenerationLoop) -> OnnxValue:
     """Emit the decode step and return the last position's logits, f32[batch, vocabulary]."""
     g, step = context.g, context.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
-    g.site = LoweringContext(("select_token",))
+    g.context = LoweringContext(("select_token",))
     logits = g.values.tensors[step.outputs[context.decoding_config.logits_output]]
     # The logits may have no position axis.
     last_logits = logits if logits.rank == 2 else logits.squeeze(1)
@@ -175,7 +175,7 @@ def emit_iteration_logits(
     start_branch = make_branch(
         g, "start", [logits_type, *(c.type for c in loop.state_carries)], lambda: start_results
     )
-    g.site = LoweringContext(("start",))
+    g.context = LoweringContext(("start",))
     logits, *next_values = g.emit_nodes(
         "If", len(types), has_tokens, then_branch=step_branch, else_branch=start_branch
     )

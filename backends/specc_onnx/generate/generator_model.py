@@ -79,7 +79,7 @@ def build_generation_model(
     lower_encoder(context)
     loop = _make_loop_iteration(context)
     body = build_generation_loop_body(context, loop)
-    g.site = LoweringContext(("generate",))
+    g.context = LoweringContext(("generate",))
     # An empty batch has no last token, so the loop is skipped.
     has_batch = g.emit_length(context.batch) > 0
     initial_values = (c.initial_value for c in loop.carried_values)
@@ -153,7 +153,7 @@ def _make_loop_iteration(context: GenerationContext) -> GenerationLoop:
     logits = context.derived.step.outputs[context.decoding_config.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
-    g.site = LoweringContext(("select_token",))
+    g.context = LoweringContext(("select_token",))
     strategy_inputs = DecodingStrategyInputs(
         g=g,
         decoding_config=context.decoding_config,
@@ -212,7 +212,7 @@ def emit_state_loop_carry(context: GenerationContext, state: DecodeState) -> Loo
         Dim.from_value(0) if n == state.time_axis else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
     ]
-    context.g.site = LoweringContext(("states",))
+    context.g.context = LoweringContext(("states",))
     return LoopCarry(state.name, state.type, emit_full(context.g, 0, state.type.dtype, shape))
 
 

@@ -81,19 +81,19 @@ def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> BlockedAt
     queries, keys = operands.score_shape[2:]
     if not g.target.uses_blocked_attention:
         return f"{g.target.name} does not use blocked attention"
-    if g.site.used_results[1]:
+    if g.context.used_results[1]:
         return "attention weights are an output or are read by other operations"
     if queries != keys:
         return "query and key lengths differ"
     if operands.score_shape[1].number is None or operands.v.shape[3].number is None:
         return "the head size or the number of heads is dynamic"
-    padding_masks = [value for value, side in g.facts.padding_sides.items() if side]
+    padding_masks = [value for value, side in g.analysis.padding_sides.items() if side]
     mask = operands.mask.value if operands.mask else None
     plan = plan_blocks_for_mask(mask, queries, keys, padding_masks)
     if plan is None:
         return "the mask has no local window"
     # A position embedding limits the sequence length.
-    max_length = g.facts.max_lengths.get(queries.name or "", inf)
+    max_length = g.analysis.max_lengths.get(queries.name or "", inf)
     if max_length <= plan.length_threshold:
         threshold = plan.length_threshold
         return (
@@ -109,7 +109,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> On
     plan = _plan_attention_weight_blocks(g, weights, values)
     if plan is None:
         return None
-    type = g.site.types[0]
+    type = g.context.types[0]
     n = type.shape[-2]
     is_long = emit_blocked_attention_condition(
         g, multiply_dims(type.shape[:-2]), n, plan, GlobalTokens()
@@ -146,13 +146,15 @@ def _plan_attention_weight_blocks(
     if value is None or width is None or not g.target.uses_blocked_attention:
         return None
     # Leading axes may differ if one of them has size 1, because it is broadcast.
-    if g.facts.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
+    if g.analysis.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
     plan = plan_blocks_for_weights(value)
     if plan is None:
         return None
     queries, keys = weights.shape[-2:]
-    slicer = QueryKeySlicer(queries=queries, keys=keys, scope=g.site.scope, visible_band=plan.band)
+    slicer = QueryKeySlicer(
+        queries=queries, keys=keys, scope=g.context.scope, visible_band=plan.band
+    )
     slicer.slice_value(value, _get_weight_axes(weights))
     return plan if value not in slicer.query_key_leaves else None
 
@@ -166,8 +168,8 @@ def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tens
     """Lower a softmax over unmasked keys. In local-p attention, compute scores only for keys in the
     window.
     """
-    if center := find_attention_window(g, mask):
-        return emit_window_attention_weights(g, center, (scores, mask))
+    if window := find_attention_window(g, mask):
+        return emit_window_attention_weights(g, window, (scores, mask))
     return emit_masked_softmax(scores, mask)
 
 
@@ -212,5 +214,6 @@ def _record_attention_weight_location(g: Emitter, dtype: str, facts: Mapping[str
     """
     if len(g.bodies.open_bodies) == 1:
         g.attention_weight_locations += (
-            {"scope": scope, "dtype": dtype, **facts} for scope in g.site.scopes or ("attention",)
+            {"scope": scope, "dtype": dtype, **facts}
+            for scope in g.context.scopes or ("attention",)
         )

@@ -151,8 +151,8 @@ def _emit_short_operand(
     short sequence, and an unused one-element tensor for a long one. Attention layers with the same
     mask share the `If`.
     """
-    if (is_long.name, *key) in g.layouts.hoisted_masks:
-        return g.layouts.hoisted_masks[is_long.name, *key]
+    if (is_long.name, *key) in g.cache.hoisted_masks:
+        return g.cache.hoisted_masks[is_long.name, *key]
     with g.open_body(is_isolated=True) as body:
         operand = emit_operand()
         results = emit_subgraph_outputs(g, [operand])
@@ -164,18 +164,18 @@ def _emit_short_operand(
     result = name.with_type(operand.type)
     # Values of a loop body are visible only inside the loop body.
     if len(g.bodies.open_bodies) == 1:
-        g.layouts.hoisted_masks[is_long.name, *key] = result
+        g.cache.hoisted_masks[is_long.name, *key] = result
     return result
 
 
 @contextmanager
 def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
     """Emit the nodes in a `with` block under `BLOCKS_SCOPE` instead of the layer's scope."""
-    site, g.site = g.site, replace(g.site, scopes=(BLOCKS_SCOPE,))
+    site, g.context = g.context, replace(g.context, scopes=(BLOCKS_SCOPE,))
     try:
         yield
     finally:
-        g.site = site
+        g.context = site
 
 
 def emit_blocked_attention_condition(
@@ -184,7 +184,7 @@ def emit_blocked_attention_condition(
     """Emit a bool[] condition that is true if blocked attention is used, i.e. if the sequence is
     long, there are few global tokens, and the batch is not empty.
     """
-    g.facts.add_branch_threshold(queries, plan.length_threshold)
+    g.analysis.add_branch_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_length(queries) > plan.length_threshold
         if not g.lengths.is_positive(batch):
@@ -192,7 +192,7 @@ def emit_blocked_attention_condition(
             is_long = is_long & has_batch
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_blocks_scope(g):
-            scaled_count = indices.element_count() * GLOBAL_TOKEN_RATIO
+            scaled_count = indices.numel() * GLOBAL_TOKEN_RATIO
             has_few_tokens = scaled_count <= g.emit_length(queries)
             is_long = is_long & has_few_tokens
     return is_long
@@ -310,7 +310,7 @@ def _bind_key_count(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> It
         return
     count = (keys.stop - keys.start).squeeze(0)
     if keys.global_positions:
-        count = count + keys.global_positions.element_count()
+        count = count + keys.global_positions.numel()
     with assume_nonzero_dims(g, queries.length), bind_dim_size(g, BLOCK_KEYS_DIM, count):
         yield
 
@@ -359,7 +359,7 @@ def _emit_global_queries(
 ) -> OnnxValue:
     """Replace the outputs at positions `indices` of `result` by attention to all keys."""
     axis = result.rank - 2
-    count = indices.element_count()
+    count = indices.numel()
     has_global_queries = count > 0
 
     def emit_global_queries() -> list[OnnxValue]:

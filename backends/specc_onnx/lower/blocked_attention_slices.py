@@ -253,7 +253,7 @@ def emit_recomputed_slice(
         queries=queries,
         keys=keys,
         slice_leaf=slice_value,
-        scope=g.site.scope,
+        scope=g.context.scope,
         recomputes_single_axis=recomputes_single_axis,
         visible_band=visible_band,
     )
@@ -290,7 +290,7 @@ def _emit_head_slice(
     b, h, t, d = x.shape
     packed_slice = emit_position_slice(g, packed_heads.with_shape((b, t, h * d)), (1,), (span,))
     heads = g.new_tensor("heads", _set_axis_length(x.type, 2, span.length))
-    g.layouts.packed_heads[heads.name] = packed_slice
+    g.cache.packed_heads[heads.name] = packed_slice
     return heads
 
 

@@ -46,7 +46,7 @@ class DimResolver:
         number = Dim.from_value(dim).number
         if number is not None:
             return g.emit_constant(number, "i64")
-        vector = self.emit_length(g, Dim.from_value(dim))
+        vector = self.emit_dim(g, Dim.from_value(dim))
         with g.hoist_nodes("lengths"):
             return vector.squeeze(0)
 
@@ -58,13 +58,13 @@ class DimResolver:
             if is_static:
                 parts.append(g.emit_constant([d.number for d in group], "i64"))
             else:
-                parts += [self.emit_length(g, d) for d in group]
+                parts += [self.emit_dim(g, d) for d in group]
         if len(parts) < 2:
             return parts[0] if parts else g.emit_constant([], "i64")
         with g.hoist_nodes("lengths"):
             return g.emit_node("Concat", *parts, axis=0)
 
-    def emit_length(self, g: "Emitter", dim: Dim) -> OnnxValue:
+    def emit_dim(self, g: "Emitter", dim: Dim) -> OnnxValue:
         """Emit a dimension as i64[1]."""
         if dim.number is not None:
             return g.emit_constant([dim.number], "i64")
@@ -105,7 +105,7 @@ class DimResolver:
                     length.substitute(self.length_equations), self.lower_bounds
                 ):
                     # Index 1 of a vector of size 1 fails in every runtime.
-                    is_negative = self.emit_length(g, length) < [0]
+                    is_negative = self.emit_dim(g, length) < [0]
                     index = is_negative.emit_node("Cast", to=ONNX_TYPE_CODES["i64"])
                     size = size.gather(index, 0)
         return size
@@ -134,7 +134,7 @@ class DimResolver:
         """Emit a minimum, maximum, quotient or remainder of dimensions, i64[1]. Division by 0
         crashes, so a divisor of 0 is replaced by 1. No result depends on the quotient in this case.
         """
-        left, right = (self.emit_length(g, d) for d in function.args)
+        left, right = (self.emit_dim(g, d) for d in function.args)
         # `Min` and `Max` are exact up to 2**53, which is larger than any dimension.
         if function.fn in ("min", "max"):
             return left.emit_node(function.fn.capitalize(), right)
@@ -152,10 +152,10 @@ class DimResolver:
         source = self.length_sources.get(symbol)
         assert source is not None, f"no input determines the length {symbol}"
         if isinstance(source, Dim):
-            return self.emit_length(g, source)
+            return self.emit_dim(g, source)
         axis_length = _emit_input_length(g, source.input, source.axis)
         if source.offset != 0:
-            axis_length = axis_length - self.emit_length(g, source.offset)
+            axis_length = axis_length - self.emit_dim(g, source.offset)
         if source.factor == 1:
             return axis_length
         return emit_exact_quotient(axis_length, [source.factor])

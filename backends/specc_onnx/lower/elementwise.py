@@ -231,7 +231,7 @@ def emit_log1p(x: OnnxValue) -> OnnxValue:
 
 def emit_sigmoid(x: OnnxValue) -> OnnxValue:
     """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the IR node needs a small relative error."""
-    if not x.g.site.needs_accurate_sigmoid:
+    if not x.g.context.needs_accurate_sigmoid:
         return x.emit_node("Sigmoid")
     return _emit_sigmoid_divisor(x).emit_node("Reciprocal")
 
@@ -243,7 +243,7 @@ def _emit_sigmoid_divisor(x: OnnxValue, alpha: float = 1.0) -> OnnxValue:
 
 def emit_silu(x: OnnxValue, alpha: float = 1.0) -> OnnxValue:
     """Emit `x · sigmoid(slope · x)` (arXiv:1702.03118; arXiv:1606.08415, sec. 2)."""
-    if x.g.site.needs_accurate_sigmoid:
+    if x.g.context.needs_accurate_sigmoid:
         return x / _emit_sigmoid_divisor(x, alpha)
     return x * (x if alpha == 1 else x * alpha).emit_node("Sigmoid")
 

@@ -118,20 +118,20 @@ class LoweringCache:
 class GraphAnalysis:
     """Facts about the graph that are computed before lowering: padding sides of masks, use counts
     of values, ends of slices that partition an axis, and upper bounds of dimensions.
-    `branch_length_thresholds` collects the sizes above which the model takes a different branch.
+    `branch_thresholds` collects the sizes above which the model takes a different branch.
     """
 
     padding_sides: dict[Value, str] = field(default_factory=dict)
     use_counts: dict[Value, int] = field(default_factory=dict)
     split_ends: dict[Value, dict[int, tuple[int, ...]]] = field(default_factory=dict)
     max_lengths: Mapping[str, int] = field(default_factory=dict)
-    branch_length_thresholds: dict[str, int] = field(default_factory=dict)
+    branch_thresholds: dict[str, int] = field(default_factory=dict)
 
     def add_branch_threshold(self, length: Dim, threshold: int) -> None:
         """Record that the model takes a different branch if a dimension exceeds `threshold`."""
         if length.name is not None:
-            previous_limit = self.branch_length_thresholds.get(length.name, 0)
-            self.branch_length_thresholds[length.name] = max(threshold, previous_limit)
+            previous_limit = self.branch_thresholds.get(length.name, 0)
+            self.branch_thresholds[length.name] = max(threshold, previous_limit)
 
 
 @dataclass(kw_only=True)
@@ -146,9 +146,9 @@ class Emitter:
     name_table: NameTable
     values: ValueTable = field(default_factory=ValueTable)
     bodies: GraphBodyStack = field(default_factory=GraphBodyStack)
-    layouts: LoweringCache = field(default_factory=LoweringCache)
-    facts: GraphAnalysis = field(default_factory=GraphAnalysis)
-    site: LoweringContext = field(default_factory=LoweringContext)
+    cache: LoweringCache = field(default_factory=LoweringCache)
+    analysis: GraphAnalysis = field(default_factory=GraphAnalysis)
+    context: LoweringContext = field(default_factory=LoweringContext)
     attention_weight_locations: list[dict[str, str]] = field(default_factory=list)
 
     @property
@@ -199,7 +199,7 @@ class Emitter:
     @property
     def scope_prefix(self) -> str:
         """Return the current scope as a node name prefix, which is never empty."""
-        parts = [*filter(None, self.site.scope.split("."))]
+        parts = [*filter(None, self.context.scope.split("."))]
         return "/".join(parts) or self.name_table.graph_name or "main"
 
     def emit_identity(self, value: OnnxValue, suffix: str) -> OnnxValue:
@@ -226,14 +226,14 @@ class Emitter:
     @contextmanager
     def open_body(self, *, is_isolated: bool = False) -> Iterator[GraphBody]:
         """Open a subgraph in a `with` block. An isolated subgraph does not reuse outer nodes."""
-        site, bodies, body = self.site, self.bodies, GraphBody()
+        site, bodies, body = self.context, self.bodies, GraphBody()
         isolated_index = len(bodies.open_bodies) if is_isolated else bodies.isolated_index
         open_bodies = (*bodies.open_bodies, body)
         self.bodies = replace(bodies, open_bodies=open_bodies, isolated_index=isolated_index)
         try:
             yield body
         finally:
-            self.site, self.bodies = site, bodies
+            self.context, self.bodies = site, bodies
 
     @contextmanager
     def enter_graph(self, lengths: DimResolver) -> Iterator[None]:
@@ -248,14 +248,14 @@ class Emitter:
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
         """Emit nodes into the subgraph for dynamic sizes, or into the main graph for level 0."""
-        bodies, site = self.bodies, self.site
+        bodies, site = self.bodies, self.context
         body_count = (bodies.root_index if level is None else level) + 1
         self.bodies = replace(bodies, open_bodies=bodies.open_bodies[:body_count], isolated_index=0)
-        self.site = LoweringContext((scope,))
+        self.context = LoweringContext((scope,))
         try:
             yield
         finally:
-            self.bodies, self.site = bodies, site
+            self.bodies, self.context = bodies, site
 
     def emit_constant(self, value: object, dtype: str) -> OnnxValue:
         """Emit a constant tensor, or reuse an equal constant."""

@@ -76,7 +76,7 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) 
     """Return True if the standard operator `Attention` can compute `op` on `operands`."""
     # `Attention` has no operand for sinks, and multiplies queries and keys by the square root of
     # the scale. Its f64 CPU kernel returns NaN for a query whose keys are all masked.
-    dtypes = {operands.q.dtype, *(["weights"] if g.site.used_results[1] else [])}
+    dtypes = {operands.q.dtype, *(["weights"] if g.context.used_results[1] else [])}
     return (
         g.has_operator("Attention")
         and operands.sinks is None
@@ -97,7 +97,7 @@ def emit_split_heads(packed: OnnxValue, heads: Dim, head_dim: Dim) -> OnnxValue:
     head_size = -1 if head_dim.number is None else head_dim.number
     heads_last = packed.reshape([0, 0, heads.number or 0, head_size])
     result = heads_last.transpose([0, 2, 1, 3])
-    packed.g.layouts.packed_heads[result.name] = packed
+    packed.g.cache.packed_heads[result.name] = packed
     return result
 
 
@@ -181,7 +181,7 @@ def emit_fused_attention(
     if packed_inputs is not None:
         options |= {"q_num_heads": h.number, "kv_num_heads": operands.kv_heads.number}
     # If the attention weights (the fourth output) are unused, the kernel need not materialize them.
-    result_count, output_count = (2, 4) if g.site.used_results[1] else (1, 1)
+    result_count, output_count = (2, 4) if g.context.used_results[1] else (1, 1)
     if result_count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
     inputs = packed_inputs or (operands.q, operands.k, operands.v)
@@ -235,7 +235,7 @@ def find_packed_heads(g: Emitter, operands: AttentionOperands) -> list[OnnxValue
     packed_heads = [
         packed
         for x in (operands.q, operands.k, operands.v)
-        if (packed := g.layouts.packed_heads.get(x.name)) is not None
+        if (packed := g.cache.packed_heads.get(x.name)) is not None
     ]
     has_static_heads = operands.score_shape[1].number and operands.kv_heads.number
     can_use_all = g.target.uses_3d_attention_inputs and has_static_heads and len(packed_heads) == 3

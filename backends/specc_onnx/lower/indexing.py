@@ -51,7 +51,7 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> OnnxValue:
     length = x.shape[op.axis]
     if op.start == 0 and op.stop == length:
         return x
-    if x.value and (ends := g.facts.split_ends.get(x.value, {}).get(op.axis)):
+    if x.value and (ends := g.analysis.split_ends.get(x.value, {}).get(op.axis)):
         starts = [0, *ends[:-1]]
         sizes = [b - a for a, b in zip(starts, ends, strict=True)]
         pieces = g.emit_nodes("Split", len(ends), x, sizes, axis=op.axis)

@@ -217,7 +217,7 @@ def _get_int8_operands(
 
 def _emit_packed_heads(x: Tensor) -> OnnxValue:
     """Convert `x` `[b, h, t, d]` to the packed layout `[b, t, h·d]`."""
-    if (packed := x.g.layouts.packed_heads.get(x.name)) is not None:
+    if (packed := x.g.cache.packed_heads.get(x.name)) is not None:
         return packed
     _, h, _, d = x.shape
     time_major = x.transpose([0, 2, 1, 3])

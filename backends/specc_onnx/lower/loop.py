@@ -38,7 +38,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
         return emit_scan(op, g, *args)
     if length.number is not None:
         return _emit_chunks(op, g, args, recurrence)
-    g.facts.add_branch_threshold(length, MAX_LOOP_LENGTH)
+    g.analysis.add_branch_threshold(length, MAX_LOOP_LENGTH)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_length(length) > MAX_LOOP_LENGTH
 
@@ -47,7 +47,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
             return _emit_chunks(op, g, args, recurrence)
 
     branches = {"chunks": compute_chunks, "positions": lambda: emit_scan(op, g, *args)}
-    return emit_if(g, is_long, g.site.types, branches)
+    return emit_if(g, is_long, g.context.types, branches)
 
 
 def _emit_chunks(
@@ -83,7 +83,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
     scan_outputs = [
         _emit_moved_axis(name, 0, op.axis, type.rank)
         for name, type in zip(
-            results[op.carry_count :], g.site.types[op.carry_count :], strict=True
+            results[op.carry_count :], g.context.types[op.carry_count :], strict=True
         )
     ]
     results = (*results[: op.carry_count], *scan_outputs)
@@ -234,7 +234,7 @@ def emit_loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     scan_outputs = []
     for scan_output, type in zip(
-        results[op.carry_count :], g.site.types[op.carry_count :], strict=True
+        results[op.carry_count :], g.context.types[op.carry_count :], strict=True
     ):
         if not has_all_iterations:
             scan_output = _emit_zero_filled(op, g, scan_output, type, iterations)

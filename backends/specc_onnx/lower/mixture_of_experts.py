@@ -52,7 +52,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> O
     """Lower a mixture of experts to one subgraph per expert or to a loop over experts. For each
     token, the outputs of the selected experts are weighted by the gates and summed.
     """
-    (result_type,) = g.site.types
+    (result_type,) = g.context.types
     operands = op.split_operands(args)
     *leading_shape, width = result_type.shape
     # 16-bit sums would lose precision, and ONNX Runtime has no kernel for them.
@@ -129,7 +129,7 @@ class _ExpertEmitter:
         # The loop runs experts in ascending order, so that a token's summation order does not
         # depend on other tokens.
         used_experts = used_results.emit_node("NonZero").squeeze(0)
-        iterations = used_experts.element_count()
+        iterations = used_experts.numel()
         return iterations.emit_node(
             "Loop", None, initial_sums, body=self._emit_iteration(used_experts)
         )
@@ -216,7 +216,7 @@ class _ExpertEmitter:
         """
         g = self.g
         stored = g.values.narrow_weights.get(stacked.name, stacked)
-        with g.hoist_nodes(g.site.scope, level=0):
+        with g.hoist_nodes(g.context.scope, level=0):
             parts = g.emit_nodes("Split", count, stored, [1] * count, axis=0)
             return [_cast_expert_part(stacked, part.squeeze(0)) for part in parts]
 

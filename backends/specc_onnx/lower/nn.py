@@ -31,7 +31,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
 def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> OnnxValue:
     """Lower a linear layer to `Gemm`, `FusedMatMul` or `MatMul`, depending on target and layout."""
     weight, is_transposed = _find_stored_weight(g, weight)
-    result_type = g.site.types[0]
+    result_type = g.context.types[0]
     # `MatMul` accepts any leading axes; `Gemm` needs two reshapes.
     uses_product = g.target.linear_operator == "product" and x.rank > 2 and x.dtype == "f32"
     if x.rank > 1 and not uses_product:
@@ -75,7 +75,7 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> OnnxValue:
         return x
     match value.node:
         # the runtime does not fuse an `Add` with other users or with broadcast operands
-        case Node(ops.Arith(fn="add"), args) if g.facts.use_counts[value] == 1:
+        case Node(ops.Arith(fn="add"), args) if g.analysis.use_counts[value] == 1:
             terms = [g.values.tensors[a] for a in args if a is not None and a.type == value.type]
             return g.emit_node("Sum", *terms) if len(terms) == 2 else x
     return x
@@ -121,7 +121,7 @@ def patch_embedding(
     assert None not in (height.number, width.number), "patch sizes are static"
     size = [height.number, width.number]
     feature_map = emit_convolution(g, "Conv", (x, weight, bias), kernel_shape=size, strides=size)
-    batch, count, features = g.site.types[0].shape
+    batch, count, features = g.context.types[0].shape
     patch_counts = [divide_dims_exactly(x.shape[2], height), divide_dims_exactly(x.shape[3], width)]
     map_shape = (batch, features, *patch_counts)
     flat_map = emit_reshape(feature_map, (batch, features, count), source_shape=map_shape)
@@ -187,7 +187,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
         table = pairs.reshape([*[0] * rank, op.dim.number])
     else:
         table = sines.emit_node("Concat", cosines, axis=positions.rank)
-    return table.cast(g.site.types[0].dtype)
+    return table.cast(g.context.types[0].dtype)
 
 
 @lower
@@ -208,7 +208,7 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[Onn
         value = angles.emit_node(kind)
         if op.factor != 1.0:
             value = value * op.factor
-        results.append(value.cast(g.site.types[0].dtype))
+        results.append(value.cast(g.context.types[0].dtype))
     return results[0], results[1]
 
 
@@ -260,9 +260,9 @@ def _emit_rotary_embedding(
     result = x.emit_node("RotaryEmbedding", *tables, **options)
     # Attention may use packed heads `[b, t, h·d]`, so RoPE is also applied to packed heads. If they
     # are used, the transposes are dead nodes.
-    packed = g.layouts.packed_heads.get(x.name)
+    packed = g.cache.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number
         rotated = packed.emit_node("RotaryEmbedding", *tables, **options)
-        g.layouts.packed_heads[result.name] = rotated
+        g.cache.packed_heads[result.name] = rotated
     return result

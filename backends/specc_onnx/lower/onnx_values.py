@@ -167,7 +167,7 @@ class OnnxValue:
         """Emit the axis sizes, i64[rank]."""
         return self.emit_node("Shape")
 
-    def element_count(self) -> "OnnxValue":
+    def numel(self) -> "OnnxValue":
         """Emit the number of elements, i64[]."""
         return self.emit_node("Size")
 

@@ -140,12 +140,12 @@ def _emit_extreme(g: Emitter, value: Value, op_type: str, placeholder: Operand) 
 
 
 def emit_window_attention_weights(
-    g: Emitter, center: tuple[Value, Value], operands: tuple[Tensor, Tensor]
+    g: Emitter, window: tuple[Value, Value], operands: tuple[Tensor, Tensor]
 ) -> OnnxValue:
     """Emit attention weights `[…, 1, k]`, the masked softmax of `operands` (scores and mask). Keys
-    outside the window `center` (center and radius) get zeros, and their scores are not computed.
+    outside `window` (center and radius) get zeros, and their scores are not computed.
     """
-    type = g.site.types[0]
+    type = g.context.types[0]
     keys = type.shape[-1]
     with g.hoist_nodes("lengths"):
         has_many_keys = g.emit_length(keys) > MIN_KEYS
@@ -153,9 +153,10 @@ def emit_window_attention_weights(
     types = [type, index_type, index_type, Type("bool", ())]
 
     def emit_long_sequence() -> tuple[OnnxValue, ...]:
-        window = _emit_window_keys(g, *center, keys)
-        weights = _emit_window_or_all_weights(g, window, operands)
-        return weights, window.keys.start, window.keys.stop, window.reads_window_only
+        window_keys = _emit_window_keys(g, *window, keys)
+        weights = _emit_window_or_all_weights(g, window_keys, operands)
+        span = window_keys.keys
+        return weights, span.start, span.stop, window_keys.reads_window_only
 
     def emit_short_sequence() -> tuple[OnnxValue, ...]:
         weights = _emit_key_weights(g, operands, None)
@@ -165,7 +166,7 @@ def emit_window_attention_weights(
     result, start, stop, reads_window_only = emit_if(
         g, has_many_keys, types, branches, isolated_branches=branches
     )
-    g.layouts.window_keys[result.name] = WindowKeys(
+    g.cache.window_keys[result.name] = WindowKeys(
         PositionSpan(start, stop, WINDOW_KEYS_DIM), reads_window_only
     )
     return result
@@ -175,7 +176,7 @@ def _emit_window_or_all_weights(
     g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor]
 ) -> OnnxValue:
     """Emit the attention weights of the window keys, or of all keys if the window is long."""
-    type = g.site.types[0]
+    type = g.context.types[0]
     zero_starts = [0] * (type.rank - 1)
 
     def emit_window() -> list[OnnxValue]:
@@ -209,7 +210,7 @@ def emit_window_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> Onn
     window = _find_window_keys(g, weights.value)
     if window is None:
         return None
-    type = g.site.types[0]
+    type = g.context.types[0]
 
     def emit_window_only() -> list[OnnxValue]:
         with _bind_window_length(g, window):
@@ -228,7 +229,7 @@ def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
         value = pending.pop()
         if value is None or value not in g.values.tensors:
             continue
-        if (window := g.layouts.window_keys.get(g.values.tensors[value].name)) is not None:
+        if (window := g.cache.window_keys.get(g.values.tensors[value].name)) is not None:
             return window
         match value.node:
             case Node(ops.Arith(fn="mul"), factors):

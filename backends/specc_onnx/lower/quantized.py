@@ -49,7 +49,7 @@ def quantized_linear(
     dtype, target = x.dtype, g.target
     shape = x.shape if x.rank > 1 else (Dim.from_value(1), *x.shape)
     tokens = emit_reshape(x, shape)
-    result_type = Type(dtype, (*shape[:-1], g.site.types[0].shape[-1]))
+    result_type = Type(dtype, (*shape[:-1], g.context.types[0].shape[-1]))
     has_kernel = dtype == "f32" or dtype in target.compute_dtypes
     # Per-tensor activation scales change the result, so they are used even if the target has no
     # kernel for the type.
@@ -67,7 +67,7 @@ def quantized_linear(
     else:
         product = _emit_dequantized_product(op, tokens, weights, scales, zero_points)
     product = product if bias is None else product + bias
-    return emit_reshape(product, g.site.types[0].shape, source_shape=result_type.shape)
+    return emit_reshape(product, g.context.types[0].shape, source_shape=result_type.shape)
 
 
 def _emit_matmul_nbits(
@@ -213,7 +213,7 @@ def quantized_embedding(
     indices, rank = emit_checked_indices(ids), ids.rank
     if g.target.quantized_matmul_mode == "weights" and op.group_size and op.layout == "rows":
         return _emit_gather_block_quantized(op, indices, table, scales)
-    count, shape = Dim.symbol("gathered tokens"), g.site.types[0].shape
+    count, shape = Dim.symbol("gathered tokens"), g.context.types[0].shape
     flat_ids = emit_reshape(indices, (count,), source_shape=ids.shape) if rank != 1 else indices
     is_transposed = op.layout == "columns"
     codes = _emit_gathered_groups(table, flat_ids, count, axis=int(is_transposed))
@@ -248,7 +248,7 @@ def _emit_gather_block_quantized(
         bits=op.bits,
         block_size=op.group_size,
     )
-    *leading_shape, width = g.site.types[0].shape
+    *leading_shape, width = g.context.types[0].shape
     padded_width = group_count * op.group_size
     g.innermost_body.types[values.name] = Type(scales.dtype, (*leading_shape, padded_width))
     return values if padded_width == width else values.slice(len(leading_shape), 0, width)
@@ -299,7 +299,7 @@ def _emit_dequantized_columns(w: Tensor, scales: Tensor, width: Dim, group_size:
     g = w.g
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.dtype == "f32":
         # ONNX Runtime's optimizer rejects a loop body that dequantizes a captured weight.
-        with g.hoist_nodes(g.site.scope, level=0):
+        with g.hoist_nodes(g.context.scope, level=0):
             return w.emit_node("DequantizeLinear", scales, axis=0, block_size=group_size)
     # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all input
     # features in its group.

@@ -30,13 +30,13 @@ def _find_time_major_operand(layer: "_RecurrentLayer", x: Tensor) -> OnnxValue |
     """
     g, operands = layer.g, [x]
     node = x.value.node if x.value else None
-    if x.name not in g.layouts.time_major_outputs and node is not None and node.op == ops.Concat(2):
+    if x.name not in g.cache.time_major_outputs and node is not None and node.op == ops.Concat(2):
         operands = [g.values.tensors[a] for a in node.args if a in g.values.tensors]
         if len(operands) < len(node.args):
             return None
     outputs = []
     for operand in operands:
-        mask, output = g.layouts.time_major_outputs.get(operand.name, ("", operand))
+        mask, output = g.cache.time_major_outputs.get(operand.name, ("", operand))
         # A layer with a different padding mask reorders positions differently.
         if mask != layer.padding_mask:
             return None
@@ -99,7 +99,7 @@ def emit_reordered_weights(
     parameter_names = {t.name for t in g.values.parameters.values()}
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
     # Weights that a loop body computes are not visible outside the body.
-    with g.hoist_nodes(g.site.scope, level=0) if is_static else nullcontext():
+    with g.hoist_nodes(g.context.scope, level=0) if is_static else nullcontext():
         bias = _emit_joined_bias(g, gate_order, biases, weights[0].shape[axis].number or 0)
         ordered_weights = (emit_reordered_gates(g, w, gate_order, axis) for w in weights)
         return [*(w.unsqueeze(0) for w in ordered_weights), bias]
@@ -211,7 +211,7 @@ class _RecurrentLayer:
         if self.keep is None:
             return True
         value = self.keep.value
-        return value is not None and self.g.facts.padding_sides.get(value) == "right"
+        return value is not None and self.g.analysis.padding_sides.get(value) == "right"
 
     @property
     def padding_mask(self) -> str:
@@ -306,7 +306,7 @@ def _emit_layer(
     """Emit the operator `op_type`, or a loop if the target lacks the operator or its `feature`."""
     if layer.is_fusible(feature):
         return _emit_fused_layer(layer, op_type, **attributes)
-    op, scope = layer.op, layer.g.site.scope
+    op, scope = layer.op, layer.g.context.scope
     assert not isinstance(op, ops.QuantizedLstm), (
         "quantization plans check that the target has `QuantizedLstm`"
     )
@@ -351,7 +351,7 @@ def _emit_fused_layer(
     time_major_output = hidden_states.squeeze(1)
     output = layer.convert_from_time_major(time_major_output.transpose([1, 0, 2]))
     # If the next layer is recurrent, it reads the time-major output and needs no transposes.
-    g.layouts.time_major_outputs[output.name] = layer.padding_mask, time_major_output
+    g.cache.time_major_outputs[output.name] = layer.padding_mask, time_major_output
     results = [output]
     for final_state, initial_state in zip(final_states, initial_states, strict=False):
         state = layer.remove_placeholder(final_state.squeeze(0), layer.batch_and_length[:1])

@@ -1,7 +1,7 @@
 """The table of lowering rules, and the function that lowers all nodes of a graph.
 
 A rule's arguments are the op, the emitter and one `Tensor` per operand (None for an absent optional
-operand). The rule returns the results, whose types are in `g.site`. An unused result may be None.
+operand). The rule returns the results (None for an unused result). Their types are in `g.context`.
 """
 
 from collections import Counter, defaultdict
@@ -27,22 +27,23 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
     """Lower the nodes of `graph`, or only `selected_nodes`. Add results to `g.values.tensors`."""
-    outer_site = g.site
+    outer_context = g.context
     use_counts = count_value_users(graph)
     # If values are recomputed in blocks, their use counts in the whole graph are kept.
-    g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
-    g.facts.split_ends.update(_find_tilings(graph))
+    known_counts = g.analysis.use_counts
+    known_counts.update({v: n for v, n in use_counts.items() if v not in known_counts})
+    g.analysis.split_ends.update(_find_tilings(graph))
     accurate_sigmoids = find_precision_sensitive_sigmoids(graph)
     for node, results in graph.nodes:
         if selected_nodes is None or node in selected_nodes:
-            g.site = LoweringContext(
+            g.context = LoweringContext(
                 graph.node_origins.get(node, NodeOrigin()).scopes,
                 tuple(r.type for r in results),
                 tuple(r in use_counts for r in results),
                 not accurate_sigmoids.isdisjoint(results),
             )
             _lower_node(g, node, results)
-    g.site = outer_site
+    g.context = outer_context
 
 
 def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:

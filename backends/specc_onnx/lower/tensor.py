@@ -34,7 +34,7 @@ lower.add_rules(
         ops.Range: lambda op, g: emit_arange(g, op.length),
         ops.Extent: lambda op, g, x: emit_arange(g, x.shape[op.axis]),
         ops.Size: lambda op, g: g.emit_length(op.length),
-        ops.Split: lambda op, g, x: emit_reshape(x, g.site.types[0].shape),
+        ops.Split: lambda op, g, x: emit_reshape(x, g.context.types[0].shape),
         ops.Insert: lambda op, g, x: x.unsqueeze(op.axis),
         ops.Squeeze: lambda op, g, x: x.squeeze(op.axis),
         ops.CumSum: lambda op, g, x: x.emit_node("CumSum", op.axis),
@@ -51,7 +51,7 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> OnnxValue:
         case Node(ops.Split(axis=2), (Value() as packed,)) if (
             op.order == (0, 2, 1, 3) and packed.type.rank == 3
         ):
-            g.layouts.packed_heads[result.name] = g.values.tensors[packed]
+            g.cache.packed_heads[result.name] = g.values.tensors[packed]
     return result
 
 
@@ -63,10 +63,10 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> OnnxValue:
             2,
             2,
         ):
-            packed_heads = g.layouts.packed_heads.get(g.values.tensors[heads].name)
+            packed_heads = g.cache.packed_heads.get(g.values.tensors[heads].name)
             if packed_heads is not None:
                 return packed_heads
-    return emit_reshape(x, g.site.types[0].shape)
+    return emit_reshape(x, g.context.types[0].shape)
 
 
 @lower
@@ -82,7 +82,7 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> OnnxValue:
     """Emit `Concat`, or a placeholder for a KV buffer, to which the attention kernel appends."""
     # the lowering of the attention layer replaces the placeholder with the updated KV buffer
     if parts[0].value in g.values.kv_buffers:
-        return g.new_tensor("buffer", g.site.types[0])
+        return g.new_tensor("buffer", g.context.types[0])
     if len(parts) == 1:
         return parts[0]
     return g.emit_node("Concat", *parts, axis=op.axis)
@@ -135,7 +135,7 @@ def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> OnnxValue:
     """Emit a comparison of indices with class ids. An index out of range is encoded as zeros."""
     classes = emit_arange(g, op.size).cast(x.dtype)
     is_class = x.unsqueeze(x.rank).equals(classes)
-    return is_class.cast(g.site.types[0].dtype)
+    return is_class.cast(g.context.types[0].dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def _record_linked_checkpoints(
         else {}
     )
     for name, location in placement.plan.linked_tensors.items():
-        byte_range = placement.pieces[name].byte_range
+        byte_range = placement.tensors[name].byte_range
         assert byte_range is not None, f"{name} is linked to no file"
         if location.location not in file_metadata:
             file_metadata[location.location] = read_weight_file_metadata(
@@ -213,7 +213,7 @@ def write_weight_file(
         return None
 
     def read_chunks(name: str) -> Iterator[memoryview]:
-        return parameters.iterate_chunks(name, placement.pieces[name].dtype)
+        return parameters.iterate_chunks(name, placement.tensors[name].dtype)
 
     return out.write_hash_named_file(
         stem, ".data", iterate_external_data(placement.plan, read_chunks)

@@ -134,7 +134,7 @@ class BuiltModel:
     computed: `scope` and `dtype`, then `weights` (a value) or `node` (the result of an
     `Attention`), and `guard` if the node is inside an `If`. `types` are the IR types of inputs,
     outputs and stored weights by name. `length_inputs` maps symbolic dimensions to scalar inputs
-    that contain their sizes. `branch_length_thresholds` maps symbolic dimensions to the sizes above
+    that contain their sizes. `branch_thresholds` maps symbolic dimensions to the sizes above
     which the model takes a different branch.
     """
 
@@ -146,7 +146,7 @@ class BuiltModel:
     attention_weight_locations: tuple[Mapping[str, str], ...]
     types: Mapping[str, Type]
     length_inputs: Mapping[str, str]
-    branch_length_thresholds: Mapping[str, int]
+    branch_thresholds: Mapping[str, int]
 
 
 def build_model(
@@ -173,10 +173,10 @@ def build_model(
         name_table=NameTable({*types, *graph.outputs}, graph_name=graph.name),
     )
     limits = find_length_limits(graph)
-    g.facts.max_lengths = {symbol: limit.max_length for symbol, limit in limits.items()}
+    g.analysis.max_lengths = {symbol: limit.max_length for symbol, limit in limits.items()}
     for name, value in graph.inputs.items():
         g.values.tensors[value] = Tensor(g, name, value.type, value)
-        g.facts.padding_sides[value] = graph.input_facts[name].padding_side
+        g.analysis.padding_sides[value] = graph.input_facts[name].padding_side
     g.values.kv_buffers.update(graph.inputs[name] for name in buffers)
     weights = add_initializers(g, graph.parameters, storage_dtypes or {}, ties or {})
     lower_nodes(g, graph)
@@ -245,7 +245,7 @@ def finish_model(
         attention_weight_locations=_list_attention_weight_locations(g, names),
         types=types,
         length_inputs=g.lengths.length_inputs,
-        branch_length_thresholds=g.facts.branch_length_thresholds,
+        branch_thresholds=g.analysis.branch_thresholds,
     )
 
 
@@ -306,7 +306,7 @@ def add_initializers(
         initializer: OnnxValue = UnrankedTensor(g, weights[stored_name].name, dtype)
         g.values.stored_types[initializer.name] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
-            g.site = LoweringContext((name.rpartition(".")[0],))
+            g.context = LoweringContext((name.rpartition(".")[0],))
             widened = initializer.cast(value.type.dtype)
             g.values.narrow_weights[widened.name], initializer = initializer, widened
         parameter = initializer.with_type(value.type, value)
@@ -322,7 +322,7 @@ def _name_outputs(
     """
     node_results = {name for node in g.bodies.open_bodies[0].nodes for name in node.output}
     names: dict[str, str] = {}
-    g.site = LoweringContext(("outputs",))
+    g.context = LoweringContext(("outputs",))
     for name, output in outputs.items():
         assert name not in inputs, f"{name} is an input and an output"
         result: OnnxValue = output

@@ -341,10 +341,10 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
                 f"{format_value_type(expected_info)} in the graph"
             )
     inferred_types = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
-    long_lengths = _choose_lengths(built_model, built_model.branch_length_thresholds)
+    long_lengths = _choose_lengths(built_model, built_model.branch_thresholds)
     # Long inputs may take other branches, so types are also inferred for long inputs.
-    if built_model.branch_length_thresholds and all(
-        long_lengths.get(s, 0) > n for s, n in built_model.branch_length_thresholds.items()
+    if built_model.branch_thresholds and all(
+        long_lengths.get(s, 0) > n for s, n in built_model.branch_thresholds.items()
     ):
         inferred_types = _infer_at_lengths(built_model, model, long_lengths)
     return inferred_types

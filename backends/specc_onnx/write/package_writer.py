@@ -87,7 +87,7 @@ def write_package(
             version=__version__,
             preexisting=tuple(sorted(unchanged_extras)),
             linked_files=prepared_graphs.placement.weight_files,
-            metadata=metadata.facts,
+            metadata=metadata.entries,
             sources=metadata.sources,
             checks_hashes_on_open=checks_hashes_on_open,
         )

@@ -39,12 +39,12 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 
 @dataclass(frozen=True)
 class WeightPlacement:
-    """The storage location of each weight. `pieces` are the tensors in storage order. `ties` maps
+    """The storage location of each weight. `tensors` are the tensors in storage order. `ties` maps
     tied parameters to stored parameters. If `is_inline` is True, weights that are not linked are
     stored in each ONNX file. `weight_files` are the external files, once they have been written.
     """
 
-    pieces: Mapping[str, ExternalTensor]
+    tensors: Mapping[str, ExternalTensor]
     ties: Mapping[str, str]
     plan: ExternalDataPlan
     is_inline: bool
@@ -53,7 +53,7 @@ class WeightPlacement:
     @property
     def storage_dtypes(self) -> dict[str, str]:
         """Return the storage dtype of each weight by name."""
-        return {name: piece.dtype for name, piece in self.pieces.items()}
+        return {name: tensor.dtype for name, tensor in self.tensors.items()}
 
 
 def plan_weight_placement(
@@ -82,29 +82,29 @@ def plan_weight_placement(
     }
     allows_links = storage in ("auto", "link")
     reasons: dict[Path, str] = {}
-    pieces = []
+    tensors = []
     for name, dtype in dtypes.items():
         # a matrix that is converted to `matrix_dtype` is copied from the checkpoint
         is_converted = bool(matrix_dtype) and len(values.parameters[name].shape) > 1
         can_link = not is_converted or values.get_stored_dtype(name) == dtype
         link_directory = directory if allows_links and can_link else None
-        pieces.append(_make_piece(name, dtype, values, link_directory, opset, reasons))
-    is_inline = _is_inline(pieces, storage, len(graphs) == 1)
+        tensors.append(_make_external_tensor(name, dtype, values, link_directory, opset, reasons))
+    is_inline = _is_inline(tensors, storage, len(graphs) == 1)
     plan = plan_external_data(
-        pieces, directory, link=allows_links and not is_inline, alignment=alignment
+        tensors, directory, link=allows_links and not is_inline, alignment=alignment
     )
     plan = replace(plan, copy_reasons={**reasons, **plan.copy_reasons})
     if storage == "link":
-        _check_all_linked(plan, pieces)
-    return WeightPlacement({p.name: p for p in pieces}, ties, plan, is_inline)
+        _check_all_linked(plan, tensors)
+    return WeightPlacement({p.name: p for p in tensors}, ties, plan, is_inline)
 
 
-def _is_inline(pieces: Sequence[ExternalTensor], storage: WeightStorage, is_single: bool) -> bool:
+def _is_inline(tensors: Sequence[ExternalTensor], storage: WeightStorage, is_single: bool) -> bool:
     """Return True if weights are inline. Raise E0823 if inline weights are too large."""
-    total_bytes = sum(p.nbytes for p in pieces)
+    total_bytes = sum(p.nbytes for p in tensors)
     is_small = total_bytes < MAX_INLINE_BYTES and is_single
     is_inline = storage == "inline" or (storage == "auto" and is_small)
-    if is_inline and not can_store_tensors_inline(pieces):
+    if is_inline and not can_store_tensors_inline(tensors):
         raise_error(
             "E0823",
             f"{total_bytes / 2**30:.1f} GiB of weights exceed the 2 GiB limit of one ONNX file",
@@ -135,7 +135,7 @@ def collect_parameter_types(graphs: Sequence[Graph]) -> dict[str, Type]:
     return types
 
 
-def _make_piece(
+def _make_external_tensor(
     name: str,
     dtype: str,
     values: ParameterSource,
@@ -160,16 +160,16 @@ def _make_piece(
     return ExternalTensor(name, file_dtype, count_tensor_bytes(shape, file_dtype), byte_range)
 
 
-def _check_all_linked(plan: ExternalDataPlan, pieces: list[ExternalTensor]) -> None:
+def _check_all_linked(plan: ExternalDataPlan, tensors: list[ExternalTensor]) -> None:
     """Raise E0824 if `--weights-as link` would copy a weight."""
-    unlinked_names = [p.name for p in pieces if p.name not in plan.linked_tensors and p.nbytes]
+    unlinked_names = [p.name for p in tensors if p.name not in plan.linked_tensors and p.nbytes]
     if unlinked_names:
         reasons = list(plan.copy_reasons.values()) or [
             "no checkpoint next to the output stores them in this layout and dtype"
         ]
         raise_error(
             "E0824",
-            f"{len(unlinked_names)} of {len(pieces)} weights cannot be stored as references to "
+            f"{len(unlinked_names)} of {len(tensors)} weights cannot be stored as references to "
             "the checkpoint",
             notes=[*reasons, f"the first one is `{unlinked_names[0]}`"],
             helps=[
@@ -198,4 +198,4 @@ def set_initializer_data(
             for key in ("location", "offset", "length"):
                 tensor.external_data.add(key=key, value=str(getattr(location, key)))
         elif placement.is_inline:
-            tensor.raw_data = b"".join(values.iterate_chunks(name, placement.pieces[name].dtype))
+            tensor.raw_data = b"".join(values.iterate_chunks(name, placement.tensors[name].dtype))
