@@ -51,10 +51,10 @@ def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     alone = tmp_path / "alone.onnx"
     specc.compile(name, alone, init=5, set=config, weights_as="copy")
     assert len(list((tmp_path / "both").glob("*.data"))) == 1
-    assert written.data is not None
+    assert written.weight_file is not None
     # a single graph and a package of two graphs store the parameters as the same bytes
     (other,) = tmp_path.glob("alone-*.data")
-    assert (tmp_path / "both" / written.data).read_bytes() == other.read_bytes()
+    assert (tmp_path / "both" / written.weight_file).read_bytes() == other.read_bytes()
 
     inputs = make_random_inputs(
         model.graph, choose_dim_sizes(model.graph, 1), np.random.default_rng(0)

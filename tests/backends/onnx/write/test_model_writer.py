@@ -99,7 +99,7 @@ def test_small_weights_are_inline(tmp_path: Path) -> None:
     arrays = sample_parameters(graph)
     written = write_to(graph, Arrays(graph, arrays), tmp_path / "m.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
-    assert written.data is None
+    assert written.weight_file is None
     check_results(graph, arrays, written.path)
 
 
@@ -108,9 +108,9 @@ def test_copied_weights_are_in_one_file_named_by_hash(tmp_path: Path) -> None:
     arrays = sample_parameters(graph)
     values = Arrays(graph, arrays)
     written = write_to(graph, values, tmp_path / "m.onnx", weights_as="copy")
-    assert written.data is not None
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["m.onnx", written.data])
-    assert written.data.startswith("m-")
+    assert written.weight_file is not None
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["m.onnx", written.weight_file])
+    assert written.weight_file.startswith("m-")
     assert values.read == list(graph.parameters)
     check_results(graph, arrays, written.path)
     again = write_to(
@@ -119,7 +119,7 @@ def test_copied_weights_are_in_one_file_named_by_hash(tmp_path: Path) -> None:
         tmp_path / "m.onnx",
         weights_as="copy",
     )
-    assert again.data != written.data
+    assert again.weight_file != written.weight_file
 
 
 def test_model_bytes_are_deterministic(tmp_path: Path) -> None:

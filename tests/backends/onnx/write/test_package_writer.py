@@ -48,7 +48,7 @@ def read_initializers(path: Path) -> dict[str, Any]:
 def test_package_contains_graphs_weights_and_index(tmp_path: Path) -> None:
     written = write_pair_package(tmp_path / "pair")
     assert list_names(tmp_path / "pair") == sorted(
-        ["score.onnx", "encode.onnx", INDEX_FILE, str(written.data)]
+        ["score.onnx", "encode.onnx", INDEX_FILE, str(written.weight_file)]
     )
     assert [path.name for path, _ in written.files][-1] == INDEX_FILE
     assert all(path.stat().st_size == size for path, size in written.files)
@@ -147,7 +147,7 @@ def checkpoint_path(tmp_path: Path) -> Path:
 
 def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path, checkpoint_path: Path) -> None:
     written = write_pair_package(tmp_path / "pair", weights=str(checkpoint_path), weights_as="link")
-    assert written.data is None
+    assert written.weight_file is None
     assert list_names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE, "weights"]
     package = open_package(tmp_path / "pair", verify_contents=True)
     assert list(package.index.linked_files) == ["weights/model.safetensors"]
