@@ -158,7 +158,7 @@ def iterate_divergence_rows(directory: Path) -> Iterator[str]:
         specc.compile(LLAMA_DIRECTORY, path, **options)  # type: ignore[arg-type]
         loss = OutputErrorStats()
         loss.add_result(specc.load(path).run(input_ids=ids)["logits"], wanted, is_logits=True)
-        told = loss.measures
+        told = loss.metrics
         yield f"| {kind} | {told['kl']:.1e} | {told['changed']:.1%} |"
 
 

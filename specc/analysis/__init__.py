@@ -1,3 +1,3 @@
 """Analyses of a graph: causality, batch independence, padding, length limits and cost. Each
-analysis takes a graph, does not change it, and returns properties or diagnostics.
+analysis returns properties or diagnostics of a graph and does not modify the graph.
 """

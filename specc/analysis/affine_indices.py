@@ -1,12 +1,12 @@
 """Represent position ids as affine functions of query and key position, and solve comparisons of
 position ids for the offset `q - k`.
 
-The inputs are the two sides of a comparison. Each side is written as `a t + b u + far + c`, where
-`t` is the query time, `u` is the key time, `far` is a sum of symbolic dimensions, and `c` lies in
-an interval because integer division rounds. If the slopes of `t` and `u` in the difference of the
-two sides are opposite, the comparison bounds `t - u`. The comparison also bounds `t - u` if the
-remaining terms can only make the comparison harder to satisfy for keys with `u >= 0` or queries
-with `t >= 0`:
+The inputs are the two sides of a comparison. Each side has the form `a t + b u + far + c`. `t` is
+the query time, `u` is the key time, and `far` is a sum of symbolic dimensions. `c` lies in an
+interval, because integer division rounds. If the coefficients of `t` and `u` in the difference of
+the two sides have opposite signs and equal magnitudes, the comparison bounds `t - u`. The
+comparison also bounds `t - u` if the remaining terms can only make the comparison harder to satisfy
+for keys with `u >= 0` or queries with `t >= 0`:
 
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
@@ -109,8 +109,8 @@ def solve_offset_inequality(
     """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
     (`difference < 0` if `is_strict`) can hold.
     """
-    # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that only makes the
-    # comparison harder to satisfy is dropped.
+    # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that is never
+    # negative only makes `difference <= 0` harder to satisfy, so it is dropped.
     if difference.query_coefficient + difference.key_coefficient < 0 or not _is_nonnegative(
         difference, qk
     ):
@@ -169,8 +169,8 @@ def _is_constant_length(length: Dim, qk: QueryKeyTensor) -> bool:
 
 
 def _match_position_id(qk: QueryKeyTensor) -> AffineIndex | None:
-    """Match position ids of the query axis or the key axis: `prefix + t` or `prefix + u`."""
-    # without a position axis, the index of a prefix position is unknown
+    """Match the position ids of the query axis (`prefix + t`) or of the key axis (`prefix + u`)."""
+    # without a position axis, the position id of a prefix position is unknown
     prefix_length = qk.get_prefix_length(0)
     if prefix_length is None or (qk.query_axis, qk.key_axis) not in ((0, None), (None, 0)):
         return None

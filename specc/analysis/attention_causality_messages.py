@@ -3,7 +3,7 @@ keys.
 
 If comparisons of position ids prove that a mask includes later positions, the message states this
 fact; otherwise, the message states that causality could not be proved. A subexpression of a mask
-that compares no position ids cannot be proved causal:
+cannot be proved causal if it does not compare position ids:
 
     pre[i] & pre[j] | j <= i      `pre[i]` compares no position ids
     j >= i                        certain: the mask includes later positions
@@ -145,10 +145,10 @@ def _format_literal(constant: float, value: Value) -> str:
 
 
 MAX_QUOTED_LENGTH = 40
-"""Maximum number of characters of spec source that a note quotes."""
+"""Maximum number of characters of spec source code in a note."""
 
 MAX_INSPECTED_VALUES = 500
-"""Maximum number of values to inspect in the search for a named value."""
+"""Maximum number of values that the search for a named value visits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +178,8 @@ def find_unproven_mask(qk: QueryKeyTensor | None) -> UnprovenMask | None:
 
 
 def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
-    """Return True if keys and queries have different numbers of positions per chunk, so that their
-    position ids are not comparable.
+    """Return True if keys and queries have different numbers of positions per chunk. Their position
+    ids are then not comparable.
     """
     return qk is not None and not has_equal_chunk_rates(qk)
 
@@ -217,8 +217,8 @@ def _solve_unproven_mask_term(
     qk: QueryKeyTensor,
 ) -> Generator[QueryKeyTensor, _UnprovenMaskTerm, _UnprovenMaskTerm]:
     """Return the first subexpression of a mask that does not compare position ids. If no term
-    compares position ids, as in `pre[i] & pre[j]`, return the complete mask. Yield the subproblems
-    for the operands to `solve_memoized`.
+    compares position ids, as in `pre[i] & pre[j]`, return the complete mask. Yield one subproblem
+    per operand to `solve_memoized`.
     """
     node = qk.value.node
     operands = _list_mask_operands(qk, node) if node else None
@@ -234,7 +234,9 @@ def _solve_unproven_mask_term(
 
 
 def _list_mask_operands(qk: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:
-    """Return the mask operands to search, [] for compared position ids, or None for other ops."""
+    """Return the mask operands to search, [] for a comparison of position ids, or None for other
+    ops.
+    """
     if (inner := unwrap_view(qk)) is not None:
         return [inner]
     if (parts := split_concat_operands(qk)) is not None:
@@ -377,7 +379,7 @@ def format_min_offset_help(offsets: Interval) -> tuple[str, ...]:
 
 
 def format_position_count(offsets: Interval) -> str:
-    """Format the number of later positions that are read."""
+    """Format the number of later positions that an op reads, as in `2 later positions`."""
     if offsets.is_empty or offsets.low == -inf:
         return "every later position"
     return f"{-int(offsets.low)} later position{'s' if offsets.low < -1 else ''}"

@@ -101,7 +101,7 @@ class _BatchAxis:
             case ops.Split(sizes=sizes):
                 return any(map(self.is_batch_dependent, sizes[1:]))
             case ops.Expand():
-                return False  # all expanded batch elements are equal
+                return False  # all batch elements of the expanded value are equal
             case ops.Scan():
                 return self._is_mixing_scan(node, node.op, results)
         return self._has_batch_attribute(node.op) or self._crosses_batch(node, results)
@@ -129,9 +129,9 @@ class _BatchAxis:
         )
 
     def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
-        """Return True if a loop mixes batch elements: it runs along the batch axis, the batch axis
-        of its mask differs from that of a result, or it stops early for all batch elements although
-        this changes results. The loop body is checked separately.
+        """Return True if a loop mixes batch elements. This is the case if the loop runs along the
+        batch axis, if its mask and a result have different batch axes, or if an early exit changes
+        the results of unfinished batch elements. The loop body is checked separately.
         """
         if self.is_batch_dependent(
             op.get_first_scanned_operand(node).shape[op.axis]
@@ -165,7 +165,7 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
 
 
 def _find_finished_value(value: Value, end_condition: Value) -> Value | None:
-    """Return the operand that the `where` `value` selects if `end_condition` is true, or None."""
+    """Return the operand that `value`, a `where`, selects if `end_condition` is true, or None."""
     match value.node:
         case Node(ops.Where(), (Value() as mask, true_branch, _)):
             while mask.node and isinstance(mask.node.op, ops.Insert):

@@ -5,9 +5,9 @@ The input is a graph, its input with the time axis, and the requested outputs. T
 of errors, one per op that violates causality. If no op violates causality, the list is empty and a
 decode step can be derived.
 
-The proof is local: each op on which the outputs depend must be causal by itself, because during
-generation, position t + 1 of an intermediate value does not exist yet. The reported op is therefore
-the cause of the violation.
+The proof is local: each op on which the outputs depend must be causal. During generation, position
+t + 1 of an intermediate value does not exist yet. The reported op is therefore the cause of the
+violation.
 
 Attention without a mask attends to all keys, including later keys. In this example, the `flip` is
 not reported because no output depends on it:
@@ -23,9 +23,9 @@ not reported because no output depends on it:
     gives
     E0712 `y` cannot be generated along `n`: without a mask positions attend to later positions
 
-An input default is computed from the current input. The values of the default at existing positions
-must not change when positions are added. A default without a time axis is computed once and must
-not depend on the time axis.
+An input default is computed from the current input. When new positions are appended, the values of
+the default at earlier positions must not change. A default without a time axis is computed once and
+must not depend on the time axis.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,7 +75,7 @@ def check_causality(
     ]
     for violation in flow.violations:
         if violation.node in live_nodes:
-            # the error names the first output that depends on the violating node
+            # the error message contains the first output that depends on the violating node
             name = next(
                 n for n in outputs if violation.node in collect_required_nodes([graph.outputs[n]])
             )
@@ -206,9 +206,9 @@ def _check_output(
 
 
 def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:
-    """Return the symbolic dimension `symbol` of the time axis of an input: the axis after the batch
-    axis, or the first axis of a vector. Return None unless the size of the time axis is `chunk_size
-    * symbol`.
+    """Return the symbolic dimension of the time axis of an input. The time axis is the axis after
+    the batch axis, or the only axis of a vector. Return None unless the size of the time axis is
+    `chunk_size * symbol`.
     """
     value = graph.inputs[time_input]
     return find_chunk_count_symbol(value, int(value.rank > 1), chunk_size) if value.rank else None
@@ -217,7 +217,9 @@ def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str 
 def check_causality_of_defaults(
     graph: Graph, defaults: Graph | None, symbol: str, time_input: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
-    """Return E0718 for each default that `outputs` read and that changes as the time axis grows."""
+    """Return E0718 for each input default that changes as the time axis grows, if `outputs` depend
+    on it.
+    """
     if defaults is None:
         return []
     used_inputs = [

@@ -1,5 +1,5 @@
-"""Build messages for causality errors, which state the positions that an op reads and the spec code
-to write instead, and the labels of their source locations.
+"""Build messages and source labels for causality errors. A message states the positions that an op
+reads, and suggests spec code to use instead.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def describe_causality_violation(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityMessage:
     """Return the message for a causality violation. For a loop, describe the op in its body."""
-    # the loop body must be changed, not the loop
+    # the fix belongs in the loop body, not at the loop
     if violation.body_violation:
         return describe_causality_violation(*violation.body_violation, flow)
     symbol = flow.symbol
@@ -194,7 +194,7 @@ def _describe_read(
 def _describe_concat_or_slice(
     violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityMessage | None:
-    """Return the message for an op that adds or indexes positions of the time axis, or None."""
+    """Return the message for an op that adds or selects positions of the time axis, or None."""
     symbol, time_axis, node = flow.symbol, flow.time_axis, violation.node
     match node.op:
         case ops.Concat(axis):
@@ -265,8 +265,9 @@ def describe_window_violation(
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
     """Return the error text and the fixes for a convolution or pooling window that reads later
-    positions, which `later_text` describes. If `reads_all` is True, the result has another number
-    of positions than the time axis. `chunk_size` exceeds 1 only in streaming inference.
+    positions. `later_text` describes these positions. If `reads_all` is True, the number of
+    positions of the result differs from that of the time axis. `chunk_size` exceeds 1 only in
+    streaming inference.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     op_name = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
@@ -308,8 +309,9 @@ def format_op_name(op: Op) -> str:
 def make_violation_labels(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return a label for the op that violates causality (None without a source location), and the
-    labels of the operand that the op reads. For a loop, label the violating op of the loop body.
+    """Return the label of the op that violates causality, and the labels of its operand. The label
+    of the op is None if the op has no source location. For a loop, label the violating op of the
+    loop body.
     """
     containing_graph, cause = graph, violation
     while cause.body_violation:

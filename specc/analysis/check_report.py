@@ -78,7 +78,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     live = collect_required_nodes(graph.outputs[name] for name in fields)
     violation = next((candidate for candidate in flow.violations if candidate.node in live), None)
     if violation is not None:
-        # the op is of interest only if the model seems to be meant to be causal
+        # the violating op is reported only if the model appears to be intended as causal
         is_bidirectional = _is_attention(violation) and not _has_causal_mask(graph, symbol)
         return AxisCausality(
             symbol=symbol,
@@ -97,15 +97,15 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
 
 
 def _is_attention(violation: CausalityViolation) -> bool:
-    """Return True if the op of a violation, or the op in the body of a loop, is attention."""
+    """Return True if the violating op is attention. For a loop, check the op in the loop body."""
     while violation.body_violation:
         _, violation = violation.body_violation
     return isinstance(violation.node.op, ops.Attend | ops.MaskedWeights)
 
 
 def _has_causal_mask(graph: Graph, symbol: str) -> bool:
-    """Return True if a comparison of query and key positions along the axis with the symbolic
-    dimension `symbol` excludes later positions, or all of them except the next position.
+    """Return True if the graph compares query and key positions along the axis `symbol` such that
+    all later positions are excluded, or all except the next position.
     """
     comparisons = (values for node, values in graph.nodes if isinstance(node.op, ops.Compare))
     return any(_is_causal_mask(value, symbol) for values in comparisons for value in values)
@@ -114,7 +114,7 @@ def _has_causal_mask(graph: Graph, symbol: str) -> bool:
 def _is_causal_mask(mask: Value, symbol: str) -> bool:
     rank = len(mask.shape)
     is_square = [dim.name for dim in mask.shape[-2:]] == [symbol, symbol]
-    # -1: a causal mask that is off by one
+    # -1 is a causal mask with an off-by-one error
     return is_square and find_band_interval(mask, rank - 2, rank - 1).low >= -1
 
 
@@ -139,7 +139,7 @@ def _format_violation_reason(
 
 
 FINITE_VALUES_CONDITION = "if padded values are finite and cause no overflow"
-"""The assumption of the padding analysis, as messages state it."""
+"""The assumption of the padding analysis, as a phrase for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""Infer the maximum and minimum size of dynamic axes from position embeddings, RoPE and windows,
-and prove that sizes are never negative.
+"""Infer the maximum and minimum sizes of dynamic axes from position embeddings, RoPE and windows.
+Prove that axis sizes are never negative.
 
 A learned position embedding of size 1024 limits the sequence length to 1024, and `x[:, 0:3]` needs
-three positions. For sizes outside the limits, ONNX Runtime would fail at run time.
+three positions. ONNX Runtime fails at run time if an axis size is outside these limits.
 """
 
 from bisect import bisect_left
@@ -52,7 +52,7 @@ def format_limit_reason(table_name: str, max_length: int) -> str:
 
 @lru_cache(maxsize=8)
 def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
-    """Return the maximum of each symbolic dimension if all other dimensions have their minimum."""
+    """Return the maximum of each symbolic dimension, with all other dimensions at their minimum."""
     limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
@@ -133,9 +133,9 @@ def is_rope_scaled_for_length(context_length: int, graph: Graph) -> bool:
 
 @lru_cache(maxsize=8)
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
-    """Return the minimum size of each symbolic dimension for which all indices are in range, no
-    axis is shorter than a window over it, and no `argmax` reads an empty axis. The minimum sizes of
-    a graph are cached.
+    """Return the minimum size of each symbolic dimension. At these sizes, all indices are in range,
+    no axis is shorter than a window over it, and no `argmax` runs over an empty axis. The minimum
+    sizes of a graph are cached.
     """
     min_lengths = _find_min_window_lengths(graph)
     for node, _ in iterate_all_nodes(graph):
@@ -154,8 +154,7 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
 
 def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
     """Return the minimum size of each symbolic dimension for which no axis is shorter than a
-    sliding window over it. Omit dimensions for which a window over an empty axis has an empty
-    result.
+    sliding window over it. Omit dimensions whose windows return an empty result for an empty axis.
     """
     min_lengths: dict[str, int] = {}
     nonempty_symbols: set[str] = set()
@@ -186,11 +185,11 @@ def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
 
 
 MAX_WINDOW_LENGTH = 2**24
-"""The axis size below which bisection searches."""
+"""The upper bound of the bisection over axis sizes."""
 
 
 ROPE_TABLE = "--context-length"
-"""The name of the RoPE length limit in messages, which is the option that sets the limit."""
+"""The name of the RoPE length limit in messages. The option with this name sets the limit."""
 
 
 @immutable_dataclass
@@ -222,7 +221,7 @@ def find_context_length_limit(node: Node) -> PositionEmbeddingLimit | None:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_position_limit(node, ids, table.shape[0].number, table)
         case Node(ops.Gather(axis), (Value() as sliced_table, Value() as ids)):
-            # the slice determines the limit, but the message names the table
+            # the slice determines the limit, but the message contains the name of the table
             table = sliced_table
             while isinstance(table.op, ops.Slice) and table.node and table.node.first_operand:
                 table = table.node.first_operand
@@ -235,7 +234,7 @@ def find_context_length_limit(node: Node) -> PositionEmbeddingLimit | None:
 def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
 ) -> PositionEmbeddingLimit | None:
-    """Return the limit that a lookup of `ids` in a position table imposes, or None if unknown."""
+    """Return the limit that a lookup of `ids` in a position embedding imposes, if known."""
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None
@@ -332,7 +331,7 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
             return None if b is None else 0
     if a is None or b is None:
         return None
-    # the floor division by an integer may have a lower bound above 0
+    # a floor division by an integer may have a lower bound above 0
     return a // b if atom.fn == "//" and atom.args[1].number else 0
 
 

@@ -19,11 +19,11 @@ from specc.transforms.chunk_scan import LinearRecurrence
 from specc.transforms.split_scan import find_vectorizable_nodes
 
 MAX_LOOP_LENGTH = 16
-"""Number of iterations above which a linear recurrence is computed in chunks of positions."""
+"""Minimum number of iterations for which a linear recurrence is computed in chunks of positions."""
 
 
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
-    """Return the linear recurrence that the loop `op` computes, or None if the loop does not match.
+    """Return the linear recurrence that the loop `op` computes, or None for other loops.
 
     `args` are the operands of the loop, which may include a decay that is computed before the loop.
     """
@@ -127,7 +127,7 @@ def _match_update(
 
 
 def _is_scalar_value(value: Value, rank: int) -> bool:
-    """Return True if a value has `rank` axes and the last two axes have size 1."""
+    """Return True if a value has `rank` axes and its last two axes have size 1."""
     shape = value.shape
     return len(shape) == rank and shape[-2] == 1 and shape[-1] == 1
 
@@ -165,8 +165,8 @@ def _match_delta_rule(
 
 
 def _is_vectorizable(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOperands) -> bool:
-    """Return True if the decay is not negative, and keys, values, queries and betas do not depend
-    on the state, so that they can be computed for all positions in parallel.
+    """Return True if the decay is not negative, and if keys, values, queries and betas do not
+    depend on the state. They can then be computed for all positions in parallel.
     """
     inner, operands = op.split_body_inputs(), op.split_operands(args)
     scanned_inputs, captured = set(inner.scanned), set(inner.captured)

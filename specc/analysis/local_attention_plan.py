@@ -1,21 +1,23 @@
 """Decompose attention masks into a band and global tokens, and choose block sizes for local
 (sliding-window) attention.
 
-A mask such as `window | global tokens` has no band, because global tokens attend to all positions,
-and all positions attend to them. A mask with global tokens is decomposed into a band, global keys
-(to which every query may attend), and global queries (which may attend to every key):
+A mask such as `window | global tokens` has no bounded band, because global tokens attend to all
+positions and all positions attend to global tokens. A mask with global tokens is decomposed into a
+band, global keys (to which every query may attend), and global queries (which may attend to every
+key):
 
     abs(i - j) < 64 | first[j] | first[i]     [-63, 63], first[j], first[i]
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
     first[i] & keep[j]                        no band, first[i]
 
-The decomposition covers all visible query-key pairs and possibly more: for a conjunction, only the
-operand with fewer visible pairs is kept.
+The decomposition includes all visible query-key pairs, and may include masked pairs. For a
+conjunction, only the operand with fewer visible pairs is used.
 
 If the band of a mask is bounded, a block of consecutive queries attends only to consecutive keys:
-with a window of 64, queries 64 to 95 attend to keys 1 to 95. A loop over blocks of queries costs `n
-· w` instead of `n · n`. Because of its overhead, the loop is used only above a threshold length,
-which was measured on ONNX Runtime (`benchmarks/local.py`).
+with a window of 64, queries 64 to 95 attend to keys 1 to 95. For `n` positions and the window size
+`w`, a loop over blocks of queries costs O(n · w) instead of O(n²). Because of its overhead, the
+loop is used only above a threshold length, which was measured on ONNX Runtime
+(`benchmarks/local.py`).
 """
 
 from collections.abc import Collection, Generator
@@ -48,8 +50,8 @@ class GlobalTokenCondition:
 
 @dataclass(frozen=True, slots=True)
 class MaskDecomposition:
-    """The decomposition of a mask that is true only where `q - k` is in `band`, or where one of the
-    `key_conditions` or `query_conditions` holds.
+    """The decomposition of a mask into a band and global tokens. The mask is true only where `q -
+    k` is in `band`, or where one of the `key_conditions` or `query_conditions` is true.
     """
 
     band: Interval
@@ -64,7 +66,7 @@ class MaskDecomposition:
     def __and__(self, other: "MaskDecomposition") -> "MaskDecomposition":
         if not (self.condition_count or other.condition_count):
             return MaskDecomposition(self.band & other.band)
-        return min(self, other, key=lambda parts: parts.sort_key)
+        return min(self, other, key=lambda d: d.sort_key)
 
     @property
     def condition_count(self) -> int:
@@ -105,7 +107,7 @@ def decompose_mask(
 
 
 class _DecompositionKey(NamedTuple):
-    """A memo key: the mask to decompose, or its negation if `is_negated`."""
+    """A memo key: the mask to decompose, or the negation of the mask if `is_negated` is True."""
 
     qk: QueryKeyTensor
     is_negated: bool
@@ -118,7 +120,7 @@ class _MaskDecomposer:
     def decompose(
         self, subproblem: _DecompositionKey
     ) -> Generator[_DecompositionKey, MaskDecomposition, MaskDecomposition]:
-        """Decompose a mask or its negation, and yield the subproblems to `solve_memoized`."""
+        """Decompose a mask or its negation. Yield the subproblems to `solve_memoized`."""
         qk, is_negated = subproblem
         node = qk.value.node
         if qk.query_axis is None or qk.key_axis is None:
@@ -163,13 +165,13 @@ class _MaskDecomposer:
                 EMPTY_INTERVAL,
                 query_conditions=(GlobalTokenCondition(qk.value, qk.query_axis, is_negated),),
             )
-        # `qk` is a number, or a mask that has the same value for all query-key pairs
+        # the value is a number, or a mask with the same value for all query-key pairs
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
-"""Minimum and maximum number of queries per block. Smaller blocks have more overhead, and larger
-blocks are not faster.
+"""Minimum and maximum number of queries per block. Smaller blocks have more overhead. Larger blocks
+are not faster.
 """
 
 MIN_BLOCKED_LENGTH = 128
@@ -198,41 +200,43 @@ class BlockedAttentionPlan:
     """Blocked attention with `block_size` queries per block, for sequences longer than
     `length_threshold`.
 
-    `band` is the interval of offsets `q - k` at which keys are visible. `parts` contains the
-    conditions that select global keys and queries. Every block attends to `keys_per_block` keys,
-    which is None if the number differs between blocks.
+    `band` is the interval of offsets `q - k` at which keys are visible. `decomposition` contains
+    the conditions that select global tokens. Every block attends to `keys_per_block` keys, which is
+    None if the number differs between blocks.
     """
 
     band: Interval
     block_size: int
     keys_per_block: int | None
     length_threshold: int
-    parts: MaskDecomposition = EMPTY_MASK
+    decomposition: MaskDecomposition = EMPTY_MASK
 
     @property
     def window_size(self) -> int | None:
-        """The number of keys that a query can attend to, or None if it grows with the sequence."""
+        """The number of keys that a query can attend to, or None if this number grows with the
+        sequence.
+        """
         span = self.band.high - self.band.low + 1
         return None if span == inf else int(span)
 
     def compute_mean_keys_per_query(self, length: Dim) -> Dim:
-        """Return the mean number of keys per query at a sequence length, without global tokens."""
+        """Return the mean number of keys per query at a sequence length, except global tokens."""
         if self.band.is_empty:
             return Dim.from_value(0)
         if self.window_size is None:
-            # Blocks at one end of the sequence attend to few positions, and blocks at the other end
-            # attend to all positions.
+            # If the band is bounded on one side, blocks at one end of the sequence attend to few
+            # positions, and blocks at the other end attend to all positions.
             return floor_divide_dims(length + self.block_size, 2)
         return Dim.from_value(self.block_size + self.window_size - 1)
 
     def __str__(self) -> str:
-        """Describe the blocks for messages."""
+        """Format the sequence length threshold, the block size and the window size."""
         if self.band.is_empty:
             return f"above {self.length_threshold} positions only global queries attend to keys"
         band = f"a query attends to {self.window_size} keys"
         if self.window_size is None:
             band = "a query attends to keys on one side"
-        suffix = ", besides global tokens" if self.parts.condition_count else ""
+        suffix = ", besides global tokens" if self.decomposition.condition_count else ""
         return (
             f"above {self.length_threshold} positions blocked: "
             f"{self.block_size} queries per block, "
@@ -289,14 +293,14 @@ def plan_blocks_for_weights(weights: Value) -> BlockedAttentionPlan | None:
     return None if plan is None or _is_too_short(queries, plan) else plan
 
 
-def _plan_decomposed_mask(parts: MaskDecomposition) -> BlockedAttentionPlan | None:
-    """Plan blocks for a mask whose band is bounded once its global tokens are removed."""
-    if parts.band.is_empty and parts.query_conditions:
+def _plan_decomposed_mask(decomposition: MaskDecomposition) -> BlockedAttentionPlan | None:
+    """Plan blocked attention for a mask with a bounded band and global tokens."""
+    if decomposition.band.is_empty and decomposition.query_conditions:
         # only global queries, which are computed separately, have visible keys
-        return BlockedAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
-    plan = _plan_band(parts.band)
-    # how many keys a block reads depends on the number of global keys
-    return None if plan is None else replace(plan, keys_per_block=None, parts=parts)
+        return BlockedAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, decomposition)
+    plan = _plan_band(decomposition.band)
+    # the number of keys per block depends on the number of global keys
+    return None if plan is None else replace(plan, keys_per_block=None, decomposition=decomposition)
 
 
 def _plan_band(band: Interval) -> BlockedAttentionPlan | None:

@@ -1,8 +1,8 @@
 """Find the band of a mask: the interval of offsets `q - k` in which the mask can be true.
 
-For a value with a query axis (position `q`) and a key axis (position `k`), the analysis finds an
-interval of `q - k` outside which the value is provably false or zero. A lower end of at least 0
-proves causality; the upper end bounds the size of the KV cache.
+The analysis finds, for a value with a query axis (position `q`) and a key axis (position `k`), an
+interval of `q - k`. The value is provably false or zero outside this interval. A lower end of at
+least 0 proves causality; the upper end bounds the size of the KV cache.
 
     j <= i                 [0, ∞]
     0 <= i - j < 4         [0, 3]
@@ -10,19 +10,19 @@ proves causality; the upper end bounds the size of the KV cache.
 
     same group             [0, 0] in time: a group arrives in one step; else [-∞, ∞]
 
-The interval is a sound over-approximation. An unknown op has the interval [-∞, ∞], so that a proof
-may fail but is never wrong.
+The interval is a sound over-approximation. An unknown op has the interval [-∞, ∞]. A proof may
+therefore fail, but it is never wrong.
 
-Positions are counted in time, i.e. from the end of their axis's prefix, and two intervals are
-found. The first interval considers only keys at times >= 0; its lower end proves causality. The
-second interval considers only queries at times >= 0, because steps compute no other queries; its
-upper end is the look-back. With a prefix of `m` keys and queries, `j < m | j <= i` is causal, and
-`i < m | j <= i` is not.
+Positions are times, i.e. they are relative to the end of the prefix of their axis. The analysis
+finds two intervals. The first interval considers only keys at times >= 0; its lower end proves
+causality. The second interval considers only queries at times >= 0, because decode steps do not
+compute other queries; its upper end is the look-back. With a prefix of `m` keys and queries, `j < m
+| j <= i` is causal, and `i < m | j <= i` is not.
 
-The two sides of a comparison are written as linear functions of `q` and `k`. `k <= q` and
-`q < k + 4` each have an interval. The interval of a conjunction is the intersection of the
-intervals of its operands. The negation of a window has no bounded interval, because the negation
-is true on both sides of the window:
+The two sides of a comparison are represented as affine functions of `q` and `k`. In the following
+graph, `k <= q` has the interval [0, ∞] and `q < k + 4` has the interval [-∞, 3]. The interval of a
+conjunction is the intersection of the intervals of its operands. The negation of a window has no
+bounded interval, because the negation is true on both sides of the window:
 
     $ bands 0 1
     graph "g"
@@ -87,8 +87,7 @@ ATTENTION_AXES = (2, 3)
 @dataclass(frozen=True, slots=True)
 class MaskBand:
     """The interval of offsets `t - u` (query time minus key time) at which a mask can be true. If
-    the search stopped at its step limit, `is_budget_exhausted` is True and the interval is
-    conservative.
+    the search reached its limit, `is_budget_exhausted` is True and the interval is conservative.
     """
 
     interval: Interval
@@ -114,7 +113,7 @@ def find_band_interval(
 
 
 def find_query_key_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
-    """Return the interval of offsets where a query-key tensor, or its negation, can be nonzero."""
+    """Return the offsets at which a query-key tensor, or its negation, can be nonzero."""
     return _search_band(qk, is_negated).interval
 
 
@@ -148,7 +147,7 @@ def intersect_one_sided_bands(
 
 def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None) -> Interval:
     """Return the intersection of two intervals of offsets on `time_axis`. If the intersection is
-    empty, return the interval at which prefix positions may still be read.
+    empty, return the offsets at which prefix positions may be visible.
     """
     intersection = left & right
     if time_axis is None or not intersection.is_empty or left.is_empty or right.is_empty:
@@ -165,20 +164,20 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
         return keys if keys.low < 0 else EMPTY_INTERVAL
     if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL
-    # If only prefix keys are visible, no later position is read, but the look-back is unbounded.
+    # If only prefix keys are visible, no later key is visible, but the look-back is unbounded.
     low = 0 if keys.is_empty else keys.low
     return Interval(min(low, queries.high), queries.high)
 
 
 class _NonZeroBandKey(NamedTuple):
-    """A memo key: the query-key tensor, or its negation, whose nonzero interval is requested."""
+    """A memo key for the interval in which a query-key tensor, or its negation, can be nonzero."""
 
     qk: QueryKeyTensor
     is_negated: bool
 
 
 class _ComparisonBandKey(NamedTuple):
-    """A memo key: a comparison `left <= right` or `left < right` whose interval is requested."""
+    """A memo key for the interval in which `left <= right` or `left < right` can hold."""
 
     left: QueryKeyTensor
     right: QueryKeyTensor
@@ -191,7 +190,7 @@ _BandSolver: TypeAlias = Generator[_BandKey, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """A search for one band, with memo tables of its subproblems and a limit on their number."""
+    """A search for one band. It memoizes its subproblems and limits their number."""
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)
@@ -199,7 +198,7 @@ class _BandSearch:
     known_zero_divisors: dict[QueryKeyTensor, bool] = field(default_factory=dict)
 
     def find_true_interval(self, qk: QueryKeyTensor, is_negated: bool) -> Interval:
-        """Return the interval where a query-key tensor, or its negation, can be true or nonzero."""
+        """Return the offsets at which a query-key tensor, or its negation, can be nonzero."""
         subproblem = _NonZeroBandKey(qk, is_negated)
         return solve_memoized(
             subproblem, self._solve_subproblem, self.known_intervals, self.budget, FULL_INTERVAL
@@ -229,7 +228,8 @@ class _BandSearch:
         operands = qk.align_operands()
         if (interval := (yield from _solve_logical(qk, node, operands, is_negated))) is not None:
             return interval
-        # a number may be zero at any position, so only "is nonzero" has a bounded interval
+        # a number may be zero at any position, so only the condition "is nonzero" has a bounded
+        # interval
         return FULL_INTERVAL if is_negated else (yield from self._solve_nonzero(qk, node, operands))
 
     def _solve_less_than(
@@ -260,7 +260,9 @@ class _BandSearch:
     def _solve_nonzero(
         self, qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
     ) -> _BandSolver:
-        """Return the interval of offsets at which the numeric result of `node` can be nonzero."""
+        """Return the interval of offsets at which the result of `node`, which is not boolean, can
+        be nonzero.
+        """
         match node.op:
             case ops.MaskedWeights():
                 if not has_trailing_query_key_axes(qk):
@@ -287,7 +289,9 @@ class _BandSearch:
         return FULL_INTERVAL
 
     def _multiply_intervals(self, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
-        """Intersect the intervals of two factors. Skip a factor if the other factor may be NaN."""
+        """Intersect the intervals of two factors. Ignore the interval of a factor if the other
+        factor may be NaN.
+        """
         pairs = (left, right), (right, left)
         factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
         return (yield from _solve_all(_NonZeroBandKey(factor, False) for factor in factors))
@@ -303,7 +307,7 @@ def _solve_absolute(
 
 
 def has_trailing_query_key_axes(qk: QueryKeyTensor) -> bool:
-    """Return True if the query and the key axis, unless broadcast, are the last two axes."""
+    """Return True if the query axis and the key axis are the last two axes, or are broadcast."""
     rank = qk.value.rank
     return qk.query_axis in (None, rank - 2) and qk.key_axis in (None, rank - 1)
 
@@ -349,8 +353,9 @@ def _solve_logical(
             comparison = NEGATED_COMPARISONS.get(fn, "") if is_negated else fn
             return (yield from _solve_comparison(comparison, *operands))
         case ops.Reduce("any" | "all" as fn, axis):
-            # `any` can be true where one operand element can be true, and `not all` where one
-            # operand element can be false. The intervals of `all` and `not any` are unknown.
+            # `any` can be true where an element of the operand can be true. `not all` can be true
+            # where an element of the operand can be false. The intervals of `all` and `not any` are
+            # unknown.
             if fn == ("all" if is_negated else "any"):
                 operand = qk.undo_axis_removal(node.get_operand(), axis)
                 return (yield _NonZeroBandKey(operand, is_negated))

@@ -85,7 +85,7 @@ MaskedConstantRule: TypeAlias = Generator[QueryKeyTensor, MaskedConstants, Maske
 SIDES: tuple[AxisSide, AxisSide] = ("keys", "queries")
 
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay)
-"""Ops, besides selections, that permute or combine the positions of an axis."""
+"""Ops, other than selections, that permute or combine the positions of an axis."""
 
 
 @lru_cache(maxsize=1024)
@@ -175,15 +175,17 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
         case ops.Gather(axis) if axis == qk.key_axis:
             return (yield from _infer_gathered_constants(qk, node))
     if not (node.op.is_selection or isinstance(node.op, REORDERING_OPS)):
-        # Do not analyze gate, key and value operands: their constants are irrelevant, and the
-        # analysis would visit all earlier layers.
+        # Do not analyze gate, key and value operands: their constants are irrelevant, and an
+        # analysis of these operands would visit all earlier layers.
         return NO_MASKED_CONSTANTS
     constants = yield qk.make_operand_tensor(x, qk.query_axis, qk.key_axis)
     return _infer_reordered_constants(qk, node, constants)
 
 
 def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRule:
-    """Return the interval outside which one factor of a product is 0 and all others are finite."""
+    """Return the interval outside which one factor of a product is 0 and all other factors are
+    finite.
+    """
     results: list[MaskedConstants] = []
     for n, factor in enumerate(factors):
         other_factors = factors[:n] + factors[n + 1 :]
@@ -204,7 +206,7 @@ def _infer_concat_constants(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> M
 def _infer_reordered_constants(
     qk: QueryKeyTensor, node: Node, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after an op that selects or reorders positions along the key axis."""
+    """Return the constants after an op that selects or permutes positions along the key axis."""
     match node.op:
         case ops.Softmax(axis) if axis == qk.key_axis and -inf in constants:
             return {0.0: constants[-inf]}
@@ -212,7 +214,8 @@ def _infer_reordered_constants(
             # all elements of a cumulative sum after the first infinite element are infinite
             return {n: compute_sort_index_interval(i) for n, i in constants.items() if isinf(n)}
         case ops.Sort(axis) if axis == qk.key_axis and qk.value.index == 0:
-            # Masked keys sort last: sort index r is masked at query t if r > t - lo.
+            # Masked keys are sorted last: rank r is masked at query t if r > t - lo, where lo is
+            # the lowest offset.
             return {
                 n: compute_sort_index_interval(i)
                 for n, i in constants.items()
@@ -224,7 +227,9 @@ def _infer_reordered_constants(
 def _filter_unrelated_axis_values(
     qk: QueryKeyTensor, node: Node, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants that an op along neither the query axis nor the key axis preserves."""
+    """Return the constants that an op along an axis other than the query axis and the key axis
+    preserves.
+    """
     match node.op:
         case ops.CumSum(axis):
             constants = {n: i for n, i in constants.items() if isinf(n) or not n}
@@ -247,7 +252,7 @@ def compute_sort_index_interval(interval: Interval) -> Interval:
 
 
 def is_sorted_last(node: Node, constant: float) -> bool:
-    """Return True if the sort `node` orders elements equal to `constant` after all others."""
+    """Return True if `node` sorts elements equal to `constant` after all other elements."""
     lower_bound, upper_bound = find_value_range(node.first_operand)
     match node.op:
         case ops.Sort(descending=descending):
@@ -278,7 +283,7 @@ def _infer_boolean_constants(
             return {1.0 - n: i for n, i in operand_constants[0].items()}
         case ops.And() | ops.Or():
             # One false operand determines the result of `and`, and one true operand determines the
-            # result of `or`. Without a determining operand, both operands must be constant.
+            # result of `or`. If no operand determines the result, both operands must be constant.
             absorbing = 0.0 if isinstance(node.op, ops.And) else 1.0
             results = [{absorbing: c[absorbing]} for c in operand_constants if absorbing in c]
             return intersect_masked_constants([*results, find_common_constants(operand_constants)])
@@ -303,8 +308,8 @@ def _infer_arithmetic_constants(
         # `0 * inf` and `inf - inf` are NaN.
         if not can_be_nan(other) and has_no_key_dependent_infinities(other):
             lower_bound = find_value_range(other.value)[0]
-            # The divisor must not be zero at some keys only. A divisor without a key axis is zero
-            # at all keys of a query or at none.
+            # The divisor must be zero at all keys or at no key. A divisor without a key axis has
+            # the same value at all keys of a query.
             is_nonzero = not is_right_operand and (lower_bound > 0 or other.key_axis is None)
             for number, interval in operand_constants[n].items():
                 if function_name == "div" and not number and is_nonzero:
@@ -360,7 +365,7 @@ def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRul
 
 
 def _infer_gathered_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
-    """Return the constants of a gather by sort indices that put masked positions last."""
+    """Return the constants of a gather by sort indices that order masked positions last."""
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
             sort = ops.Gather.ids(node).node
@@ -371,7 +376,7 @@ def _infer_gathered_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantR
     table_constants = yield qk.make_operand_tensor(table, qk.query_axis, qk.key_axis)
     key_constants = yield qk.make_operand_tensor(x, qk.query_axis, qk.key_axis)
     last_intervals = [i for n, i in key_constants.items() if is_sorted_last(sort, n)]
-    # Positions that are masked in the sort keys must also be masked in the table.
+    # Positions at which the sort keys are masked must also be masked in the gathered tensor.
     return {
         n: compute_sort_index_interval(o)
         for n, i in table_constants.items()

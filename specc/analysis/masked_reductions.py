@@ -1,8 +1,8 @@
 """Find reductions over keys that masked keys do not affect.
 
-For a node that reads all positions of an axis, such as a sum over keys, the analysis finds the
-query axis of the result, and the interval of `q - k` in which keys affect the result. Masked keys
-hold a constant (`find_masked_constants`). A constant has no effect on an op if it is:
+The input is a node that reads all positions of an axis, such as a sum over keys. The analysis finds
+the query axis of the result, and the interval of `q - k` in which keys affect the result. Masked
+keys hold a constant (`find_masked_constants`). A constant has no effect on an op if it is:
 
     sum                     0
     max, argmax             a lower bound of all elements: -inf, or 0 for weights
@@ -41,7 +41,9 @@ VisibleKeys = tuple[int, Interval]
 def find_visible_keys(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
-    """Yield the query axes of a reduction that masked keys do not affect, with the visible keys."""
+    """Yield the query axes of a reduction that masked keys do not affect, with the offsets of
+    visible keys.
+    """
     x = node.args[dependence.operand]
     if x is None or dependence.kind != "all":
         return
@@ -72,7 +74,7 @@ def find_visible_keys(
 def _find_relevant_keys(
     node: Node, dependence: Dependence, masked_values: MaskedConstants, time_axis: TimeAxis | None
 ) -> Interval:
-    """Return the interval of the keys that affect an op if masked keys hold `masked_values`."""
+    """Return the offsets of the keys that affect an op if masked keys hold `masked_values`."""
     interval = _intersect_neutral_bands(node, masked_values, time_axis)
     match node.op:
         case ops.Gather(axis):
@@ -87,7 +89,8 @@ def _find_relevant_keys(
         case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != dependence.operand_axis:
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
-            # indices count from the axis's first position, so they also depend on the first keys
+            # indices are relative to the first position of the axis, so they also depend on the
+            # first keys
             return compute_sort_index_interval(interval)
     return interval
 
@@ -139,7 +142,7 @@ def _are_indices_in_range(node: Node) -> bool:
 def _iterate_argmax_reads(
     node: Node, axis: int, key_axis: int, time_axis: TimeAxis | None
 ) -> Iterable[VisibleKeys]:
-    """Yield the interval of the keys that an argmax may select: visible keys and the first key."""
+    """Yield the offsets of the keys that an argmax may select: visible keys and the first key."""
     if axis != key_axis or not _are_indices_in_range(node):
         return
     indices = skip_query_key_views(make_query_key_tensor(ops.Gather.ids(node), axis, None))

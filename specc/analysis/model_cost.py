@@ -51,7 +51,7 @@ def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type])
 
 
 def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
-    # an einsum loops over every axis label, kept or summed
+    # an einsum iterates over every axis label, including summed labels
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
     for names, type in zip(operands, types, strict=True):
@@ -65,7 +65,7 @@ def _count_scan(op: ops.Scan, types: list[Type]) -> Dim:
 
 
 def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Dim:
-    """Count the multiply-adds of each token, once per selected expert."""
+    """Count the multiply-adds of each token, multiplied by the number of selected experts."""
     token_count = multiply_dims(op.split_operands(types).ids.shape)
     body_cost = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
     return body_cost.substitute({op.token_count_symbol: token_count})
@@ -73,8 +73,8 @@ def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Di
 
 def _count_recurrent(op: ops.RecurrentLayer, types: list[Type]) -> Dim:
     b, n, input_size = types[0].shape
-    # The recurrent matrix contains all gates. The recurrent size of an LSTM with a projection is
-    # smaller than its gate size.
+    # The recurrent matrix contains all gates. In an LSTM with a projection, the recurrent size is
+    # smaller than the gate size.
     gates, recurrent_size = types[2].shape
     return b * n * gates * (input_size + recurrent_size)
 
@@ -134,8 +134,8 @@ def count_parameters(graph: Graph) -> Dim:
 
 
 def format_parameter_count(graph: Graph, count: Dim) -> str:
-    """Format a parameter count in which tied weights count once. If there are tied weights, also
-    format the count of all weights.
+    """Format the parameter count, in which tied weights are counted once. If there are tied
+    weights, also format the count of all weights.
     """
     text, total = f"{format_thousands(count.number or 0)} parameters", count_parameters(graph)
     if total == count:

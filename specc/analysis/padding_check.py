@@ -1,13 +1,14 @@
 """Check whether padded positions can affect an output of a graph (lint W0601).
 
-The input is a graph with padding masks, i.e. inputs declared as `keep[batch, seq]`. For each masked
-axis, the analysis checks whether a value at a valid position can depend on padded positions. The
-result is a warning for each op that makes a valid position depend on padded positions.
+The input is a graph with padding masks, i.e. inputs declared as `keep[batch, seq]`. For each axis
+with a padding mask, the analysis checks whether a value at a valid position can depend on padded
+positions. The result is a warning for each op that makes a valid position depend on padded
+positions.
 
-An op is unaffected if the values at padded positions are provably zero (or the mask fill value, for
-a maximum; see `padding_zeros`), if a mask that implies `keep` masks out padded positions, or if
-the op does not read positions on the padded side. Position ids include the number of earlier padded
-positions; only differences of position ids are unaffected.
+An op is unaffected in three cases. The values at padded positions are provably neutral: zero, or
+the mask fill value for a maximum (see `padding_zeros`). A mask that implies `keep` masks out padded
+positions. The op does not read positions on the padded side. Position ids include the number of
+earlier padded positions; only differences of position ids are unaffected.
 
 Right padding comes after all valid positions, so a cumulative sum does not read padding, but a mean
 over the axis does:
@@ -51,7 +52,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, always_true_masks) in _infer_all_states(graph).items():
         affected_outputs = dict(_iterate_reached_outputs(graph, mask_name, states))
-        # infinity or NaN at padded positions may affect outputs that finite values do not affect
+        # an output that finite padded values do not affect may be affected by infinity or NaN
         assumes_finite = (
             _infer_states(graph, mask_name, always_true_masks, assumes_finite=True)
             if affected_outputs
@@ -85,8 +86,9 @@ _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozens
 
 
 def _infer_all_states(graph: Graph) -> _AllStates:
-    """Map each padding mask's name to the padding properties of every value, and to the masks that
-    were assumed to be true because the positions that they mask out do not affect outputs.
+    """Map the name of each padding mask to the padding properties of every value, and to the masks
+    that were assumed to be true. The positions that the assumed masks exclude do not affect
+    outputs.
     """
     all_states: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
     always_true_masks, pending = frozenset[Value](), list(graph.input_facts)
@@ -133,7 +135,7 @@ def _iterate_reached_outputs(
             graph, mask_name, value, facts
         )
         if not source and value.node and has_changed_positions:
-            source = PaddingSource(value.node, is_counted=True)
+            source = PaddingSource(value.node, is_count_only=True)
         if source:
             yield output, source
 
@@ -159,8 +161,9 @@ def make_padding_diagnostic(violation: PaddingViolation) -> Diagnostic:
 
 
 def _choose_clean_side(violation: PaddingViolation, fix: str) -> str:
-    """Return `fix`. If `fix` declares a padding side on which padding also affects the op, return
-    the fix that declares the other side instead, or "" if padding affects the op on both sides.
+    """Return `fix`. Return `fix`, unless `fix` declares a padding side on which padding also
+    affects the op. In that case, return the fix that declares the other side, or "" if padding
+    affects the op on both sides.
     """
     helps = {side: violation.suggest_padding_side(side) for side in SIDES}
     if not fix or fix not in helps.values():
@@ -181,7 +184,7 @@ def _is_side_clean(violation: PaddingViolation, side: PaddingSide) -> bool:
 
 
 def _label_added_positions(violation: PaddingViolation, node: Node) -> tuple[Label, ...]:
-    """Return a label for the op, if any, that added always-valid positions next to padding."""
+    """Return a label for the op that added always-valid positions next to padding, or ()."""
     if violation.is_nonfinite or not violation.has_middle_padding():
         return ()
     op_span = violation.get_span(node)
@@ -192,7 +195,7 @@ def _label_added_positions(violation: PaddingViolation, node: Node) -> tuple[Lab
 
 
 def _describe_not_finite(violation: PaddingViolation, node: Node) -> tuple[str, str]:
-    """Return the message and label text for a node that may be NaN or infinite when padded."""
+    """Return the message and label text for a node with NaN or infinity at padded positions."""
     reader = format_op_name(violation.node.op)
     match node.op:
         case ops.Where():
@@ -211,7 +214,7 @@ def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
         suffix = ", with padded positions last" if order == "sorted" else ""
         order_text = f"positions are in {order} order"
         return f"the {order_text}{suffix}", f"these {order_text}"
-    if violation.padding_source.is_counted:
+    if violation.padding_source.is_count_only:
         if violation.has_axis_size_operand():
             return f"`{op_name}` reads a length that includes padding", "this reads the length"
         return (
@@ -234,7 +237,7 @@ def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
 
 
 def _describe_position(violation: PaddingViolation, padded_read: PaddedRead) -> str:
-    """Return a phrase that says which padding an op reads, or "" for all padding."""
+    """Return a phrase with the location of the padding that an op reads, or "" for all padding."""
     if padded_read.dependence.kind == "window":
         is_before = padded_read.dependence.min_offset >= 0
         return f" {'before' if is_before else 'next to'} each position"

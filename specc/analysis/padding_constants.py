@@ -1,14 +1,14 @@
-"""Infer the constants that values hold at padded positions.
+"""Infer the values at padded positions that are constant.
 
 The input is a node, and the properties of its operands along a padded axis. The output is the
 constant at padded positions of each result axis, if a constant can be inferred. For example,
 `w = where(keep, s, -inf)` is -inf and `exp(w)` is zero at padded positions, for any values at valid
 positions.
 
-In descending order, -inf is sorted last. Positions along a sorted axis are *ranks* (sort indices):
-padded elements have the last ranks for either padding side, so position ids along the sorted axis
-do not count padding. Ranks may be combined only with ranks, and with values computed from position
-ids and constants.
+A sort in descending order places -inf last. Positions along a sorted axis are *ranks* (sort
+indices): padded elements have the last ranks for either padding side, so position ids along the
+sorted axis do not count padding. Ranks may be combined only with other ranks, and with values
+computed from position ids and constants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,8 +45,8 @@ def infer_padding_constants(result: PaddedResult) -> Mapping[int, float]:
 def infer_fill_constants(
     result: PaddedResult, constants: Mapping[int, float]
 ) -> Mapping[int, float]:
-    """Return the entries of `constants` (at padded positions, by axis) that positions added by
-    `pad` or `concat` also hold.
+    """Return the entries of `constants` (the constants at padded positions, by axis) that `pad` or
+    `concat` also add next to the padding.
     """
     fill_constants = {}
     for axis, number in constants.items():
@@ -146,7 +146,7 @@ def fold_constants(op: Op, operands: Sequence[float | None]) -> float | None:
 def _infer_common_number(
     result: PaddedResult, numbers: list[float | None], axis: int
 ) -> float | None:
-    """Return the constant that all operands with padded positions share, or None."""
+    """Return the constant that all operands hold at padded positions, or None if they differ."""
     has_axis = result.flag_operands_with_axis(axis)
     constants = {n for n, is_padded in zip(numbers, has_axis, strict=True) if is_padded}
     return constants.pop() if len(constants) == 1 else None
@@ -195,9 +195,9 @@ def _is_clamped_to_zero(result: PaddedResult, numbers: Sequence[float | None], a
 
 
 def _has_sign(result: PaddedResult, value: Value | None, axis: int, sign: int) -> bool:
-    """Return True if a value of an elementwise expression is not NaN and at least 0 (`sign` 1) or
-    at most 0 (`sign` -1) where `axis` of the result is padded. Rounding keeps the sign of a sum or
-    product.
+    """Return True if, where `axis` of the result is padded, an elementwise expression is not NaN
+    and at least 0 (`sign` 1) or at most 0 (`sign` -1). Rounding does not change the sign of a sum
+    or product.
     """
     if value is None:
         return False

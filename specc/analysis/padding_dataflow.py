@@ -1,4 +1,4 @@
-"""The dataflow analysis that infers padding properties of every value along one padded axis."""
+"""The dataflow analysis that infers the padding properties of all values along one padded axis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ def make_padding_dataflow(
     always_true_masks: frozenset[Value] = frozenset(),
     assumes_finite: bool = False,
 ) -> "PaddingDataflow":
-    """Create the analysis of a padding mask's axis, for "left", "right" or "any" padding."""
+    """Create the analysis of the axis of a padding mask, for "left", "right" or "any" padding."""
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
     return PaddingDataflow(
         padding_mask=padding_mask,
@@ -78,11 +78,11 @@ def make_padding_dataflow(
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingDataflow:
-    """The dataflow analysis along one padded axis, with the mask `padding_mask` and padding on
-    `padding_side`. `padded_lengths` are the sizes of the axis after strides and concatenations, and
-    `offsets` are the offsets of the padded positions. `always_true_masks` are masks that are
-    assumed to be true everywhere. If `assumes_finite` is True, all values are assumed to be finite.
-    `is_in_loop` is true in the body of a loop along another axis.
+    """The dataflow analysis along one padded axis. `padding_mask` is the mask of the axis.
+    `padded_lengths` are the sizes of the axis after strides and concatenations, and `offsets` are
+    the offsets of the padded positions. `always_true_masks` are masks that are assumed to be true
+    everywhere. If `assumes_finite` is True, all values are assumed to be finite. `is_in_loop` is
+    true in the body of a loop along another axis.
     """
 
     padding_mask: Value
@@ -149,7 +149,7 @@ class PaddingDataflow:
 
     @property
     def _has_equal_sort_order(self) -> bool:
-        """True if padding is last, so a sort that puts it last keeps indices of valid elements."""
+        """True if padding is last, so that a sort with padding last keeps valid indices."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
     def reads_padded_axis(self, node: Node, dependence: Dependence) -> bool:
@@ -186,7 +186,7 @@ class PaddingDataflow:
         dependences: Sequence[Dependence],
         operand_facts: Sequence[PaddingFacts],
     ) -> list[PaddedRead]:
-        """Return the dependences through which a node's result `value` reads padded positions."""
+        """Return the dependences of a node's result `value` on padded positions."""
         if isinstance(node.op, ops.Flip | ops.Roll):
             dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
         padded = [k for k in dependences if self.reads_padded_axis(node, k)]
@@ -237,8 +237,8 @@ class PaddingDataflow:
     def _find_rolled_axes(
         self, node: Node, operand_facts: Sequence[PaddingFacts], reads: Sequence[PaddedRead]
     ) -> Mapping[int, PaddingSource]:
-        """Return the axes of a result that were rotated by `roll` or sorted with padded positions
-        first, each with the source to report.
+        """Return the axes of a result that were rolled, or sorted with padded positions first, each
+        with the padding source to report.
         """
         rolled_axes = {
             axis: source
@@ -275,7 +275,7 @@ class PaddingDataflow:
         counts: list[PaddingCount],
         rotation: FeatureRotation | None,
     ) -> PaddingSource | None:
-        """Return the op, which may be an earlier op, through which padding affects a result."""
+        """Return the op (this op or an earlier op) through which padding affects a result."""
         node, operand_facts = result.node, result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
@@ -284,11 +284,11 @@ class PaddingDataflow:
             infer_body = self._make_body_inference(result.known_facts)
             lengths = self.padded_lengths
             if not is_masked_loop_padding_invariant(node, operand_facts, lengths, infer_body):
-                return PaddingSource(node, is_counted=True)
+                return PaddingSource(node, is_count_only=True)
             affecting_reads = [*filter(is_loop_axis_read, reads)]  # the body is checked above
         is_counted = self._is_counted(node, operand_facts, counts)
         if is_counted or (rotation and rotation.depends_on_absolute_angles):
-            return PaddingSource(node, is_counted=True)
+            return PaddingSource(node, is_count_only=True)
         if has_mixed_axis_order(reads, self.is_in_loop):
             return PaddingSource(node)
         for read in affecting_reads:  # dependences along other axes read no padded position
@@ -300,8 +300,8 @@ class PaddingDataflow:
     def _find_earlier_source(
         self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
-        """Return the padding source of the first affected operand, or of a rolled axis whose
-        positions `node` distinguishes.
+        """Return the padding source of the first affected operand, or of a rolled axis if `node`
+        depends on its order of positions.
         """
         sources = (f.padding_source for f in operand_facts if f.padding_source)
         if source := next(sources, None):
@@ -336,7 +336,7 @@ class PaddingDataflow:
         return not is_after_others and bool(count) and count == self._count_axis_padding(length)
 
     def _has_padded_body(self, node: Node) -> bool:
-        """Return True for a loop along the padded axis if its body's values also have this axis."""
+        """Return True for a loop along the padded axis if values in its body also have the axis."""
         if not isinstance(node.op, ops.Scan) or not self._is_padded_loop(node, node.op):
             return False
         shapes = (r.shape for _, results in node.op.body.nodes for r in results)
@@ -393,8 +393,8 @@ def _collect_padding_counts(result: PaddedResult) -> list[PaddingCount]:
     """Return the padding count that each operand contributes to the result's count."""
     counts = [s.padding_count for s in result.operand_facts]
     if is_condition_always_true(result):
-        counts[2] = counts[1]  # valid positions depend only on the branch `then`
+        counts[2] = counts[1]  # results at valid positions depend only on the branch `then`
     for operand in find_sort_index_operands(result):
-        # position ids that are combined with sort indices are sort indices
+        # position ids that are combined with sort indices are also sort indices
         counts[operand] = NO_PADDING_COUNT
     return counts

@@ -19,14 +19,14 @@ from specc.ir.op import Op
 
 @immutable_dataclass
 class PaddingSource:
-    """The op through which padded positions affect valid positions. If `is_counted` is True, only
-    the number of padded positions affects the result. If `is_shifted` is True, padded positions
-    only change which positions a stride selects. If a loop contains the op, `loop_body` is its
-    body. `read` is the dependence that reads the padded positions.
+    """The op through which padded positions affect valid positions. `is_count_only` is True if the
+    result depends only on the number of padded positions. If `is_shifted` is True, the number of
+    padded positions only changes which positions a stride selects. If a loop contains the op,
+    `loop_body` is its body. `read` is the dependence that reads the padded positions.
     """
 
     node: Node
-    is_counted: bool = False
+    is_count_only: bool = False
     is_shifted: bool = False
     loop_body: Graph | None = None
     read: "PaddedRead | None" = field(default=None, compare=False)
@@ -36,34 +36,35 @@ class PaddingSource:
 class PaddingFacts:
     """Properties of a value along a padded axis.
 
-    At padded positions along an axis, the value is zero or false (`zero_pad_axes`), a mask fill
-    value of at most -1e30 (`mask_constant_axes`), or lower (`minimum_pad_axes`) or higher
-    (`maximum_pad_axes`) than at every valid position. Along `finite_pad_axes` at least one valid
-    position has a finite score. If `has_mask_value` is False, no valid position holds a mask fill
-    value, and if `has_mask_value_at_padding` is False, no padded position holds one. At padded
-    positions the value may be NaN (`can_be_nan`) or infinite, with one of
-    `possible_infinity_signs`.
+    Four fields list axes with a property of the values at padded positions: zero or false
+    (`zero_pad_axes`), a mask fill value of at most -1e30 (`mask_fill_axes`), lower
+    (`minimum_pad_axes`) or higher (`maximum_pad_axes`) than at every valid position. Along
+    `finite_pad_axes` at least one valid position has a finite score. If `has_mask_fill` is False,
+    no valid position holds a mask fill value, and if `has_mask_fill_at_padding` is False, no padded
+    position holds one. At padded positions the value may be NaN (`can_be_nan`) or infinite, with
+    one of `possible_infinity_signs`.
 
-    `padding_count` is the amount that earlier padded positions add to the value, and `rotation` is
-    the rotation of its features by angles that depend on `padding_count`. If `is_valid_index` is
-    True, the value contains indices of valid positions. `constants` are the constants at padded
-    positions, by axis; `fill_constants` are the constants that positions added by `pad` or `concat`
-    also hold. `zero_padding_sides` maps an axis to the sides, `left` and `right`, whose padding is
-    zero. Along `repeated_axes`, padded positions repeat the last valid position. `sorted_axes` are
-    in sorted order, with padded positions last. `reversed_axes` were reversed by `flip`, including
-    their padding. `rolled_axes` maps axes that `roll` rotated, including their padding, to the
-    source to report if an op reads single positions. `infinity_mask` is the condition of the
-    `where` that inserted infinity, if no other op can be the origin of NaN. `padding_source` is the
-    op through which padded positions affect valid positions.
+    `padding_count` is the amount that earlier padded positions add to the value. `rotation` is the
+    rotation of its features by angles that depend on the number of padded positions. If
+    `is_valid_index` is True, the value contains indices of valid positions. `constants` are the
+    constants at padded positions, by axis; `fill_constants` are the constants that positions added
+    by `pad` or `concat` also hold. `zero_padding_sides` maps an axis to the sides, `left` and
+    `right`, whose padding is zero. Along `repeated_axes`, padded positions repeat the last valid
+    position. `sorted_axes` are in sorted order, with padded positions last. `reversed_axes` were
+    reversed by `flip`, including their padding. `rolled_axes` contains axes that `roll` rotated,
+    including their padding. It maps each axis to the source to report if a later op depends on the
+    order of positions. `infinity_mask` is the condition of the `where` that inserted infinity, if
+    no other op can be the origin of NaN. `padding_source` is the op through which padded positions
+    affect valid positions.
     """
 
     zero_pad_axes: frozenset[int] = frozenset()
-    mask_constant_axes: frozenset[int] = frozenset()
+    mask_fill_axes: frozenset[int] = frozenset()
     minimum_pad_axes: frozenset[int] = frozenset()
     maximum_pad_axes: frozenset[int] = frozenset()
     finite_pad_axes: frozenset[int] = frozenset()
-    has_mask_value: bool = False
-    has_mask_value_at_padding: bool = False
+    has_mask_fill: bool = False
+    has_mask_fill_at_padding: bool = False
     possible_infinity_signs: frozenset[int] = frozenset()
     can_be_nan: bool = False
     padding_count: PaddingCount = None
@@ -108,13 +109,13 @@ class PaddingFacts:
     def is_ignored_by_max(self, axis: int) -> bool:
         """Return True if a maximum along `axis` ignores padded positions."""
         return axis in self.minimum_pad_axes or (
-            axis in self.mask_constant_axes and axis in self.finite_pad_axes
+            axis in self.mask_fill_axes and axis in self.finite_pad_axes
         )
 
 
 AxisFact: TypeAlias = Literal[
     "zero_pad_axes",
-    "mask_constant_axes",
+    "mask_fill_axes",
     "minimum_pad_axes",
     "maximum_pad_axes",
     "finite_pad_axes",
@@ -124,20 +125,20 @@ AxisFact: TypeAlias = Literal[
 
 GUARANTEES = (*get_args(AxisFact), "is_valid_index")
 HAZARDS = (
-    "has_mask_value",
-    "has_mask_value_at_padding",
+    "has_mask_fill",
+    "has_mask_fill_at_padding",
     "possible_infinity_signs",
     "can_be_nan",
     "sorted_axes",
     "reversed_axes",
 )
-"""The fields of `PaddingFacts` that state a hazard. When the facts of two values are merged, the
-result has a hazard if either value has it, and a guarantee (`GUARANTEES`) only if both values have
-it.
+"""The fields of `PaddingFacts` that represent a hazard, such as a possible NaN. When the facts of
+two values are merged, the result has a hazard if either value has it, and a guarantee
+(`GUARANTEES`) only if both values have it.
 """
 
 AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
-"""The fields of `PaddingFacts` that are sets of axes."""
+"""The fields of `PaddingFacts` that contain sets of axes."""
 
 AXIS_MAPS = ("constants", "fill_constants", "zero_padding_sides")
 """The fields of `PaddingFacts` that map axes to properties, except `rolled_axes`."""
@@ -172,7 +173,7 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
-        # If the two values differ in which axes are sorted, the padding count is unknown.
+        # If the two values have different sorted axes, the padding count is unknown.
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,
@@ -222,7 +223,9 @@ class PaddedResult:
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def flag_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return, for each operand, whether it has `fact` where the result's `axis` is padded."""
+        """Return one bool per operand: True if the operand has `fact` where `axis` of the result is
+        padded.
+        """
         flags: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
             axes: frozenset[int] = getattr(facts, fact)
@@ -230,7 +233,7 @@ class PaddedResult:
         return flags
 
     def flag_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return, for each operand, whether it has the result's `axis` (False if it broadcasts)."""
+        """Return one bool per operand: True if it has `axis` of the result, False if broadcast."""
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:
@@ -240,8 +243,8 @@ class PaddedResult:
 def set_source_loop_body(
     facts: PaddingFacts, body: Graph, outer_sources: set[PaddingSource | None]
 ) -> PaddingFacts:
-    """Return `facts` with `body` recorded as the loop body of its padding source, unless the source
-    is one of `outer_sources`, i.e. outside the loop.
+    """Return `facts` with `body` as the loop body of its padding source. Do not change `facts` if
+    the source is one of `outer_sources`, i.e. outside the loop.
     """
     source = facts.padding_source
     if source is None or source in outer_sources or source.loop_body:
@@ -317,7 +320,7 @@ class PaddedRead:
         return self.padding_side != "left"
 
     @property
-    def is_zero(self) -> bool:
+    def is_padding_zero(self) -> bool:
         """True if the operand is zero at padded positions."""
         return self.axis in self.read_facts.zero_pad_axes
 
@@ -327,7 +330,7 @@ class PaddedRead:
         return self.read_facts.get_padding_constant(self.axis)
 
     @property
-    def is_finite(self) -> bool:
+    def is_padding_finite(self) -> bool:
         """True if the operand is finite at padded positions."""
         if self.padding_constant is not None:
             return isfinite(self.padding_constant)

@@ -17,7 +17,7 @@ from specc.ir.op import Op
 class PaddingViolation:
     """A violation of padding invariance: positions that the mask `mask_name` excludes affect the
     output `output` of `graph` through `padding_source`. `states` are the padding properties of all
-    values. If `is_nonfinite` is True, only NaN or infinity at padded positions affects the output.
+    values. If `is_nonfinite` is True, padding affects the output only through NaN or infinity.
     """
 
     graph: Graph
@@ -46,7 +46,7 @@ class PaddingViolation:
     def get_output_order(self) -> str:
         """Return the order of the output if it is "sorted" or "reverse", otherwise ""."""
         value = self.graph.outputs[self.output]
-        if not self.padding_source.is_counted or self.node is not value.node:
+        if not self.padding_source.is_count_only or self.node is not value.node:
             return ""
         facts = self.get_facts(value)
         return "sorted" if facts.sorted_axes else "reverse" if facts.reversed_axes else ""
@@ -95,7 +95,9 @@ class PaddingViolation:
         return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
 
     def get_read_operand(self) -> Value | None:
-        """Return the operand that is read at padded positions, or the first padded operand."""
+        """Return the operand that the op reads at padded positions, or the first operand with
+        padded positions.
+        """
         padded_read = self.padding_source.read
         if padded_read is not None:
             return self.node.args[padded_read.dependence.operand]
@@ -140,7 +142,7 @@ class PaddingViolation:
         return find_node_span(self.padding_source.loop_body or self.graph, node)
 
     def find_user_call_result(self, node: Node) -> Value | None:
-        """Return the result of the user's call from which a node was created."""
+        """Return the result of the call in the user's spec from which a node was created."""
         graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
         for other, results in reversed(graph.nodes):
@@ -171,7 +173,7 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
     ops.Conv: "add `keep={}`",
     ops.Last: "use `last_token(x, {})`",
 }
-"""The format strings of the help texts on passing a padding mask, by op class."""
+"""Format strings of the help texts that suggest a padding mask argument, by op class."""
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
@@ -189,7 +191,7 @@ def suggest_padding_fix(violation: PaddingViolation) -> str:
         return "flip it back: `flip(y, axis=1)`"
     if violation.padding_source.is_shifted or violation.get_output_order():
         return violation.suggest_padding_side("right")
-    if violation.padding_source.is_counted:
+    if violation.padding_source.is_count_only:
         return _suggest_count(violation)
     if violation.padding_source.read is None:
         return _suggest_order(violation)
@@ -203,7 +205,7 @@ def suggest_padding_fix(violation: PaddingViolation) -> str:
 
 
 def _suggest_count(violation: PaddingViolation) -> str:
-    """Suggest a fix that counts only valid positions."""
+    """Suggest a fix for an op on position ids or lengths that include padding."""
     if violation.has_axis_size_operand():
         return f"use `sum(float({violation.mask_name}), axis=1)`, the number of valid positions"
     span = violation.get_span(violation.node)
@@ -214,7 +216,9 @@ def _suggest_count(violation: PaddingViolation) -> str:
 
 
 def _suggest_order(violation: PaddingViolation) -> str:
-    """Suggest a fix for an op that combines positions in different orders (reversed, sorted)."""
+    """Suggest a fix for an op that combines axes with different orders of positions (reversed,
+    sorted).
+    """
     if not violation.has_reversed_operand():
         return violation.suggest_padding_side("right")
     is_elementwise = not isinstance(violation.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
@@ -242,7 +246,7 @@ def _explain_mask(violation: PaddingViolation, value: Value | None, fix: str) ->
 
 def _suggest_mask(violation: PaddingViolation, value: Value | None) -> str:
     """Suggest passing a padding mask to the op, or return "" if the op takes no mask."""
-    mask, fill_axes = violation.format_mask(value), violation.get_facts(value).mask_constant_axes
+    mask, fill_axes = violation.format_mask(value), violation.get_facts(value).mask_fill_axes
     op, span = violation.node.op, violation.get_span(violation.node)
     in_normalizer = span is not None and bool(span.normalizer)
     if isinstance(op, ops.Softmax) and value and op.axis in fill_axes and op.axis == value.rank - 1:
@@ -287,8 +291,8 @@ def _suggest_number(violation: PaddingViolation, value: Value | None) -> str:
 
 
 def _suggest_added_number(violation: PaddingViolation) -> str:
-    """Suggest a fix for padding that lies between valid positions and the positions that `pad` or
-    `concat` added: use the same constant for both, or pad on the other side.
+    """Suggest a fix for padding between valid positions and positions that `pad` or `concat` added.
+    The fix is to use the same constant for both, or to pad on the other side.
     """
     joining_node = violation.find_axis_extending_node()
     if joining_node is None:
@@ -341,7 +345,7 @@ def _get_neutral_number(violation: PaddingViolation) -> str:
 
 
 def _suggest_op_specific_fix(violation: PaddingViolation) -> str:
-    """Suggest a fix for ops for which no constant at padded positions has the required effect."""
+    """Suggest a fix for ops for which no constant at padded positions is neutral."""
     match op := violation.node.op:
         case ops.Index(index=index) if index == 0:
             return violation.suggest_padding_side("right")

@@ -38,14 +38,16 @@ FINITE_RESULT_OPS = (ops.Linear, ops.Concat, ops.Where, ops.Compare, ops.Cast, o
 
 
 InferBody: TypeAlias = Callable[[Graph, Mapping[Value, PaddingFacts]], Mapping[Value, PaddingFacts]]
-"""A function that infers the padding properties of all values in a loop body from its inputs'."""
+"""A function that infers the padding properties of all values in a loop body from those of its
+inputs.
+"""
 
 
 def infer_loop_facts(
     node: Node, op: ops.Scan, operand_facts: Sequence[PaddingFacts], infer_body: InferBody
 ) -> tuple[Graph, list[PaddingFacts], list[PaddingFacts]]:
-    """Return a loop's body with its captures inlined, and the padding properties of its outputs and
-    of its loop-carried values. The latter are a fixpoint.
+    """Return the body of a loop with inlined captures, and the padding properties of the outputs
+    and the loop-carried values. The properties of loop-carried values are a fixpoint.
     """
     parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
     scanned_facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
@@ -69,8 +71,9 @@ def is_masked_loop_padding_invariant(
     padded_lengths: frozenset[Dim],
     infer_body: InferBody,
 ) -> bool:
-    """Return True if a loop along the padded axis skips padded positions, padding does not affect
-    iterations at valid positions, and results of the loop body are finite along padded axes.
+    """Return True if padding does not affect a loop along the padded axis. The loop must skip
+    padded positions, padding must not affect iterations at valid positions, and results of the loop
+    body must be finite along padded axes.
     """
     op = node.op
     if not isinstance(op, ops.Scan) or not op.has_mask or 1 not in operand_facts[0].zero_pad_axes:
@@ -88,19 +91,19 @@ def is_masked_loop_padding_invariant(
 
 
 def _is_unaffected_result(facts: PaddingFacts, *, is_padded: bool) -> bool:
-    """Return True if padding does not affect a result of a loop body, the result has no mask fill
-    values, and, if `is_padded`, the result is finite at padded positions.
+    """Return True if padding does not affect a result of a loop body and the result has no mask
+    fill values. If `is_padded` is True, the result must also be finite at padded positions.
     """
     is_affected = (
         facts.padding_source or facts.depends_on_padding_amount or facts.has_reordered_axis
     )
-    is_finite = facts.is_finite and not facts.has_mask_value_at_padding
-    return not (is_affected or facts.has_mask_value) and (is_finite or not is_padded)
+    is_finite = facts.is_finite and not facts.has_mask_fill_at_padding
+    return not (is_affected or facts.has_mask_fill) and (is_finite or not is_padded)
 
 
 def is_loop_state_padding_invariant(read: PaddedRead) -> bool:
-    """Return True if `read` is the read of a loop along the padded axis, and iterations at padded
-    positions do not change the loop-carried values that the result depends on.
+    """Return True if `read` is a dependence of a loop along the padded axis, and iterations at
+    padded positions do not change the loop-carried values on which the result depends.
     """
     op = read.op
     if not isinstance(op, ops.Scan) or op.end_condition_index >= 0 or read.is_merged:

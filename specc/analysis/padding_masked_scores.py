@@ -2,9 +2,9 @@
 value such as -inf.
 
 A mask fill value is at most -1e30. A maximum ignores any fill value that is smaller than all values
-at valid positions, such as -1 for position ids. Ignoring a fill value is sound only if all other
-scores are finite and above the fill value: `can_have_mask_fill` checks valid positions, and
-`can_have_mask_fill_at_padding` checks all positions.
+at valid positions, such as -1 for position ids. A softmax or maximum can ignore a fill value only
+if all other scores are finite and above the fill value. `can_have_mask_fill` checks valid
+positions, and `can_have_mask_fill_at_padding` checks all positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -34,7 +34,9 @@ from specc.ir.graph import Node, Value
 from specc.ir.op import Op
 
 LOW_SCORE = -1e30
-"""Scores up to this value are treated as -inf. No model computes meaningful scores below -1e30."""
+"""Scores less than or equal to this value are treated as -inf. Models do not compute meaningful
+scores below -1e30.
+"""
 
 UNDERFLOW_DISTANCE = 1000.0
 """`exp(-x)` is 0 in float64 for x >= 746, and 0 in float32 for x >= 104."""
@@ -47,7 +49,7 @@ FINITE_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 def is_mask_fill_at_padding(result: PaddedResult, axis: int) -> bool:
     """Return True if a result holds a mask fill value at padded positions of `axis`."""
-    is_mask_constant = result.flag_operands_with_fact("mask_constant_axes", axis)
+    is_mask_constant = result.flag_operands_with_fact("mask_fill_axes", axis)
     match result.op:
         case ops.Where():
             fill = _get_fill_number(result.node)
@@ -77,17 +79,17 @@ def _get_fill_number(node: Node) -> float | None:
 
 
 def _has_no_mask_fill(result: PaddedResult, operand: int, axis: int) -> bool:
-    """Return True if an operand holds no mask fill values, including where `axis` is padded."""
+    """Return True if an operand holds no mask fill values, even where `axis` is padded."""
     facts = result.operand_facts[operand]
-    if facts.has_mask_value or facts.can_be_nan:
+    if facts.has_mask_fill or facts.can_be_nan:
         return False
     is_padded = result.flag_operands_with_axis(axis)[operand]
-    return not (facts.has_mask_value_at_padding and is_padded)
+    return not (facts.has_mask_fill_at_padding and is_padded)
 
 
 def is_extreme_at_padding(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if values at padded positions are lower (`lowest`) or higher than all values at
-    valid positions, or are mask fill values.
+    """Return True if values at padded positions are mask fill values, or are lower (if `lowest`) or
+    higher (otherwise) than all values at valid positions.
     """
     op = result.op
     if isinstance(op, ops.Where):
@@ -111,11 +113,11 @@ def _is_padding_mask(result: PaddedResult) -> bool:
 
 
 def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if a `where` fills padding with a constant that is lower (`lowest`) or higher
-    than all values at valid positions.
+    """Return True if a `where` fills padding with a constant that is lower (if `lowest`) or higher
+    (otherwise) than all values at valid positions.
     """
     node, fill = result.node, _get_fill_number(result.node)
-    if fill is None or result.operand_facts[1].has_mask_value:
+    if fill is None or result.operand_facts[1].has_mask_fill:
         return False
     # -1 is below all values of `arange(n)`, whose minimum is 0
     minimum, maximum = find_value_range(ops.Where.x(node))
@@ -136,11 +138,11 @@ def has_underflowing_fill(scores: Value | None) -> bool:
 def iterate_axes_with_finite_scores(result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Yield the axes along which at least one valid position has a finite score."""
     match result.op:
-        case ops.Where() if not result.operand_facts[1].has_mask_value:
+        case ops.Where() if not result.operand_facts[1].has_mask_fill:
             yield from _iterate_visible_axes(result, axes)
         case ops.Arith("add" | "sub"):
             yield from (a for a in axes if _has_finite_sum(result, a))
-        case ops.CumSum() if not result.operand_facts[0].has_mask_value:
+        case ops.CumSum() if not result.operand_facts[0].has_mask_fill:
             yield from (a for a in axes if a in result.operand_facts[0].finite_pad_axes)
         case op if op.is_view or isinstance(op, ops.Cast | ops.Pad) or _keeps_finite_scores(result):
             yield from (
@@ -153,12 +155,12 @@ def _has_finite_sum(result: PaddedResult, axis: int) -> bool:
     # If only one operand may hold mask fill values, the sum has a finite score wherever this
     # operand has a finite score. If both operands may hold mask fill values, their finite scores
     # may be at different positions.
-    has_mask_value = [r.has_mask_value for r in result.operand_facts]
+    has_mask_fill = [r.has_mask_fill for r in result.operand_facts]
     finite_pad_axes = result.flag_operands_with_fact("finite_pad_axes", axis)
     return (
         any(finite_pad_axes)
-        if not any(has_mask_value)
-        else not all(has_mask_value) and finite_pad_axes[has_mask_value.index(True)]
+        if not any(has_mask_fill)
+        else not all(has_mask_fill) and finite_pad_axes[has_mask_fill.index(True)]
     )
 
 
@@ -169,7 +171,7 @@ def _keeps_finite_scores(result: PaddedResult) -> bool:
     """
     match result.op:
         case ops.Reduce("max"):
-            return not result.operand_facts[0].has_mask_value
+            return not result.operand_facts[0].has_mask_fill
     return _is_scaled(result)
 
 
@@ -206,7 +208,7 @@ def _is_condition_true(result: PaddedResult, query: int | None, key: int | None)
 
 def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool:
     """Return True if a mask is true at valid positions. A mask that compares positions must be true
-    between each position and itself.
+    where query and key positions are equal.
     """
 
     def solve_truth(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
@@ -235,7 +237,7 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
 
 
 def _is_true_on_diagonal(qk: QueryKeyTensor) -> bool:
-    """Return True for a comparison such as `i - j >= 0` that is true at distance 0."""
+    """Return True for a comparison that is true at distance 0, such as `i - j >= 0`."""
     has_both_axes = qk.query_axis is not None and qk.key_axis is not None
     return has_both_axes and 0 not in find_query_key_band(qk, is_negated=True)
 
@@ -266,28 +268,29 @@ def can_have_mask_fill(result: PaddedResult) -> bool:
         case ops.Where():
             # At valid positions, the condition `keep` never selects the mask fill value, but the
             # condition `causal` may select the mask fill value.
-            return operand_facts[1].has_mask_value or (
-                operand_facts[2].has_mask_value and not is_condition_always_true(result)
+            return operand_facts[1].has_mask_fill or (
+                operand_facts[2].has_mask_fill and not is_condition_always_true(result)
             )
         case ops.Reduce("max", axis):
             # a finite score is the maximum, so mask fill values have no effect
-            return operand_facts[0].has_mask_value and axis not in operand_facts[0].finite_pad_axes
-    return _may_hold_mask_fill(result.node, [r.has_mask_value for r in operand_facts])
+            return operand_facts[0].has_mask_fill and axis not in operand_facts[0].finite_pad_axes
+    return _may_hold_mask_fill(result.node, [r.has_mask_fill for r in operand_facts])
 
 
 def can_have_mask_fill_at_padding(result: PaddedResult) -> bool:
     """Return True if any position may hold mask fill values."""
-    has_mask_value = [r.has_mask_value_at_padding for r in result.operand_facts]
-    return _may_hold_mask_fill(result.node, has_mask_value)
+    has_mask_fill = [r.has_mask_fill_at_padding for r in result.operand_facts]
+    return _may_hold_mask_fill(result.node, has_mask_fill)
 
 
-def _may_hold_mask_fill(node: Node, has_mask_value: Sequence[bool]) -> bool:
-    """Return True if a node creates or pads with a mask fill value or its negation, or may pass on
-    a mask fill value of an operand. `has_mask_value` is true for operands with mask fill values.
+def _may_hold_mask_fill(node: Node, has_mask_fill: Sequence[bool]) -> bool:
+    """Return True if the result of a node may hold a mask fill value. The node creates or pads with
+    such a value or its negation, or an operand holds such a value. `has_mask_fill` is true for
+    operands with mask fill values.
     """
     match node.op:
         case ops.Constant(value) | ops.Pad(value=value) if abs(value) >= -LOW_SCORE:
             return True
         case ops.Pointwise(fn) if fn in FINITE_RESULT_FUNCTIONS:
             return False
-    return not isinstance(node.op, FINITE_RESULT_OPS) and any(has_mask_value)
+    return not isinstance(node.op, FINITE_RESULT_OPS) and any(has_mask_fill)

@@ -1,8 +1,9 @@
 """Find infinity and NaN at padded positions, which multiplication by zero does not remove.
 
-For every finite `x`, `x * keep` is zero at padded positions. But zero times infinity is NaN, and
-NaN propagates through sums. A quotient is assumed to be finite only if bounds show that the divisor
-is not zero; a cumulative or windowed sum of `keep` is zero before the first valid position.
+For every finite `x`, `x * keep` is zero at padded positions. However, zero times infinity is NaN,
+and NaN propagates through sums. A quotient is assumed to be finite only if the bounds of the
+divisor exclude zero. For example, a cumulative or windowed sum of `keep` is zero before the first
+valid position.
 """
 
 from math import isinf
@@ -37,13 +38,13 @@ GATED_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
 """Activations `x * gate(x)` whose gate tends to 0, so that `-inf * 0` is NaN."""
 
 MOVING_OPS = (ops.Concat, ops.Pad, ops.Delay, ops.MaxPool, ops.Cast)
-"""Ops, besides selections and views, whose results are elements of their operands."""
+"""Ops, other than selections and views, whose results are elements of their operands."""
 
 LOGARITHM_POLES = {"log": 0.0, "log1p": -1.0}
 """The argument at which each logarithm is -inf. For smaller arguments, the logarithm is NaN."""
 
 QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
-"""Functions that are infinite or NaN where the divisor is zero."""
+"""Functions that return infinity or NaN if the divisor is zero."""
 
 
 def find_infinity_signs(result: PaddedResult) -> InfinitySigns:
@@ -77,7 +78,7 @@ def _combine_operand_signs(result: PaddedResult, signs: InfinitySigns) -> Infini
             axis in result.operand_facts[0].finite_pad_axes and not result.find_padded_axes()
         ):
             return signs - {-1}  # not -inf, because at least one valid position has a finite value
-    # Ops that do more than move or sum elements, e.g. linear layers, may flip the sign.
+    # Other ops, e.g. linear layers, may flip the sign.
     keeps_sign = _is_data_movement(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
     return signs if keeps_sign or not signs else BOTH_SIGNS
 
@@ -136,7 +137,7 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
 
 
 def find_infinite_fill_mask(result: PaddedResult) -> Value | None:
-    """Return the condition of the `where` that replaced masked values by infinity. Return None if a
+    """Return the condition of the `where` that set masked values to infinity. Return None if a
     result may have another source of infinity or NaN.
     """
     operand_facts, node = result.operand_facts, result.node
@@ -174,7 +175,9 @@ def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
 
 
 def can_be_nan_at_padding(result: PaddedResult) -> bool:
-    """Return True if inf - inf, 0 * inf or invalid arguments may make a result NaN at padding."""
+    """Return True if a result may be NaN at padded positions: inf - inf, 0 * inf, invalid
+    arguments.
+    """
     operand_facts, node = result.operand_facts, result.node
     if not _can_be_infinite(result.value):
         return False
@@ -215,7 +218,9 @@ def _has_padding(result: PaddedResult, operand: int) -> bool:
 
 
 def find_edge_padded_axes(result: PaddedResult) -> frozenset[int]:
-    """Return the axes along which padding repeats the last valid value, e.g. in `cumsum`."""
+    """Return the axes along which padded positions repeat the last valid value, e.g. after
+    `cumsum`.
+    """
     node, operand_facts = result.node, result.operand_facts
     match node.op:
         case ops.CumSum(axis) if result.is_padding_last and axis in operand_facts[0].zero_pad_axes:
@@ -243,7 +248,7 @@ def can_be_zero_at_padding(result: PaddedResult, operand: int) -> bool:
 
 
 def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
-    """Return True if, at padding, a result may divide by zero or have an invalid argument."""
+    """Return True if an op may divide by zero or have an invalid argument at padded positions."""
     node = result.node
     match node.op:
         case ops.Arith(function_name) if function_name in QUOTIENT_FUNCTIONS:
@@ -265,7 +270,9 @@ def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
 
 
 def _is_softmax_denominator(result: PaddedResult) -> bool:
-    """Return True for an operand `sum(exp(x - max(x)))` (at least 1) with finite `x` at padding."""
+    """Return True for an operand `sum(exp(x - max(x)))`, which is at least 1, if padded `x` is
+    finite.
+    """
     match skip_views(result.node.first_operand):
         case Value(node=Node(ops.Reduce("sum", axis), (exponential,))):
             x = find_softmax_scores(exponential, axis)
@@ -286,7 +293,9 @@ def _can_power_be_undefined(result: PaddedResult) -> bool:
 
 
 def _is_nan_safe(result: PaddedResult) -> bool:
-    """Return True if infinite operands cannot make a result NaN, as in `max`, unlike `0 * inf`."""
+    """Return True if infinite operands cannot result in NaN. This holds for `max`, but not for `0 *
+    inf`.
+    """
     node, signs = result.node, [r.possible_infinity_signs for r in result.operand_facts]
     match node.op:
         case ops.Arith("max" | "min") | ops.Reduce("max" | "min"):

@@ -1,5 +1,5 @@
-"""Find the offset of padded positions on axes that also contain prefix or memory positions, and the
-total stride of padding masks.
+"""Find the offset of padded positions on axes that also contain prefix or memory positions. Find
+the total stride of padding masks.
 
     concat([memory, x])          offset m: after the positions of `memory`, which are always valid
     concat([prompt, x])          offset 0, for padding of `prompt`
@@ -40,7 +40,7 @@ class PaddingOffsets:
     padding_side: str
     offsets: Mapping[Dim, Dim] = field(default_factory=dict)
     merged_lengths: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
-    """The sizes of the merged axes, by the size of the axis that results from the merge."""
+    """Maps the size of a merged axis to the sizes of the axes from which it was merged."""
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
@@ -132,8 +132,8 @@ class PaddingOffsets:
         return None
 
     def _is_outermost(self, lengths: tuple[Dim, ...]) -> bool:
-        """Return True if axes of the sizes `lengths` can be merged such that padded positions of
-        the first axis remain adjacent, because all other axes have constant sizes.
+        """Return True if padded positions of the first axis remain adjacent when axes of the sizes
+        `lengths` are merged. This is the case if all other axes have constant sizes.
         """
         merged_length = multiply_dims(lengths)
         ambiguous_lengths = {merged_length, lengths[0]} & (
@@ -143,7 +143,7 @@ class PaddingOffsets:
         return not ambiguous_lengths and has_constant_rest and bool(self.count_repeats(lengths[0]))
 
     def count_repeats(self, length: Dim) -> int | None:
-        """Return how many adjacent positions a padding mask position covers, or None if unknown."""
+        """Return the number of adjacent positions per padding mask position, or None if unknown."""
         return _count_repeats(length, self.padded_length)
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
@@ -163,8 +163,8 @@ class PaddingOffsets:
 def _follow_joined_positions(
     offsets: PaddingOffsets, node: Node, dependence: Dependence
 ) -> Dependence | None:
-    """Return the dependence on padded positions of an axis that `pad` extends by copies of its
-    ends, or that is concatenated with axes of equal size. Return None for other ops.
+    """Return the dependence on padded positions of an op that extends an axis: a `pad` that copies
+    the ends of the axis, or a concatenation of axes of equal size. Return None for other ops.
     """
     match node.op:
         case ops.Pad(axis=axis, mode="edge") if axis == dependence.operand_axis:
@@ -193,8 +193,8 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 @lru_cache(maxsize=4096)
 def _count_repeats(length: Dim, padded_length: Dim) -> int | None:
-    """Return the number of positions per padding mask position, except a constant number, or None.
-    The function is cached, because many axes have the same size.
+    """Return the number of positions of an axis per padding mask position, or None if it is
+    constant. The function is cached, because many axes have the same size.
     """
     for count in range(1, MAX_UPSAMPLING_FACTOR):
         if (length - padded_length * count).number is not None:
@@ -222,7 +222,7 @@ def _is_transposed_conv_axis(op: Op, dependence: Dependence) -> bool:
 
 def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | None:
     """Return the dependence of an op that drops or adds a constant number of positions at the ends
-    of an axis, as a one-position window. Return None for other ops.
+    of an axis. The dependence is a window of one position. Return None for other ops.
     """
     axis = dependence.operand_axis
     added_counts = _count_added_positions(node, dependence.operand, axis) or ()
@@ -274,10 +274,10 @@ def _find_merged_lengths(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim
 ) -> tuple[Dim, ...] | None:
     """Return the sizes of the axes that a node merges if one of these axes is padded, or None.
-    Return None if all other axes have size 1, or if the padded axis is the outermost axis and all
-    other sizes are constant, because the merge then preserves the order of padding. A concatenation
-    of `k` values along the padded axis is treated like a merge of an axis of size `k` with the
-    padded axis.
+    Return None if the merge preserves the order of padding. This is the case if all other axes have
+    size 1, or if the padded axis is the outermost axis and all other sizes are constant. A
+    concatenation of `k` values along the padded axis is treated like a merge of an axis of size `k`
+    with the padded axis.
     """
     match node.op:
         case ops.Concat(axis) if {a.shape[axis] for a in node.operands} == {padded_length}:
@@ -332,7 +332,7 @@ def is_position_embedding_shifted(
     """Return True if an op computes a padded axis of its result `value` from an axis without
     padding, and the values at valid positions depend on the number of padded positions.
 
-    Positions of an axis without padding are absolute: the first row of `table[:, :n]` belongs to
+    Positions of an axis without padding are absolute: the first entry of `table[:, :n]` belongs to
     the first position, even if the first position is padded.
     """
     return isinstance(node.op, ops.Slice | ops.Concat | ops.Pad | ops.Resize) and any(
@@ -344,8 +344,8 @@ def is_position_embedding_shifted(
 
 
 def _is_right_padded_table(node: Node, axis: int, length: Dim, offsets: PaddingOffsets) -> bool:
-    """Return True if padding follows all valid positions, and the size of the axis determines only
-    where the table ends.
+    """Return True if padding follows all valid positions, and if the size of the axis determines
+    only the end of a table slice.
     """
     is_last = offsets.padding_side == "right" and not offsets.has_middle_padding(length)
     return is_last and _has_static_start(node, axis, length)

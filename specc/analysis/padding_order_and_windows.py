@@ -1,9 +1,10 @@
-"""Find padded axes that are reversed, rolled or sorted, and ops that mix such orders. Prove that
-padding does not affect windows (convolution, pooling), slices and `pad`.
+"""Find padded axes that are reversed, rolled or sorted, and ops that combine different orders.
+Prove that padding does not affect windows (convolution, pooling), slices and `pad`.
 
-An axis consists of always-valid positions, a padded sequence, and further always-valid positions.
-Padding does not affect a window across the borders of the padded sequence if padded positions and
-the positions added next to them hold the same constant (`PaddingFacts.fill_constants`).
+An axis consists of always-valid positions, a padded sequence, and further always-valid positions. A
+window across the borders of the padded sequence is unaffected by padding if padded positions and
+the positions that were added next to the padding hold the same constant
+(`PaddingFacts.fill_constants`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +22,8 @@ from specc.ir.types import SAME_POSITION
 
 
 def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
-    """Return True if the positions of the output `value` are in reverse order, or sorted along an
-    axis on which padding does not follow all valid positions. `name` is the name of the padding
+    """Return True if the positions of the output `value` are in reverse order, or are sorted along
+    an axis whose padding does not follow all valid positions. `name` is the name of the padding
     mask input.
     """
     length = graph.inputs[name].shape[-1:]
@@ -43,8 +44,8 @@ def find_reversed_axes(padded_reads: Sequence[PaddedRead]) -> frozenset[int]:
 
 
 def has_mixed_axis_order(padded_reads: Sequence[PaddedRead], is_in_loop: bool) -> bool:
-    """Return True if an op combines a reversed axis with an unreversed axis, or reads a reversed
-    axis other than elementwise, by a window or by a reduction. In a loop body (`is_in_loop`),
+    """Return True if an op combines a reversed axis with an unreversed axis, or if the op reads a
+    reversed axis and is not elementwise, a window op or a reduction. In a loop body (`is_in_loop`),
     return True for every `flip` and `roll`.
     """
     if any(isinstance(r.op, ops.Flip | ops.Roll) for r in padded_reads):
@@ -63,8 +64,9 @@ def has_mixed_axis_order(padded_reads: Sequence[PaddedRead], is_in_loop: bool) -
 def find_order_dependent_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
-    """Return the source of a rolled axis that an op reads neither elementwise nor by a reduction,
-    or combines with an axis that is rolled by a different amount. Return None for other ops.
+    """Return the padding source of a rolled axis if an op depends on its order of positions: the op
+    is neither elementwise nor a reduction, or combines the axis with an axis that is rolled by a
+    different amount. Return None for other ops.
     """
     links = list(dependences)
     sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in links]
@@ -86,7 +88,7 @@ def find_order_dependent_roll(
 
 
 def _is_reduction_without_copies(op: Op, source: PaddingSource | None) -> bool:
-    """Return True for a reduction that is unaffected by copies of the axis ends, if any."""
+    """Return True for a reduction that copies of the axis ends do not affect, such as a maximum."""
     is_extended = source is not None and isinstance(source.node.op, ops.Pad)
     return isinstance(op, ops.Reduce) and (not is_extended or op.fn in ("all", "any", "max", "min"))
 
@@ -191,7 +193,9 @@ def _has_sorted_operand(result: PaddedResult, axis: int | None) -> bool:
 
 
 def is_gather_in_sort_order(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
-    """Return True if padding is last and a gather reads a value that is constant at padding."""
+    """Return True if padding is last and a gather reads a value that is constant at padded
+    positions.
+    """
     match node:
         case Node(ops.Gather(axis), (_, Value(node=Node(ops.Sort()), index=1))):
             return axis in operand_facts[0].constants and axis in operand_facts[1].sorted_axes
@@ -259,25 +263,29 @@ def is_window_padding_invariant(read: PaddedRead) -> bool:
             # be equal.
             return read.fill_constant == float(fill_value)
         case ops.CumSum():
-            return read.is_zero
+            return read.is_padding_zero
     return not read.has_middle_padding and _is_same_at_ends(read)
 
 
 def _is_same_at_ends(read: PaddedRead) -> bool:
-    """Return True if windows over padding and windows beyond the axis end have the same result."""
+    """Return True if windows over padding and windows beyond the end of the axis have the same
+    result.
+    """
     match read.op:
         case ops.Conv() | ops.ConvTranspose() | ops.AveragePool(count_include_pad=True):
             return read.fill_constant == 0
         case ops.MaxPool(dilation=dilation) if read.has_middle_padding:
             return read.fill_constant == -inf and max(dilation) == 1
         case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
-            # A window that produces a valid output position contains a valid input position.
+            # Each window at a valid output position contains a valid input position.
             return read.axis in read.read_facts.minimum_pad_axes
     return False
 
 
 def is_resize_padding_invariant(read: PaddedRead) -> bool:
-    """Return True if padding does not affect an op (a window, `pad`, …) that resizes an axis."""
+    """Return True if padding does not affect an op that changes the size of an axis (window, `pad`,
+    …).
+    """
     op = read.op
     if read.is_shifted or read.result_has_middle_padding:
         return False
@@ -298,7 +306,7 @@ def is_resize_padding_invariant(read: PaddedRead) -> bool:
 
 
 def _is_one_sided_slice(read: PaddedRead) -> bool:
-    """Return True if a slice keeps no always-valid position after the padding."""
+    """Return True if a slice drops all always-valid positions after the padding."""
     dropped = _iterate_dropped_counts(read, inf)
     return not read.has_middle_padding or all(excess >= 0 for excess in dropped)
 
@@ -348,7 +356,9 @@ def is_padding_copied(read: PaddedRead, op: ops.Pad) -> bool:
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
-    """Yield dropped minus always-valid positions per side, or `default` if it is not padded."""
+    """Yield, per side, the number of dropped minus always-valid positions, or `default` without
+    padding.
+    """
     op = read.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"
     dropped = (op.start, read.read_length - op.stop)

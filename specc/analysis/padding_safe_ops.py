@@ -64,7 +64,7 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
     because the op does not depend on the distances between valid positions.
     """
     if isinstance(read.op, ops.CumSum):
-        return read.is_zero
+        return read.is_padding_zero
     if read.dependence.kind == "band":
         has_all_distances = resolve_time_dependence(read.node, read.dependence)[1] == FULL_INTERVAL
         return has_all_distances and _is_masked_at_padding(read)
@@ -136,7 +136,11 @@ def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
 def _is_state_zero(read: PaddedRead) -> bool:
     """Return True if a layer without bias keeps its zero state over leading padding."""
     op = read.op
-    if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.has_middle_padding:
+    if (
+        not isinstance(op, ops.RecurrentLayer)
+        or not read.is_padding_zero
+        or read.has_middle_padding
+    ):
         return False
     nonzero_operands = [*op.initial_states, op.input_bias, op.recurrent_bias]
     keeps_zero = read.op.get_attributes().get("activation") != "sigmoid"
@@ -154,7 +158,7 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
     _, interval = resolve_time_dependence(read.node, read.dependence)
     # Values at masked keys must be finite, because zero times NaN is NaN. Normalizers ignore scores
     # where the mask is false.
-    is_sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
+    is_sound = isinstance(read.op, ops.MaskedWeights) or read.is_padding_finite
     is_outside = _is_padding_outside(read, interval) and _have_same_positions(read)
     gates = read.dependence.gates
     if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_pad_axes for g in gates):
@@ -211,7 +215,7 @@ def _is_neutral_reduction(read: PaddedRead, function_name: str) -> bool:
         return True
     match function_name:
         case "sum" | "any":
-            return read.is_zero
+            return read.is_padding_zero
         case "max":
             return read.read_facts.is_ignored_by_max(read.axis) or _is_padding_constant_extreme(
                 read, -inf

@@ -23,8 +23,8 @@ effect:
     end
     gives
     %1 zero_pad_axes 1, finite_pad_axes 1
-    %2 has_mask_value, has_mask_value_at_padding
-    %3 mask_constant_axes 1, minimum_pad_axes 1, finite_pad_axes 1, has_mask_value_at_padding
+    %2 has_mask_fill, has_mask_fill_at_padding
+    %3 mask_fill_axes 1, minimum_pad_axes 1, finite_pad_axes 1, has_mask_fill_at_padding
     %4 zero_pad_axes 1
     %5 zero_pad_axes 1
 """
@@ -92,7 +92,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     is_reshape = isinstance(result.op, ops.Merge | ops.Split)
     return PaddingFacts(
         zero_pad_axes=frozenset(zero_axes),
-        mask_constant_axes=frozenset(
+        mask_fill_axes=frozenset(
             infinite_axes.union(a for a in axes if is_mask_fill_at_padding(result, a))
         ),
         minimum_pad_axes=frozenset(infinite_axes | lowest),
@@ -105,8 +105,8 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
         finite_pad_axes=frozenset(
             () if is_reshape else iterate_axes_with_finite_scores(result, axes)
         ),
-        has_mask_value=can_have_mask_fill(result),
-        has_mask_value_at_padding=can_have_mask_fill_at_padding(result),
+        has_mask_fill=can_have_mask_fill(result),
+        has_mask_fill_at_padding=can_have_mask_fill_at_padding(result),
         possible_infinity_signs=find_infinity_signs(result),
         can_be_nan=can_be_nan_at_padding(result),
         padding_count=NO_PADDING_COUNT,
@@ -147,7 +147,7 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
             # values, each of n keys would get the attention weight 1/n.
             yield axis
         case ops.Pointwise("exp"):
-            yield from operand_facts[0].mask_constant_axes
+            yield from operand_facts[0].mask_fill_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_pad_axes:
             # A masked loop outputs zeros at skipped positions; final loop-carried values have no
             # loop axis.
@@ -183,7 +183,7 @@ def is_padding_ignored_by_softmax(node: Node, scores: PaddingFacts, axis: int) -
     """Return True if a softmax is zero at padded positions of its axis, because padded scores are
     mask fill values or so far below all other scores that the exponential is zero.
     """
-    fill_axes = scores.mask_constant_axes or (
+    fill_axes = scores.mask_fill_axes or (
         scores.minimum_pad_axes if has_underflowing_fill(node.first_operand) else frozenset()
     )
     return axis in fill_axes & scores.finite_pad_axes
@@ -205,7 +205,7 @@ def infer_zero_padding_sides(
     """
     op, sides = result.op, dict[int, frozenset[str]]()
     if isinstance(op, ops.Slice):
-        sliced = (r for r in reads if r.axis == op.axis and r.is_zero)
+        sliced = (r for r in reads if r.axis == op.axis and r.is_padding_zero)
         unsorted = (r for r in sliced if r.axis not in r.read_facts.sorted_axes)
         return {r.axis: find_kept_padding_sides(r) for r in unsorted}
     if isinstance(op, ops.And):

@@ -86,8 +86,8 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeD
         shape = value.shape
         prefix_lengths = map(flow.time_axis.get_prefix_length, shape)
         axes = {axis: SAME_POSITION for axis, length in enumerate(prefix_lengths) if length == 0}
-        is_all = not axes and any(d.symbols() & flow.dependent_symbols for d in shape)
-        flow.states[value] = TimeDependence(axes, is_all=is_all)
+        reads_all = not axes and any(d.symbols() & flow.dependent_symbols for d in shape)
+        flow.states[value] = TimeDependence(axes, depends_on_all=reads_all)
     for node, results in graph.nodes:
         _visit_node(node, results, flow)
     return flow
@@ -98,13 +98,13 @@ class _TimeReads:
     """The positions that one result of a node reads along the time axes of its operands.
 
     `intervals` maps each time axis of the result to its receptive field. `is_last_position_only` is
-    true if the last position is read, and `is_all` is true if all positions are read. If the first
-    position is read, `first_offsets` is the interval of distances to it.
+    True if the result reads the last position, and `reads_all` is True if it reads all positions.
+    If the result reads the first position, `first_offsets` is the interval of distances to it.
     """
 
     intervals: dict[int, Interval]
     is_last_position_only: bool = False
-    is_all: bool = False
+    reads_all: bool = False
     first_offsets: Interval = EMPTY_INTERVAL
 
     @property
@@ -118,7 +118,7 @@ class _TimeReads:
         # Every position of the result depends on the first position.
         axes = {axis: offsets | self.first_offsets for axis, offsets in self.intervals.items()}
         first_offsets = EMPTY_INTERVAL if axes else self.first_offsets
-        return TimeDependence(axes, is_newest, self.is_all or self.is_mixed, first_offsets)
+        return TimeDependence(axes, is_newest, self.reads_all or self.is_mixed, first_offsets)
 
 
 def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
@@ -139,10 +139,10 @@ def _compute_node_states(
     """Return the lattice elements of the results of a node, and its causality violations."""
     operand_states = flow.get_operand_states(node)
     is_last_position_only = any(s.is_last_position_only for s in operand_states)
-    is_all = any(s.is_all for s in operand_states)
+    reads_all = any(s.depends_on_all for s in operand_states)
     first_offsets = reduce(or_, (s.first_offsets for s in operand_states), EMPTY_INTERVAL)
     intervals = [dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL) for r in results]
-    reads = [_TimeReads(i, is_last_position_only, is_all, first_offsets) for i in intervals]
+    reads = [_TimeReads(i, is_last_position_only, reads_all, first_offsets) for i in intervals]
     violations: list[CausalityViolation] = []
     for dependence in find_dependences(node, results):
         state, read = operand_states[dependence.operand], reads[dependence.result]
@@ -184,7 +184,7 @@ def _follow_dependence(
     unmasked = dependence.kind == "band" and not dependence.gates
     if result_axis is None or result_axis not in time_reads.intervals or unmasked:
         # The op removes the axis, or every result position depends on every operand position.
-        time_reads.is_all = True
+        time_reads.reads_all = True
         return [CausalityViolation(node, "all", dependence.operand)]
     # Intervals are summed along a path and merged over paths. Intervals are measured in input
     # positions: one position after a stride corresponds to several input positions.
@@ -221,7 +221,7 @@ def _find_mixing_violations(
     elif not any(flow.has_time_dependent_size(a) for a in node.operands):
         # the time axis was merged with another axis
         has_composite_result = any(flow.has_time_dependent_size(r) for r in results)
-        if has_composite_result and not any(s.is_all for s in states):
+        if has_composite_result and not any(s.depends_on_all for s in states):
             violations.append(CausalityViolation(node, "shape"))
     violations += iterate_capture_violations(node, operand_states, flow.time_axis)
     if violates_prefix_causality(node, results, operand_states, flow.time_axis):
@@ -301,7 +301,7 @@ def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow
 def _get_element_state(state: TimeDependence, axis: int) -> TimeDependence:
     """Return the lattice element of a value's slice at one index of `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
-    return TimeDependence(axes, state.is_last_position_only, state.is_all, state.first_offsets)
+    return replace(state, axes=axes)
 
 
 def _list_loop_result_states(
@@ -345,7 +345,7 @@ def _merge_carry_states(
     return TimeDependence(
         axes,
         carry.is_last_position_only or next_state.is_last_position_only,
-        carry.is_all or next_state.is_all,
+        carry.depends_on_all or next_state.depends_on_all,
         first_offsets,
     )
 

@@ -27,12 +27,12 @@ class TimeDependence:
     accumulated receptive field.
 
     A value without time axes may depend on the last position (`is_last_position_only`), on all
-    positions (`is_all`), or only on the first position, at distances in `first_offsets`.
+    positions (`depends_on_all`), or only on the first position, at distances in `first_offsets`.
     """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
     is_last_position_only: bool = False
-    is_all: bool = False
+    depends_on_all: bool = False
     first_offsets: Interval = EMPTY_INTERVAL
 
     @property
@@ -41,7 +41,7 @@ class TimeDependence:
         return (
             bool(self.axes)
             or self.is_last_position_only
-            or self.is_all
+            or self.depends_on_all
             or not self.first_offsets.is_empty
         )
 
@@ -49,7 +49,10 @@ class TimeDependence:
     def depends_only_on_first_position(self) -> bool:
         """True if the value depends only on the first position, after which it is constant."""
         return not (
-            self.axes or self.is_last_position_only or self.is_all or self.first_offsets.is_empty
+            self.axes
+            or self.is_last_position_only
+            or self.depends_on_all
+            or self.first_offsets.is_empty
         )
 
 

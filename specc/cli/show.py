@@ -273,7 +273,7 @@ def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count_text: str) -
 
 
 def _format_row(graph: Graph, depth: int, node: ScopeSummary, sizes: Mapping[str, int]) -> Row:
-    op = f" ({node.op})" if node.op and not node.parts else ""
+    op = f" ({node.op})" if node.op and not node.children else ""
     repeats = f" × {node.repeats}" if node.repeats > 1 else ""
     shape = format_dims(node.type.shape, sizes) if node.type else ""
     weights, multiply_adds, saved = map(

@@ -236,7 +236,7 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialStateValue]
     encoder = EncoderGraphBuilder(plan)
     encoder.copy_nodes(targets.values())
     outputs = {name: encoder.build_output(target) for name, target in targets.items()}
-    b, (min_lengths, length_equations) = encoder.b, plan.get_length_constraints()
+    b, (min_lengths, length_equations) = encoder.builder, plan.get_length_constraints()
     name = f"{plan.graph.name} encode"
     graph = remove_unused_inputs(
         b.build_graph(name, outputs, min_lengths=min_lengths, length_equations=length_equations)
@@ -255,7 +255,7 @@ class EncoderGraphBuilder:
 
     def __init__(self, plan: StepPlan) -> None:
         self.plan = plan
-        self.b = GraphBuilder()
+        self.builder = GraphBuilder()
         self.new_values: dict[Value, Value] = {}
         self.last_positions: dict[Value, LastPositionBuilder] = {}
 
@@ -263,7 +263,7 @@ class EncoderGraphBuilder:
         """Copy every node on which the targets depend, except nodes that are needed only at the
         last position. Loops with additional scan outputs are copied last.
         """
-        b, graph, new_values = self.b, self.plan.graph, self.new_values
+        b, graph, new_values = self.builder, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
         live_nodes = collect_required_nodes(values, self._list_read_operands)
         self._declare_inputs({a for node in live_nodes for a in node.operands})
@@ -282,7 +282,7 @@ class EncoderGraphBuilder:
         """Declare inputs and parameters. Generated inputs in `read_values` are replaced by
         constants for the positions before the first token.
         """
-        b, graph, new_values = self.b, self.plan.graph, self.new_values
+        b, graph, new_values = self.builder, self.plan.graph, self.new_values
         for name, value in graph.inputs.items():
             if not self.plan.depends_on_time(value):
                 new_values[value] = b.add_input(name, graph.input_facts[name])
@@ -312,16 +312,16 @@ class EncoderGraphBuilder:
     def build_output(self, target: InitialStateValue) -> Value:
         """Build an encoder output that contains only the positions that `target` requests."""
         if target.is_last_position and target.axis is not None:
-            return self.last_positions[target.value].build_position(self.b, self.new_values)
+            return self.last_positions[target.value].build_position(self.builder, self.new_values)
         value, axis = self.new_values[target.value], target.axis
         if target.is_sum and axis is not None:
-            value = self.b.add_op(ops.Reduce("sum", axis), value)
+            value = self.builder.add_op(ops.Reduce("sum", axis), value)
         elif target.max_positions != inf and axis is not None:
             length = value.shape[axis]
             max_length = self._limit_length(length, int(target.max_positions))
             if max_length != length:
-                value = self.b.add_op(ops.Slice(axis, length - max_length, length), value)
-        return split_folded_batch_axis(self.b, value, self.plan.batch_size)
+                value = self.builder.add_op(ops.Slice(axis, length - max_length, length), value)
+        return split_folded_batch_axis(self.builder, value, self.plan.batch_size)
 
     def _limit_length(self, length: Dim, max_length: int) -> Dim:
         """Return `min(length, max_length)`, simplified if one of the sizes is always smaller."""
@@ -352,13 +352,15 @@ class EncoderGraphBuilder:
         op = substitute_dims_in_op(node.op, {self.plan.time_symbol: Dim.from_value(0)})
         # `extent` needs only the size of its operand
         if isinstance(op, ops.Extent):
-            return self.b.add_node(ops.Range(self._remove_time_axis(results[0].shape[0])))
+            return self.builder.add_node(ops.Range(self._remove_time_axis(results[0].shape[0])))
         if isinstance(op, ops.Pad) and self._is_all_padding(node):
             return (self._build_filled_constant(results[0].type, op.value),)
         args = [a and self.new_values[a] for a in self._list_read_operands(node)]
         if isinstance(op, ops.Concat) and len(args) == 1 and args[0]:
             return (args[0],)
-        return _add_node_with_enough_keys(self.b, replace(node, op=op), args, self.plan.time_symbol)
+        return _add_node_with_enough_keys(
+            self.builder, replace(node, op=op), args, self.plan.time_symbol
+        )
 
     def _is_all_padding(self, node: Node) -> bool:
         """Return True if a `pad` pads an empty axis, so that the result consists of padding."""
@@ -368,8 +370,8 @@ class EncoderGraphBuilder:
 
     def _build_filled_constant(self, type: Type, fill_value: float | bool) -> Value:
         """Return a constant of the type `type` with an empty time axis."""
-        value = self.b.add_op(ops.Constant(fill_value, type.dtype))
+        value = self.builder.add_op(ops.Constant(fill_value, type.dtype))
         for axis, length in enumerate(type.shape):
-            value = self.b.add_op(ops.Insert(axis), value)
-            value = self.b.add_op(ops.Expand(axis, self._remove_time_axis(length)), value)
+            value = self.builder.add_op(ops.Insert(axis), value)
+            value = self.builder.add_op(ops.Expand(axis, self._remove_time_axis(length)), value)
         return value

@@ -20,7 +20,7 @@ ERROR_METRICS = {
     "kl": "mean Kullback-Leibler divergence of the token distributions",
     "top1_changed": "fraction of positions with a different most likely token",
 }
-"""The available error measures and their descriptions."""
+"""The available error metrics and their descriptions."""
 DYNAMIC_AXIS_LENGTH = 24
 """Preferred size of each dynamic axis in the compared inputs."""
 
@@ -59,19 +59,19 @@ class OutputErrorStats:
             self.position_count += a[..., 0].size
 
     @property
-    def measures(self) -> dict[str, float]:
-        """Return the error measures of this output."""
+    def metrics(self) -> dict[str, float]:
+        """Return the error metrics of this output."""
         norms = (self.squared_norms[0] * self.squared_norms[1]) ** 0.5
-        measures = {
+        metrics = {
             "error": self.max_difference / self.max_magnitude
             if self.max_magnitude
             else self.max_difference,
             "cosine_distance": max(0.0, 1 - self.dot_product / norms) if norms else 0.0,
         }
         if self.position_count:
-            measures["kl"] = max(0.0, self.kl_divergence_sum / self.position_count)
-            measures["top1_changed"] = self.top1_change_count / self.position_count
-        return measures
+            metrics["kl"] = max(0.0, self.kl_divergence_sum / self.position_count)
+            metrics["top1_changed"] = self.top1_change_count / self.position_count
+        return metrics
 
 
 def compute_log_softmax(x: Array) -> Array:
@@ -111,15 +111,15 @@ class QuantizationComparison:
 
     def to_json(self) -> list[dict[str, object]]:
         """Return the errors of all outputs as JSON values."""
-        return [{"result": n, **error.measures} for n, error in self.output_errors.items()]
+        return [{"result": n, **error.metrics} for n, error in self.output_errors.items()]
 
     def format_lines(self) -> Iterator[str]:
         """Yield one line of text per output."""
         for name, error in self.output_errors.items():
-            # the first measure is `error`
-            measures = [f"{n} {v:.2e}" for n, v in error.measures.items()]
-            measures[0] += " of the largest value"
-            yield f"`{name}` against the baseline: {', '.join(measures)}"
+            # the first metric is `error`
+            metrics = [f"{n} {v:.2e}" for n, v in error.metrics.items()]
+            metrics[0] += " of the largest value"
+            yield f"`{name}` against the baseline: {', '.join(metrics)}"
 
     def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
         """Yield each scope with a quantized weight, in graph order, with the relative error of its
@@ -145,14 +145,14 @@ class QuantizationComparison:
             yield scope, float(error_norm / norm if norm else error_norm)
 
     def check_error_limits(self, limits: Mapping[str, float]) -> None:
-        """Raise E0856 if an error measure of an output exceeds its limit."""
+        """Raise E0856 if an error metric of an output exceeds its limit."""
         for name, error in self.output_errors.items():
-            for measure, value in error.measures.items():
-                if value > limits.get(measure, np.inf):
+            for metric, value in error.metrics.items():
+                if value > limits.get(metric, np.inf):
                     raise_error(
                         "E0856",
-                        f"`{name}` exceeds its limit: {measure} {value:.2e} > {limits[measure]:g}",
-                        notes=[f"{measure} is {ERROR_METRICS[measure]}"],
+                        f"`{name}` exceeds its limit: {metric} {value:.2e} > {limits[metric]:g}",
+                        notes=[f"{metric} is {ERROR_METRICS[metric]}"],
                         helps=["quantize fewer weights: `--quantize-exclude PATTERN`"],
                     )
 

@@ -70,13 +70,13 @@ class SubgraphCoverage:
             )
         return coverage
 
-    def run(self, inputs: Mapping[str, Array]) -> bool:
+    def record_run(self, inputs: Mapping[str, Array]) -> bool:
         """Run the model and count executions. Return True if a subgraph ran for the first time."""
         if self.session is None:
             return False
-        missing_count = len(self.unexecuted_subgraphs)
+        missing_count = len(self.uncovered_subgraphs)
         self.session.run(inputs)
-        return len(self.unexecuted_subgraphs) < missing_count
+        return len(self.uncovered_subgraphs) < missing_count
 
     def iterate_uncovered_cases(
         self, graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None
@@ -85,13 +85,13 @@ class SubgraphCoverage:
         `compared_sizes` are the axis sizes of all rounds.
         """
         skipped_lengths = find_skipped_lengths(graph, compared_sizes, max_lengths)
-        if self.unexecuted_subgraphs or skipped_lengths:
+        if self.uncovered_subgraphs or skipped_lengths:
             yield make_skipped_round(
-                uncovered_subgraphs=self.unexecuted_subgraphs, skipped_lengths=skipped_lengths
+                uncovered_subgraphs=self.uncovered_subgraphs, skipped_lengths=skipped_lengths
             )
 
     @property
-    def unexecuted_subgraphs(self) -> tuple[str, ...]:
+    def uncovered_subgraphs(self) -> tuple[str, ...]:
         """The names of the subgraphs that have not been executed."""
         pairs = zip(self.subgraphs.names, self.execution_counts, strict=True)
         return tuple(name for name, count in pairs if not count)
@@ -194,16 +194,16 @@ def iterate_verification_inputs(
             sample_random(graph, planned_round.sizes, rng, planned_round.true_fraction),
             planned_round.float_scale,
         )
-        coverage.run(inputs)
+        coverage.record_run(inputs)
         yield planned_round.sizes, inputs
     affordable = (
         plan for plan in planner.iterate_candidates() if is_within_cost_limit(plan.sizes, graph)
     )
     for plan in islice(affordable, MAX_ROUNDS):
-        if coverage.session is None or not coverage.unexecuted_subgraphs:
+        if coverage.session is None or not coverage.uncovered_subgraphs:
             break
         inputs = sample_random(graph, plan.sizes, rng, plan.true_fraction)
-        if coverage.run(inputs):
+        if coverage.record_run(inputs):
             yield plan.sizes, inputs
 
 

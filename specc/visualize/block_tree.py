@@ -109,7 +109,7 @@ class _BlockBuilder:
         """Build the block of a summary node. `outer` is the outermost scope merged into it."""
         inner_blocks: dict[str, Block] = {}
         block_names: dict[str, str] = {}
-        for child in summary.parts.values():
+        for child in summary.children.values():
             child_block = self._make_child(child, path)
             inner_blocks[child_block.name] = child_block
             block_names |= dict.fromkeys(child.members, child_block.name)
@@ -141,12 +141,12 @@ class _BlockBuilder:
         merged_names, repeats, members_of_part = [summary.name], 1, summary.members
         outer = path_of_first = f"{path}.{summary.members[0]}".lstrip(".")
         while (
-            len(summary.parts) == 1
+            len(summary.children) == 1
             and not summary.parameter_count.terms
             and not summary.multiply_adds.terms
         ):
             repeats *= summary.repeats
-            (summary,) = summary.parts.values()
+            (summary,) = summary.children.values()
             merged_names.append(summary.name)
             path_of_first = f"{path_of_first}.{summary.members[0]}"
             # only the first of several equal layers is drawn

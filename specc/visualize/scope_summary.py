@@ -32,7 +32,7 @@ class ScopeSummary:
     parameter_count: Dim = Dim.from_value(0)
     multiply_adds: Dim = Dim.from_value(0)
     saved_multiply_adds: Dim = Dim.from_value(0)
-    parts: dict[str, "ScopeSummary"] = field(default_factory=dict)
+    children: dict[str, "ScopeSummary"] = field(default_factory=dict)
     repeats: int = 1
     members: tuple[str, ...] = ()
 
@@ -40,12 +40,12 @@ class ScopeSummary:
         """Return the count `field_name` summed over this scope and its children."""
         node_value: Dim = getattr(self, field_name)
         return (
-            node_value + sum_dims(p.sum_over_subtree(field_name) for p in self.parts.values())
+            node_value + sum_dims(p.sum_over_subtree(field_name) for p in self.children.values())
         ) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
         """Return a merge key, which is equal for scopes that differ only in their names."""
-        children = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
+        children = tuple((n, self.children[n].get_comparison_key()) for n in sorted(self.children))
         costs = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *costs, children)
 
@@ -120,28 +120,28 @@ def _count_saved_multiply_adds(
 def _get_or_add_child(root: ScopeSummary, scope: str) -> ScopeSummary:
     child = root
     for name in scope.split(".") if scope else []:
-        child = child.parts.setdefault(name, ScopeSummary(name=name))
+        child = child.children.setdefault(name, ScopeSummary(name=name))
     return child
 
 
 def _find_child(root: ScopeSummary, scope: str) -> ScopeSummary | None:
     child: ScopeSummary | None = root
     for name in scope.split("."):
-        child = child.parts.get(name) if child else None
+        child = child.children.get(name) if child else None
     return child
 
 
 def _merge_equal_children(parent: ScopeSummary) -> None:
     """Merge numbered child scopes that differ only in their names: `0 … 11`, `0, 2 … 24`."""
-    for child in parent.parts.values():
+    for child in parent.children.values():
         _merge_equal_children(child)
     equal_children: dict[object, list[ScopeSummary]] = {}
-    for child in parent.parts.values():
+    for child in parent.children.values():
         # Scopes with different names are not merged, even if they are equal: `query` and `key` are
         # not layers.
         kind = child.get_comparison_key() if child.name.isdecimal() else child.name
         equal_children.setdefault(kind, []).append(child)
-    parent.parts = {}
+    parent.children = {}
     for group in equal_children.values():
         # sorted by number, because a layer may be read before layers with lower numbers
         group.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
@@ -150,7 +150,7 @@ def _merge_equal_children(parent: ScopeSummary) -> None:
         if len(group) > 1:
             first.name = format_number_ranges([int(p.name) for p in group])
             first.repeats = len(group)
-        parent.parts[first.name] = first
+        parent.children[first.name] = first
 
 
 MAX_LISTED_RUNS = 3
@@ -189,16 +189,16 @@ def iterate_scope_summaries(
     merged = node
     while (
         depth
-        and len(merged.parts) == 1
+        and len(merged.children) == 1
         and not merged.parameter_count.terms
         and not merged.multiply_adds.terms
     ):
-        (child,) = merged.parts.values()
+        (child,) = merged.children.values()
         merged = replace(
             child, name=f"{merged.name}.{child.name}", repeats=merged.repeats * child.repeats
         )
     yield depth, merged
-    for child in merged.parts.values():
+    for child in merged.children.values():
         yield from iterate_scope_summaries(child, depth + 1)
 
 
@@ -225,13 +225,13 @@ def _scope_to_json(scope: ScopeSummary, sizes: Mapping[str, int]) -> dict[str, o
     saved = scope.sum_over_subtree("saved_multiply_adds")
     return {
         "name": scope.name,
-        "op": scope.op if not scope.parts else "",
+        "op": scope.op if not scope.children else "",
         "repeats": scope.repeats,
         "shape": [_format_dim(d, sizes) for d in scope.type.shape] if scope.type else None,
         "weights": _format_dim(scope.sum_over_subtree("parameter_count"), sizes),
         "multiply_adds": _format_dim(multiply_adds - saved, sizes),
         "dense_multiply_adds": _format_dim(multiply_adds, sizes),
-        "children": [_scope_to_json(part, sizes) for part in scope.parts.values()],
+        "children": [_scope_to_json(part, sizes) for part in scope.children.values()],
     }
 
 

@@ -281,7 +281,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "a state stays zero with a bias": (
         padding_safe_ops,
         "_is_state_zero",
-        lambda reading: isinstance(reading.node.op, ops.RecurrentLayer) and reading.is_zero,
+        lambda reading: isinstance(reading.node.op, ops.RecurrentLayer) and reading.is_padding_zero,
     ),
     "a state stays zero whatever is read": (
         padding_safe_ops,

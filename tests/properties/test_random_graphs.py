@@ -53,9 +53,9 @@ def find_failure(seed: int, draw: Callable[[int], Graph] = make_random_graph) ->
     for row, token in iterate_effects(graph, seed):
         if proved and token > row:
             return f"graph {seed} is proved causal, token {token} moves row {row}"
-        if not (state.is_all or state.is_last_position_only) and row - token not in state.axes.get(
-            1, Interval(1, 0)
-        ):
+        if not (
+            state.depends_on_all or state.is_last_position_only
+        ) and row - token not in state.axes.get(1, Interval(1, 0)):
             return f"graph {seed}: token {token} moves row {row}, outside {state.axes}"
     return ""
 

@@ -144,7 +144,7 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             monkeypatch.setattr(
                 padding_safe_ops,
                 "is_window_padding_invariant",
-                lambda r: r.is_zero or r.read_facts.minimum_pad_axes,
+                lambda r: r.is_padding_zero or r.read_facts.minimum_pad_axes,
             )
 
 

@@ -168,7 +168,7 @@ def _flow(graphs: Graphs, words: Words) -> Iterable[str]:
             said = [f"axis {a} reads {format_interval(r)}" for a, r in state.axes.items()]
             said += ["the newest position"] * state.is_last_position_only + [
                 "all positions"
-            ] * state.is_all
+            ] * state.depends_on_all
             yield f"{name} {', '.join(said)}"
     for violation in found.violations:
         node, (result, *_) = violation.node, dict(graph.nodes)[violation.node]
@@ -240,12 +240,12 @@ def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _rows(rows: PaddingFacts) -> Iterator[str]:
-    for word in ("zero_pad_axes", "mask_constant_axes", "minimum_pad_axes", "finite_pad_axes"):
+    for word in ("zero_pad_axes", "mask_fill_axes", "minimum_pad_axes", "finite_pad_axes"):
         if axes := getattr(rows, word):
             yield f"{word} {', '.join(map(str, sorted(axes)))}"
     for word in (
-        "has_mask_value",
-        "has_mask_value_at_padding",
+        "has_mask_fill",
+        "has_mask_fill_at_padding",
         "possible_infinity_signs",
         "can_be_nan",
         "is_valid_index",

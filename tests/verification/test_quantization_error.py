@@ -95,7 +95,7 @@ def test_measures_computed_by_hand() -> None:
         compute_log_softmax(full.astype(float)[0, 1]),
         compute_log_softmax(low.astype(float)[0, 1]),
     )
-    found = loss.measures
+    found = loss.metrics
     assert found["top1_changed"] == 0.5
     assert found["error"] == 1.5
     assert found["kl"] == pytest.approx(float((np.exp(p) * (p - q)).sum()) / 2)

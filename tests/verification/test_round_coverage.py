@@ -91,14 +91,14 @@ def test_executions_are_counted_in_nested_bodies(tmp_path: Path) -> None:
         coverage = SubgraphCoverage.from_model(model)
         rng = np.random.default_rng(0)
         graph = model.manifest.graph
-        coverage.run(make_random_inputs(graph, sizes, rng, density))
+        coverage.record_run(make_random_inputs(graph, sizes, rng, density))
         names = coverage.subgraphs.names
         counted = dict(zip(names, coverage.execution_counts.tolist(), strict=True))
         (loop,) = (n for n in names if "Loop" in n)
         assert counted[loop] == blocks
 
 
-def test_unexecuted_subgraphs_are_listed(
+def test_uncovered_subgraphs_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long sequences exceed the work limit of the reference."""

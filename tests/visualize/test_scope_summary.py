@@ -15,8 +15,8 @@ def summarize_spec(name: str, *sets: str) -> ScopeSummary:
 
 def list_parts(part: ScopeSummary, path: str) -> list[str]:
     for name in path.split(".") if path else []:
-        part = part.parts[name]
-    return list(part.parts)
+        part = part.children[name]
+    return list(part.children)
 
 
 def test_parts_are_in_reading_order() -> None:
@@ -37,7 +37,7 @@ def test_layers_with_different_inputs_are_grouped() -> None:
 
 def test_alternating_layers_are_two_groups() -> None:
     assert list_parts(summarize_spec("gemma2"), "model.layers") == ["0, 2 … 24", "1, 3 … 25"]
-    found = summarize_spec("gemma3_text").parts["model"].parts["layers"].parts
+    found = summarize_spec("gemma3_text").children["model"].children["layers"].children
     assert sum(part.repeats for part in found.values()) == 26
 
 

@@ -76,7 +76,7 @@ def emit_local_attention(
     is_packed = can_fuse_attention(op, g, operands) and find_packed_heads(g, operands) is not None
     result_type = Type(operands.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
     with _enter_blocks_scope(g):
-        keys, queries = plan.parts.key_conditions, plan.parts.query_conditions
+        keys, queries = plan.decomposition.key_conditions, plan.decomposition.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
     is_long = emit_blocked_attention_condition(g, b, n, plan, global_tokens)
     dense_operands, weight_location = emit_dense_attention_operands(op, g, operands, is_long)

@@ -89,8 +89,8 @@ def test_global_tokens_equal_the_reference(apart: Any, opset: int, packed: bool)
     graph = usual.graph()
     local = plan_blocked_attention(_attention(graph), [graph.inputs["keep"]])
     assert local is not None
-    assert bool(local.parts.key_conditions) == (apart in ("keys", "both", "first"))
-    assert bool(local.parts.query_conditions) == (apart in ("queries", "both", "alone"))
+    assert bool(local.decomposition.key_conditions) == (apart in ("keys", "both", "first"))
+    assert bool(local.decomposition.query_conditions) == (apart in ("queries", "both", "alone"))
     assert measure_max_error(graph, opset, 2, 0, 1, 144, 145, 200) < 3e-6
     assert measure_max_error(graph, opset, 0, 200) == 0
     for setup in (
