@@ -48,7 +48,7 @@ NO_VALUE = "unknown config value; to declare a new config value, write its type:
 def build_json_schema() -> Schema:
     """Return the JSON Schema of YAML specs."""
     parents = {
-        name: make_config_schema(build_program(SpecLibrary().open_spec(name), SpecLibrary()))
+        name: make_config_schema(build_program(SpecLibrary().load_spec(name), SpecLibrary()))
         for name in find_builtin_specs()
     }
     shared = _shared(parents)

@@ -279,7 +279,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
     if graph is None:
         raise_invalid_manifest_error(path, "the graph is missing")
     scoring_graph = None
-    if "scoring_graph" in data.names():
+    if "scoring_graph" in data.list_keys():
         scoring_graph = next(iter(parse_ir(data.read_string("scoring_graph"), path).values()), None)
     initializers = data.read_string_map("initializers")
     if missing := [n for n in graph.parameters if n not in initializers]:
@@ -302,10 +302,10 @@ def parse_manifest(text: str, path: str) -> Manifest:
         opset=get_exact_integer(data.get_optional("opset")) or 0,
         version=data.read_string("specc"),
         attentions=_read_attentions(data, path),
-        decoding=data.read_dict("decoding") if "decoding" in data.names() else None,
+        decoding=data.read_dict("decoding") if "decoding" in data.list_keys() else None,
         scoring_graph=scoring_graph and _mark_ties(scoring_graph, initializers),
         streaming=_parse_stream_section(data.get_optional("stream_section")),
-        precision=data.read_dict("precision") if "precision" in data.names() else {},
+        precision=data.read_dict("precision") if "precision" in data.list_keys() else {},
         quantized=_read_quantized_weights(data, scoring_graph or graph, path),
     )
 
@@ -328,23 +328,25 @@ def _read_quantized_weights(
     """Parse the metadata of all quantized weights by name. Raise E0917 unless each weight is a
     matrix or a stack of matrices in the graph.
     """
-    if "precision" not in data.names() or not data.read_dict("precision"):
+    if "precision" not in data.list_keys() or not data.read_dict("precision"):
         return {}
     fields = data.read_object("precision")
     # the reasons why matrices are not quantized are validated but not stored
     fields.read_string_map("kept")
     weights = fields.read_object("rounded")
-    for name in weights.names():
+    for name in weights.list_keys():
         value = graph.parameters.get(name)
         if value is None or value.type.rank not in (2, 3):
             raise_invalid_manifest_error(path, f"unknown quantized matrix `{escape_text(name)}`")
-    return {name: _parse_quantized_weight(weights.read_object(name)) for name in weights.names()}
+    return {
+        name: _parse_quantized_weight(weights.read_object(name)) for name in weights.list_keys()
+    }
 
 
 def _read_attentions(data: JsonReader, path: str) -> tuple[dict[str, str], ...]:
     """Parse the metadata of all attention layers. Models that older versions compiled have none."""
     attentions = []
-    for layer in data.read_list("attentions") if "attentions" in data.names() else ():
+    for layer in data.read_list("attentions") if "attentions" in data.list_keys() else ():
         if not isinstance(layer, dict) or not all(isinstance(t, str) for t in layer.values()):
             raise_invalid_manifest_error(path, "the list of attentions is invalid")
         attentions.append(layer)

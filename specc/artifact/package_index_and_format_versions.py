@@ -326,7 +326,7 @@ def _read_files(data: JsonReader, location: str) -> dict[str, FileDigest]:
 
 def _read_kept_files(data: JsonReader, files: Collection[str], location: str) -> tuple[str, ...]:
     """Parse the names of files that are not deleted when the package is replaced."""
-    entries = data.read_list("preexisting") if "preexisting" in data.names() else []
+    entries = data.read_list("preexisting") if "preexisting" in data.list_keys() else []
     names = tuple(name for name in entries if isinstance(name, str) and name in files)
     if len(names) < len(entries):
         _raise_invalid_index(location, "`preexisting` is not a list of files of the package")

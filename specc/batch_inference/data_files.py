@@ -30,7 +30,7 @@ from specc.io.safe_read import escape_text, raise_unreadable_file
 MAX_ROW_BYTES = 64 * 2**20
 """Maximum size of a row in bytes, so that a file without line breaks does not exhaust memory."""
 
-ROW_JSON_LIMITS = JsonLimits(depth=200, max_integer=None)
+ROW_JSON_LIMITS = JsonLimits(max_depth=200, max_integer=None)
 """Limits on JSON values in rows: at most 200 nesting levels, and integers of any size."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')

@@ -11,7 +11,7 @@ import numpy as np
 
 from specc.calibration.calibration_stages_and_gram_matrices import Sample
 from specc.diagnostics.diagnostic import SpeccError, raise_error
-from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
+from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_input_file
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.array_files import NPY_SIGNATURE, load_strict_json, read_arrays
@@ -50,7 +50,7 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     if path.lower().endswith(".npz"):
         yield escape_text(path), dict(read_arrays(path))
         return
-    content = read_bytes(path, MAX_ARRAY_BYTES)
+    content = read_input_file(path, MAX_ARRAY_BYTES)
     if content.startswith(NPY_SIGNATURE):
         raise_error(
             "E0854",

@@ -21,7 +21,7 @@ from specc.cli.terminal import STDIN_NAME
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.json_io import NO_LIMITS, parse_strict_json
-from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, read_bytes
+from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, read_input_file
 from specc.ir.array import Array
 from specc.preprocessing.array_files import convert_lists_to_array, load_strict_json, read_arrays
 from specc.preprocessing.audio import read_audio
@@ -166,7 +166,7 @@ class _InputCollector:
         self.files += paths
         output_formats = dict(self.model.preprocessing.outputs).values()
         if any(isinstance(format, DetectionOutput) for format in output_formats):
-            images = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
+            images = [decode_image(read_input_file(path, MAX_IMAGE_BYTES), path) for path in paths]
             self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in images]
         image_paths = [*map(Path, paths)]
         return _BatchElements(image_paths if items is None else [image_paths])
@@ -322,7 +322,7 @@ def _read_values(path: str) -> Mapping[str, object]:
     """Return the arrays or JSON values of a file by name. An unnamed value has the name ""."""
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
-    value = load_strict_json(read_bytes(path, MAX_TEXT_BYTES), path)
+    value = load_strict_json(read_input_file(path, MAX_TEXT_BYTES), path)
     return value if isinstance(value, dict) else {"": value}
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeAlias
 from specc.cli.terminal import STDIN_NAME, print_note, read_standard_input
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
-from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, quote_argument, read_bytes
+from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, quote_argument, read_input_file
 from specc.preprocessing.array_files import load_strict_json
 from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
@@ -87,7 +87,7 @@ def read_text_lines(argument: str) -> list[str]:
         data = read_standard_input(MAX_TEXT)
     else:
         try:
-            data = read_bytes(argument[1:], MAX_TEXT)
+            data = read_input_file(argument[1:], MAX_TEXT)
         except SpeccError as failed:
             if failed.diagnostics[0].code != "E0802":
                 raise
@@ -173,7 +173,7 @@ def _iterate_values(task_input: TaskInput, argument: str, files: list[Path]) -> 
         yield from read_text_lines(argument)
     elif argument.lower().endswith(".json"):
         files.append(Path(argument))
-        items = load_strict_json(read_bytes(argument, MAX_TEXT_BYTES), argument)
+        items = load_strict_json(read_input_file(argument, MAX_TEXT_BYTES), argument)
         yield from items if isinstance(items, list) else [items]
     else:
         items = parse_json_values(argument)

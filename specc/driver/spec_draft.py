@@ -67,7 +67,7 @@ def build_derived_spec(derived_spec: DerivedSpec) -> ast.File:
     if derived_spec.extends not in names:
         helps = suggest_similar_name(derived_spec.extends, names, hint)
         raise_error("E0222", f"unknown built-in spec `{derived_spec.extends}`", helps=helps)
-    program = build_program(library.open_spec(derived_spec.extends), library)
+    program = build_program(library.load_spec(derived_spec.extends), library)
     config = _build_config(program, derived_spec)
     return ast.File(
         version=1,
@@ -228,7 +228,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     graph.
     """
     library = SpecLibrary()
-    program = select_used_spec_alternatives(build_program(library.open_spec(base), library), data)
+    program = select_used_spec_alternatives(build_program(library.load_spec(base), library), data)
     reader = ConfigReadOptions(config_file=data)
     spec = LoadedSpec(program, library, reader, base)
     graph = ""

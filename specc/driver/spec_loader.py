@@ -93,7 +93,7 @@ def open_spec(
     wrapped = None
     if not checkpoint_spec:
         wrapped = build_sentence_transformers_spec(
-            directory, lambda name: build_program(library.open_spec(name), library)
+            directory, lambda name: build_program(library.load_spec(name), library)
         )
     if directory:
         config = config or encoder
@@ -104,7 +104,7 @@ def open_spec(
         remarks = wrapped.remarks if wrapped else (remark,)
     else:
         remarks = _describe_named_spec(spec_name, checkpoint_spec)
-    program = build_program(library.open_spec(spec), library)
+    program = build_program(library.load_spec(spec), library)
     if not config and can_read_hf_config(program) and model_family.has_checkpoint_config(weights):
         config = weights
         remarks += (f"config values are from {model_family.describe_config_source(weights)}",)

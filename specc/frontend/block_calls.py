@@ -97,12 +97,12 @@ def call_block(
 ) -> Results:
     """Call a block in the weight scope of `call.inner_env`, and return its results."""
     block, module, expr = target.block, target.module, call.expr
-    is_other_file = module.root is not call.caller.module.root and not module.is_standard
+    is_other_file = module.root is not call.caller_env.module.root and not module.is_standard
     env = _make_block_env(context, target, call)
     context.evaluator.check_step_estimate(block, module, env.config, expr.span)
     bind_arguments(block, _collect_arguments(target, call), env)
     with (
-        enter_block_call(block, expr, call.caller),
+        enter_block_call(block, expr, call.caller_env),
         context.errors.track_user_call(expr.span, is_standard=module.is_standard),
         context.weights.sharing.enter_call(expr, call.explicit_weight_scope),
         add_call_label_to_errors(context, expr.span if is_other_file else None, expr.function.path),
@@ -114,7 +114,7 @@ def call_block(
             register_weight_sharing_rules(module.file.items, file_env)
         bind_default_arguments(block, env, expr)
         results = check_block_results(block, run_statements(block.body, env), env)
-    _record_result_names(results, env, call.caller)
+    _record_result_names(results, env, call.caller_env)
     return results
 
 
@@ -122,7 +122,7 @@ def _make_block_env(
     context: ElaborationContext, target: BlockFunction, call: UnevaluatedFunctionCall
 ) -> LexicalScope:
     """Return the scope of a block's body, which contains the names of the block's file."""
-    module, caller, bound_env = target.module, call.caller, target.env
+    module, caller, bound_env = target.module, call.caller_env, target.env
     is_same_file = module.root is caller.module.root
     definition_env = _find_bound_env(target)
     config_env = caller if is_same_file else definition_env
@@ -168,7 +168,7 @@ def _get_block_config(
     if module.is_standard:
         return EMPTY_NAMES
     expr = option.value if option else ast.Name("none")
-    config = call.caller.evaluate_value(expr)
+    config = call.caller_env.evaluate_value(expr)
     return context.evaluator.configure_used_spec(context, module, config, expr.span)
 
 
@@ -178,14 +178,14 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> 
     """
     block = target.block
     pairs = _pair_arguments(block, call)
-    arguments: BoundArguments = {p.name: (p, value, call.caller) for p, value in pairs}
+    arguments: BoundArguments = {p.name: (p, value, call.caller_env) for p, value in pairs}
     for name, (option, option_env) in target.bound_arguments.items():
         param = next((p for p in block.params if p.name == name), None)
         if param is None:
             title = f"unknown option `{name}` of `{block.name}`"
             raise_error("E0201", title, call.expr.span)
         # a function value in the config may contain an option that an earlier elaboration has bound
-        current_env = replace(option_env, context=call.caller.context)
+        current_env = replace(option_env, context=call.caller_env.context)
         arguments.setdefault(name, (param, option.value, current_env))
     return arguments
 

@@ -132,7 +132,7 @@ def call_builtin(
     pairs = _pair_with_parameters(builtin, call)
     site = CallSite(call.inner_env, expr, {p.name: value.span for p, value in pairs})
     values = dict(target.bound_arguments)
-    variadic_arguments = _evaluate_arguments(builtin, pairs, values, call.caller)
+    variadic_arguments = _evaluate_arguments(builtin, pairs, values, call.caller_env)
     _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
     # pass the parameters before a variadic parameter by position, e.g. `a` in `min(a, b, c)`
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
@@ -264,7 +264,7 @@ def _dispatch_call(
     if expr.weights:
         inner_env = inner_env.with_weight_scope(resolve_weight_path(expr.weights, env))
     pending = UnevaluatedFunctionCall(
-        target=target, expr=expr, args=args, caller=env, inner_env=inner_env
+        target=target, expr=expr, args=args, caller_env=env, inner_env=inner_env
     )
     match target:
         case BuiltinFunction():

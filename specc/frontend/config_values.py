@@ -77,7 +77,7 @@ def list_definition_names(kind: str, env: LexicalScope) -> list[str]:
 class ConfigReadOptions:
     """Options for reading the config of a spec.
 
-    With `is_symbolic`, integers are symbols. With `derives_integers`, an integer whose default is
+    With `is_symbolic`, integers are symbols. With `derive_integers`, an integer whose default is
     computed from other fields, as in `side = image / patch`, has the value of this expression
     instead of a new symbol. `trial_values` are values for fields on which the graph's structure
     depends. `steps` counts the steps of all elaborations. `path` is the path of this config in the
@@ -87,7 +87,7 @@ class ConfigReadOptions:
     """
 
     is_symbolic: bool = False
-    derives_integers: bool = False
+    derive_integers: bool = False
     trial_values: Mapping[str, SpecValue] = field(default_factory=dict)
     config_file: JsonObject | None = None
     steps: StepBudget = field(default_factory=StepBudget)
@@ -228,7 +228,7 @@ def _make_symbol(
         return None
     derived_value = (
         _evaluate_derived(evaluation, entry, path, env)
-        if evaluation.reader.derives_integers
+        if evaluation.reader.derive_integers
         else None
     )
     return derived_value or Dim.symbol(full_path, origin)

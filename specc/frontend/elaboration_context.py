@@ -49,13 +49,13 @@ class ResourceCounters:
     """The resources that an elaboration uses, for the limits E0216, E0223 and E0308.
 
     `weight_sizes` contains the element counts of the weights of known size, and
-    `weight_element_count` is their sum. `list_items` is the number of items of all lists, and
+    `weight_element_count` is their sum. `list_item_count` is the number of items of all lists, and
     `steps` counts elaboration steps.
     """
 
     weight_sizes: dict[str, int] = field(default_factory=dict)
     weight_element_count: int = 0
-    list_items: int = 0
+    list_item_count: int = 0
     steps: StepBudget = field(default_factory=StepBudget)
 
 
@@ -200,7 +200,7 @@ class EvaluationFunctions:
 class SpecNamespace:
     """The namespace of a spec file, in which names are looked up.
 
-    `extended` is the module of the base spec, whose dimensions and names this module can use.
+    `base` is the module of the base spec, whose dimensions and names this module can use.
     `is_builtin` is True for built-in specs.
     """
 
@@ -212,28 +212,28 @@ class SpecNamespace:
     is_standard: bool = False
     is_builtin: bool = False
     directory: Path = field(default_factory=Path)
-    extended: "SpecNamespace | None" = None
+    base: "SpecNamespace | None" = None
 
     @property
     def root(self) -> "SpecNamespace":
         """The module that contains the graph, which is the root of the base spec or this module."""
-        return self.extended.root if self.extended else self
+        return self.base.root if self.base else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
         """Return the item `name` of this module or its base spec, and its module, or None."""
         if name in self.items:
             return self.items[name], self
-        return self.extended.find_definition(name) if self.extended else None
+        return self.base.find_definition(name) if self.base else None
 
     def find_use_statement(self, alias: str) -> "tuple[ast.UseStatement, SpecNamespace] | None":
         """Return the `use` statement with the alias `alias` and its module, or None."""
         if alias in self.uses:
             return self.uses[alias], self
-        return self.extended.find_use_statement(alias) if self.extended else None
+        return self.base.find_use_statement(alias) if self.base else None
 
     def list_names(self) -> tuple[str, ...]:
         """Return the names of all blocks and definitions of this module and its base spec."""
-        return (*self.items, *(self.extended.list_names() if self.extended else ()))
+        return (*self.items, *(self.base.list_names() if self.base else ()))
 
 
 @dataclass(kw_only=True)
@@ -331,7 +331,7 @@ class ElaborationContext:
         """
         self.resources.steps.consume_steps(count, span)
 
-    def count_value_items(
+    def check_item_limit(
         self, value: CollectionValue, span: Span | None, counted_items: int = 0
     ) -> CollectionValue:
         """Count the items of a new list or record, including nested items, and return `value`.
@@ -342,8 +342,8 @@ class ElaborationContext:
 
     def reserve_list_items(self, count: int, span: Span | None) -> None:
         """Count list items before they are created. Raise E0216 if a list exceeds the limit."""
-        self.resources.list_items += count
-        if self.resources.list_items > MAX_GRAPH_NODES:
+        self.resources.list_item_count += count
+        if self.resources.list_item_count > MAX_GRAPH_NODES:
             raise_error(
                 "E0216", f"the lists of this spec have more than {MAX_GRAPH_NODES} items", span
             )
@@ -354,14 +354,14 @@ class UnevaluatedFunctionCall:
     """A call whose arguments have not been evaluated yet.
 
     `expr` is the call in the source. `args` are the positional arguments (for `apply(f, x)`, the
-    arguments after `f`), which are evaluated in the scope `caller`. `inner_env` is `caller` with
-    the weight path of the call appended to its weight scope.
+    arguments after `f`), which are evaluated in the scope `caller_env`. `inner_env` is
+    `caller_env` with the weight path of the call appended to its weight scope.
     """
 
     target: Function
     expr: ast.Call
     args: Sequence[ast.Expr]
-    caller: LexicalScope
+    caller_env: LexicalScope
     inner_env: LexicalScope
 
     @property

@@ -202,7 +202,7 @@ def select_conditional_branch(expr: ast.Expr, env: LexicalScope) -> ast.Expr:
 
 def _evaluate_list(expr: ast.ListLiteral, env: LexicalScope) -> SpecValue:
     items = tuple(env.evaluate_value(item) for item in expr.items)
-    return env.context.count_value_items(items, expr.span)
+    return env.context.check_item_limit(items, expr.span)
 
 
 def _evaluate_comprehension(expr: ast.ListComprehension, env: LexicalScope) -> SpecValue:
@@ -221,12 +221,12 @@ def _evaluate_comprehension(expr: ast.ListComprehension, env: LexicalScope) -> S
         inner_env = replace(env, names={**env.names, expr.variable: item})
         with env.context.weights.sharing.enter_call(expr):
             values.append(inner_env.evaluate_value(expr.item))
-    return env.context.count_value_items(tuple(values), expr.span, count)
+    return env.context.check_item_limit(tuple(values), expr.span, count)
 
 
 def _evaluate_record(expr: ast.RecordLiteral, env: LexicalScope) -> SpecValue:
     fields = {f.name: env.evaluate_value(f.value) for f in expr.fields}
-    return env.context.count_value_items(Record(fields), expr.span)
+    return env.context.check_item_limit(Record(fields), expr.span)
 
 
 def _evaluate_index(expr: ast.Index, env: LexicalScope) -> SpecValue:

@@ -63,7 +63,7 @@ def value_to_json(value: EvalResult, span: Span | None = None) -> object:
 
 def _format_combined_mask(mask: MaskExpression) -> str:
     """Format a combined mask in spec syntax, as in `(causal & visible)`."""
-    parts = [str(value_to_json(part)) for part in mask.parts]
+    parts = [str(value_to_json(part)) for part in mask.operands]
     return f"not {parts[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(parts)})"
 
 

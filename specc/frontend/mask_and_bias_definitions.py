@@ -38,7 +38,7 @@ BATCH_INDEX_NAME = "b"
 """The index variable of the batch axis. `size[b]` reads one value per batch element."""
 
 
-def make_score_indices(
+def make_index_variables(
     builder: NodeBuilder, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> IndexVariables:
     """Return the index variables of a definition: the position ids `i` [q, 1] of the queries and

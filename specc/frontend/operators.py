@@ -69,7 +69,7 @@ def apply_arithmetic(
     if isinstance(left, Number) and isinstance(right, Number):
         return _compute_numbers(builder, left, right, expr)
     if isinstance(left, tuple) and isinstance(right, tuple) and expr.op == "+":
-        return builder.context.count_value_items(left + right, builder.span)
+        return builder.context.check_item_limit(left + right, builder.span)
     title = f"`{expr.op}` is not defined for {describe_value(left)} and {describe_value(right)}"
     raise_error("E0206", title, builder.span)
 
@@ -308,7 +308,7 @@ def _combine_masks(
         masks.append(value)
     head = masks[0]
     if isinstance(head, MaskExpression) and head.op == op != "not":
-        return MaskExpression(op, (*head.parts, *masks[1:]))
+        return MaskExpression(op, (*head.operands, *masks[1:]))
     return MaskExpression(op, tuple(masks))
 
 

@@ -147,7 +147,7 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
 
 
 def _substitute_in_mask(mask: MaskExpression, values: dict[str, Dim]) -> MaskExpression:
-    substituted = (_substitute_in_value(part, values) for part in mask.parts)
+    substituted = (_substitute_in_value(part, values) for part in mask.operands)
     return MaskExpression(mask.op, tuple(m for m in substituted if isinstance(m, MaskLike)))
 
 

@@ -78,7 +78,7 @@ def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None
         for item in ancestor.file.items:
             for name, span in iterate_defined_names(item):
                 spans_by_name.setdefault(name, span)
-        ancestor = ancestor.extended
+        ancestor = ancestor.base
     errors = ErrorCollectorContext()
     for item in module.file.items:
         for name, span in iterate_defined_names(item):

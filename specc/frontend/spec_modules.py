@@ -186,7 +186,7 @@ def build_program(
     for derived_module, base in reversed(list(pairwise(chain))):
         check_derived_spec_items(derived_module)
         check_derived_spec_names(derived_module, base)
-        derived_module.extended = base
+        derived_module.base = base
         derived_values: dict[str, ConfigAssignment] = {}
         for entry in iterate_config_entries(derived_module.file, ast.ConfigOverride):
             flatten_config_assignments(

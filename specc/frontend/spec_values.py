@@ -203,7 +203,7 @@ class MaskExpression:
     """
 
     op: Literal["&", "|", "not"]
-    parts: tuple["MaskLike", ...]
+    operands: tuple["MaskLike", ...]
 
 
 @immutable_dataclass

@@ -159,7 +159,7 @@ def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
 def _check_free_then_derived(program: Program, graph: str) -> list[SymbolicElaboration]:
     """Run trials with all integers as symbols. After shape errors, repeat with derived integers."""
     try:
-        return _run_trials(program, graph, derives_integers=False)
+        return _run_trials(program, graph, derive_integers=False)
     except SpeccError as failed:
         derived_fields = {
             path: text
@@ -168,7 +168,7 @@ def _check_free_then_derived(program: Program, graph: str) -> list[SymbolicElabo
         }
         if not derived_fields or not _is_shape_error(failed):
             raise
-    trials = _run_trials(program, graph, derives_integers=True)
+    trials = _run_trials(program, graph, derive_integers=True)
     return [replace(trials[0], trial_values=derived_fields | trials[0].trial_values), *trials[1:]]
 
 
@@ -189,11 +189,11 @@ def _is_shape_error(error: SpeccError) -> bool:
 
 
 def _run_trials(
-    program: Program, graph: str, *, derives_integers: bool
+    program: Program, graph: str, *, derive_integers: bool
 ) -> list[SymbolicElaboration]:
-    """Run all trials. Derived integers are symbols unless `derives_integers` is set."""
+    """Run all trials. Derived integers are symbols unless `derive_integers` is set."""
     fixed_values: dict[str, SpecValue] = {}
-    runner = _TrialRunner(program, graph, StepBudget(), derives_integers)
+    runner = _TrialRunner(program, graph, StepBudget(), derive_integers)
     try:
         model = runner.elaborate_with_trial_sizes(fixed_values)
     except SpeccError as failed:
@@ -246,12 +246,12 @@ class _TrialRunner:
     program: Program
     graph: str
     steps: StepBudget
-    derives_integers: bool
+    derive_integers: bool
 
     def _elaborate_trial(self, fixed_values: Mapping[str, SpecValue]) -> ModelDefinition:
         reader = ConfigReadOptions(
             is_symbolic=True,
-            derives_integers=self.derives_integers,
+            derive_integers=self.derive_integers,
             trial_values=fixed_values,
             steps=self.steps,
         )

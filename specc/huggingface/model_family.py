@@ -133,7 +133,7 @@ def is_generative(path: Path) -> bool:
     """
     library, is_checkpoint = SpecLibrary(), path.is_dir()
     spec = find_spec_for_checkpoint(str(path)) if is_checkpoint else str(path)
-    program = build_program(library.open_spec(spec), library)
+    program = build_program(library.load_spec(spec), library)
     data = load_checkpoint_config(str(path)) if is_checkpoint else None
     graph = find_graph_for_architecture(program, data) if data else ""
     return has_generate_section(program, graph)

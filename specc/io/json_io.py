@@ -51,12 +51,12 @@ class NestingTooDeepError(InvalidJsonError):
 class JsonLimits:
     """The maximum nesting depth and the maximum magnitude of integers. None means no limit."""
 
-    depth: int | None = MAX_DEPTH
+    max_depth: int | None = MAX_DEPTH
     max_integer: int | None = INTEGER_BOUND
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(depth=None, max_integer=None)  # for callers that check limits themselves
+NO_LIMITS = JsonLimits(max_depth=None, max_integer=None)  # for callers that check limits themselves
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
@@ -67,7 +67,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
         value: Json = STRICT_DECODER.decode(text)
     except RecursionError:
         raise NestingTooDeepError("the nesting is too deep") from None
-    if limits.depth is not None or limits.max_integer is not None:
+    if limits.max_depth is not None or limits.max_integer is not None:
         _check_limits(value, limits)
     return value
 
@@ -148,7 +148,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
             raise InvalidJsonError("the text contains a number with too many digits")
         next_level = [value for item in level for value in _iterate_items(item)]
         depth += 1
-        if limits.depth is not None and depth > limits.depth and next_level:
+        if limits.max_depth is not None and depth > limits.max_depth and next_level:
             raise NestingTooDeepError("the nesting is too deep")
         level = next_level
 
@@ -207,7 +207,7 @@ class JsonReader:
         """Return the value of a field without checking its type, or None if the field is absent."""
         return self.get_required(key) if key in self._values else None
 
-    def names(self) -> tuple[str, ...]:
+    def list_keys(self) -> tuple[str, ...]:
         """Return the names of all fields, in order."""
         return tuple(self._values)
 
@@ -220,12 +220,12 @@ class JsonReader:
             self.raise_invalid(key, f"is not between {low} and {high}")
         return value
 
-    def read_integers(self, key: str, count: int, low: int, high: int) -> tuple[int, ...]:
+    def read_ints(self, key: str, count: int, low: int, high: int) -> tuple[int, ...]:
         """Return the value of a field that must be a list of exactly `count` integers."""
         items = self._read_items(key, count)
-        if len(items.names()) != count:
-            self.raise_invalid(key, f"has {len(items.names())} values, expected {count}")
-        return tuple(items.read_int(name, low, high) for name in items.names())
+        if len(items.list_keys()) != count:
+            self.raise_invalid(key, f"has {len(items.list_keys())} values, expected {count}")
+        return tuple(items.read_int(name, low, high) for name in items.list_keys())
 
     def read_number(self, key: str, maximum: float = MAX_NUMBER) -> float:
         """Return the value of a field that must be a finite number from `-maximum` to `maximum`."""
@@ -239,7 +239,7 @@ class JsonReader:
     def read_numbers(self, key: str, max_count: int) -> tuple[float, ...]:
         """Return the value of a field that must be a list of at most `max_count` finite numbers."""
         items = self._read_items(key, max_count)
-        return tuple(map(items.read_number, items.names()))
+        return tuple(map(items.read_number, items.list_keys()))
 
     def read_bool(self, key: str) -> bool:
         """Return the value of a field that must be a boolean."""

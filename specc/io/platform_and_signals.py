@@ -151,23 +151,23 @@ RECEIVED_SIGNALS: list[int] = []
 class ProcessTerminatedError(KeyboardInterrupt):
     """Raised if a signal terminates the process, and handled like Ctrl-C."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
 
     @property
     def exit_status(self) -> int:
         """The exit status of a process terminated by a signal: 128 plus the signal number."""
-        return 128 + self.number
+        return 128 + self.signum
 
 
 def install_termination_handlers() -> None:
     """Install handlers that raise ProcessTerminatedError, but not for ignored signals (nohup)."""
     for name in SIGNAL_NAMES:
         # Windows does not define SIGHUP
-        number = vars(signal).get(name)
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, _raise_terminated)
+        signum = vars(signal).get(name)
+        if signum is not None and signal.getsignal(signum) == signal.SIG_DFL:
+            signal.signal(signum, _raise_terminated)
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, _raise_interrupted)
 
@@ -176,17 +176,17 @@ def get_termination_exception() -> KeyboardInterrupt | None:
     """Return an exception for the last received signal, or None if no signal was received."""
     if not RECEIVED_SIGNALS:
         return None
-    number = RECEIVED_SIGNALS[-1]
-    return KeyboardInterrupt() if number == signal.SIGINT else ProcessTerminatedError(number)
+    signum = RECEIVED_SIGNALS[-1]
+    return KeyboardInterrupt() if signum == signal.SIGINT else ProcessTerminatedError(signum)
 
 
-def _raise_terminated(number: int, _: FrameType | None) -> None:
-    RECEIVED_SIGNALS.append(number)
+def _raise_terminated(signum: int, _: FrameType | None) -> None:
+    RECEIVED_SIGNALS.append(signum)
     # let a second signal terminate the process immediately
-    signal.signal(number, signal.SIG_DFL)
-    raise ProcessTerminatedError(number)
+    signal.signal(signum, signal.SIG_DFL)
+    raise ProcessTerminatedError(signum)
 
 
-def _raise_interrupted(number: int, frame: FrameType | None) -> None:
-    RECEIVED_SIGNALS.append(number)
-    signal.default_int_handler(number, frame)
+def _raise_interrupted(signum: int, frame: FrameType | None) -> None:
+    RECEIVED_SIGNALS.append(signum)
+    signal.default_int_handler(signum, frame)

@@ -191,7 +191,7 @@ def read_required_file(
         raise_error("E0802", f"{description} cannot be read: {error.reason}", span)
 
 
-def read_bytes(path: str, max_bytes: int) -> bytes:
+def read_input_file(path: str, max_bytes: int) -> bytes:
     """Read an image or array file. Raise E0802 (unreadable) or E0904 (more than `max_bytes`)."""
     try:
         return read_regular_file(path, max_bytes)

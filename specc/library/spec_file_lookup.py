@@ -265,7 +265,7 @@ class SpecLibrary:
         """Return the names of all std blocks and definitions."""
         return tuple(self._std)
 
-    def open_spec(self, spec: str | Source) -> SpecNamespace:
+    def load_spec(self, spec: str | Source) -> SpecNamespace:
         """Return the module of a built-in spec, spec file or source text. Raise E0222 or E0802."""
         if isinstance(spec, Source):
             return self._load_source(spec)

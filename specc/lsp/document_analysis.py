@@ -58,7 +58,7 @@ class DocumentAnalysis:
     @property
     def base_module(self) -> SpecNamespace | None:
         """The module of the base spec, or None if the document has no base spec."""
-        return self.module.extended if self.module else None
+        return self.module.base if self.module else None
 
     @cached_property
     def config_fields_by_path(self) -> Mapping[str, ast.ConfigField]:
@@ -106,7 +106,7 @@ class DocumentAnalysis:
         # a cached syntax tree has a different source object with the same name and text
         return (source.name, source.text) == (self.source.name, self.source.text)
 
-    def get_path(self, span: Span) -> Path | None:
+    def find_source_path(self, span: Span) -> Path | None:
         """Return the path of the file that contains a span, or None if the source is not a file."""
         if self.is_in_document(span):
             return self.path
@@ -318,7 +318,7 @@ class QuickFixTester:
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic
-    unsaved: Mapping[Path, str]
+    unsaved_texts: Mapping[Path, str]
 
     def is_valid_fix(self, edit: QuickFixEdit) -> bool:
         """Return True if an edit removes the diagnostic without introducing an error."""
@@ -340,16 +340,18 @@ class QuickFixTester:
 
     def _analyze_graph(self, text: str) -> DocumentAnalysis:
         """Analyze a changed document up to the first graph that has the diagnostic."""
-        results = analyze_incrementally(self.analysis.path, text, self.unsaved)
+        results = analyze_incrementally(self.analysis.path, text, self.unsaved_texts)
         return next(islice(results, self._graph_index, None), None) or next(
-            analyze_incrementally(self.analysis.path, text, self.unsaved)
+            analyze_incrementally(self.analysis.path, text, self.unsaved_texts)
         )
 
     @cached_property
     def _graph_index(self) -> int:
         """Return the index of the first graph that has the diagnostic."""
         text = self.analysis.source.text
-        for n, result in enumerate(analyze_incrementally(self.analysis.path, text, self.unsaved)):
+        for n, result in enumerate(
+            analyze_incrementally(self.analysis.path, text, self.unsaved_texts)
+        ):
             if (self.diagnostic.code, self.diagnostic.title) in _count_diagnostics(result):
                 return n
         return 0

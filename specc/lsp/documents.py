@@ -36,8 +36,8 @@ class DocumentLines:
 
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
         self.text = text
-        self.name = encoding
-        self.encoding, self.unit = ENCODING_UNITS.get(encoding, ENCODING_UNITS["utf-16"])
+        self.encoding_name = encoding
+        self.encoding, self.unit_size = ENCODING_UNITS.get(encoding, ENCODING_UNITS["utf-16"])
 
     @cached_property
     def _line_ends(self) -> list[re.Match[str]]:
@@ -81,7 +81,7 @@ class DocumentLines:
 
     def _count_units(self, text: str) -> int:
         # a document may contain an unpaired surrogate
-        return len(text.encode(self.encoding, "surrogatepass")) // self.unit
+        return len(text.encode(self.encoding, "surrogatepass")) // self.unit_size
 
 
 @lru_cache(maxsize=16)

@@ -312,7 +312,7 @@ def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | Non
         for declaration in _iterate_dims(module, name):
             doc = f"a dynamic length, at least {declaration.minimum}"
             return HoverInfo(code=f"dims {name}", doc=doc, definition=declaration.span)
-        module = module.extended
+        module = module.base
     return None
 
 

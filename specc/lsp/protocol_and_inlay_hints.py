@@ -102,14 +102,16 @@ def to_lsp_location(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> lsp.Location | None:
     """Convert a span to a location, or return None if its source is not a file."""
-    path = analysis.get_path(span)
+    path = analysis.find_source_path(span)
     if path is None:
         return None
     if analysis.is_in_document(span):
         target_lines = lines
     else:
         text = analysis.library.unsaved_texts.get(path)
-        target_lines = DocumentLines(span.source.text if text is None else text, lines.name)
+        target_lines = DocumentLines(
+            span.source.text if text is None else text, lines.encoding_name
+        )
     return lsp.Location(path.absolute().as_uri(), to_lsp_range(target_lines, span.start, span.end))
 
 

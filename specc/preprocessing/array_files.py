@@ -28,7 +28,7 @@ from specc.io.safe_read import (
     MAX_TEXT_BYTES,
     escape_text,
     raise_file_too_large,
-    read_bytes,
+    read_input_file,
 )
 from specc.ir.array import Array
 
@@ -297,8 +297,8 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
 def read_arrays(path: str) -> dict[str, Array]:
     """Read the arrays of a file by name. An array without a name (.npy, JSON list) is named ""."""
     if path.lower().endswith((".json", ".jsonl")):
-        return parse_json_arrays(read_bytes(path, MAX_TEXT_BYTES), path)
-    data = read_bytes(path, MAX_ARRAY_BYTES)
+        return parse_json_arrays(read_input_file(path, MAX_TEXT_BYTES), path)
+    data = read_input_file(path, MAX_ARRAY_BYTES)
     if data.startswith(ZIP_SIGNATURES):
         return parse_npz(data, path)
     if data.startswith(NPY_SIGNATURE):

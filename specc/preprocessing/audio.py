@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import escape_text, read_bytes
+from specc.io.safe_read import escape_text, read_input_file
 from specc.preprocessing.preprocessing_records import (
     AudioConfig,
     FilterBankConfig,
@@ -190,7 +190,9 @@ def read_audio(path: str, config: AudioConfig) -> Floats:
     """Read a WAV file, and return the waveform (float32 [samples]) or spectrogram that `config`
     specifies. Raise E0802, E0840 to E0843 or E0904 if the file is invalid.
     """
-    return compute_audio_features(parse_wav(read_bytes(path, MAX_AUDIO_BYTES), path), config, path)
+    return compute_audio_features(
+        parse_wav(read_input_file(path, MAX_AUDIO_BYTES), path), config, path
+    )
 
 
 def compute_audio_features(recording: AudioRecording, config: AudioConfig, name: str) -> Floats:

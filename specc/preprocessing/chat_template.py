@@ -39,9 +39,9 @@ class ChatTemplate:
         if not isinstance(text, str) or not 0 < len(text) <= MAX_TEMPLATE:
             fields.raise_invalid("text", "is not a template")
         child = fields.read_object("tokens")
-        if len(child.names()) > MAX_TOKENS:
+        if len(child.list_keys()) > MAX_TOKENS:
             fields.raise_invalid("tokens", "is too large")
-        tokens = {name: child.get_required(name) for name in child.names()}
+        tokens = {name: child.get_required(name) for name in child.list_keys()}
         child.reject_unknown_keys()
         fields.reject_unknown_keys()
         texts = {n: t for n, t in tokens.items() if isinstance(t, str) and n.isidentifier()}

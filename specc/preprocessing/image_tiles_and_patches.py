@@ -9,7 +9,7 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import MAX_IMAGE_BYTES, read_bytes
+from specc.io.safe_read import MAX_IMAGE_BYTES, read_input_file
 from specc.ir.array import Array
 from specc.preprocessing.images import (
     Floats,
@@ -68,7 +68,7 @@ def preprocess_image(
     images in the prompt. Raise E0802, E0902 to E0904 or E0990 if the image is invalid.
     """
     if isinstance(image, str | Path):
-        pixels = decode_image(read_bytes(str(image), MAX_IMAGE_BYTES), str(image))
+        pixels = decode_image(read_input_file(str(image), MAX_IMAGE_BYTES), str(image))
     else:
         pixels = decode_pil_image(image, name)
     if image_count > 1 and config.max_side:

@@ -108,8 +108,8 @@ class PreprocessingConfig:
         task = Task.from_fields(fields.read_object("task")) if fields.has_field("task") else None
         fields.reject_unknown_keys()
         for section in (inputs, outputs):
-            max_name_length = max(map(len, section.names()), default=0)
-            if len(section.names()) > MAX_INPUTS_OR_OUTPUTS or max_name_length > MAX_TOKEN:
+            max_name_length = max(map(len, section.list_keys()), default=0)
+            if len(section.list_keys()) > MAX_INPUTS_OR_OUTPUTS or max_name_length > MAX_TOKEN:
                 raise_invalid_record(section.path, "is too large")
         return PreprocessingConfig(
             _parse_records(inputs, INPUT_RECORDS), _parse_records(outputs, OUTPUT_RECORDS), task
@@ -120,7 +120,7 @@ def _parse_records(
     part: JsonReader, kinds: Mapping[str, type[AnyRecord]]
 ) -> tuple[tuple[str, AnyRecord], ...]:
     """Parse the preprocessing of all inputs, or the postprocessing of all outputs."""
-    return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.names())
+    return tuple((n, parse_tagged_record(part.read_object(n), kinds)) for n in part.list_keys())
 
 
 def adapt_output_format_to_rank(config: OutputFormat, rank: int) -> OutputFormat:

@@ -41,7 +41,7 @@ def _read_lengths(fields: JsonReader, name: str) -> tuple[int, ...]:
     count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
         fields.raise_invalid(name, "needs two lengths: shorter side, longer side")
-    return fields.read_integers(name, count, 1, MAX_SIDE)
+    return fields.read_ints(name, count, 1, MAX_SIDE)
 
 
 def _read_tuples(
@@ -52,7 +52,7 @@ def _read_tuples(
         JsonReader({"item": v}, (*fields.path, f"{name}[{i}]"), fields.report_error)
         for i, v in enumerate(fields.read_list(name, MAX_LABELS))
     )
-    return tuple(item.read_integers("item", count, low, high) for item in items)
+    return tuple(item.read_ints("item", count, low, high) for item in items)
 
 
 @immutable_dataclass(slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class ImageConfig(AliasedFieldRecord):
 
     tag = "image"
     size: Annotated[
-        tuple[int, int], partial(JsonReader.read_integers, count=2, low=0, high=MAX_SIDE)
+        tuple[int, int], partial(JsonReader.read_ints, count=2, low=0, high=MAX_SIDE)
     ] = NO_SIZE
     channels: Annotated[int, make_int_range_reader(1, 3)] = 3
     resample: Resize = "bilinear"
@@ -112,7 +112,7 @@ class ImageConfig(AliasedFieldRecord):
     def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if the size is missing or if the numbers of channels are inconsistent."""
         if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres", "square"):
-            fields.read_integers("size", 2, 1, MAX_SIDE)
+            fields.read_ints("size", 2, 1, MAX_SIDE)
         if self.sizing not in ("", "square") and not self.size_bounds:
             fields.raise_invalid("bounds", "is empty")
         if self.channels == 2:

@@ -102,9 +102,9 @@ def _raise_tokenizer_mismatch(title: str) -> NoReturn:
 
 def parse_tokenizer_files(fields: JsonReader) -> dict[str, TokenizerFile]:
     """Parse the tokenizer files in a manifest, by hash. Raise an error if a hash differs."""
-    if len(fields.names()) > MAX_FILES:
+    if len(fields.list_keys()) > MAX_FILES:
         fields.report_error(fields.path, "is too large")
-    return {sha: _parse_file(sha, fields.read_object(sha)) for sha in fields.names()}
+    return {sha: _parse_file(sha, fields.read_object(sha)) for sha in fields.list_keys()}
 
 
 def _parse_file(sha: str, fields: JsonReader) -> TokenizerFile:
@@ -144,7 +144,7 @@ def _read_file(fields: JsonReader, name: str) -> TokenizerFile:
 
 
 def _read_image_token_repetition(fields: JsonReader, name: str) -> tuple[int, ...]:
-    token, rows = fields.read_integers(name, 2, 0, MAX_ID)
+    token, rows = fields.read_ints(name, 2, 0, MAX_ID)
     if not 1 <= rows <= MAX_IMAGE_TOKENS:
         fields.raise_invalid(name, f"must be an id and a number from 1 to {MAX_IMAGE_TOKENS}")
     return token, rows

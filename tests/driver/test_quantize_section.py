@@ -40,7 +40,7 @@ quantize:
 
 def read_quantize_request(path: Path, asked: QuantizeOptions | None = None) -> QuantizeRequest:
     library = SpecLibrary()
-    program = build_program(library.open_spec(str(path)), library)
+    program = build_program(library.load_spec(str(path)), library)
     return merge_quantize_options(program, asked or QuantizeOptions())
 
 

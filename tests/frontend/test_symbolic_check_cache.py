@@ -83,8 +83,8 @@ def test_open_document_overrides_the_cache() -> None:
     library = SpecLibrary(unsaved_texts={used: text})
     with pytest.raises(SpeccError):
         run_trials(open_spec(name, library=library))
-    assert not library.open_spec("vit").is_builtin
-    assert not library.open_spec("gpt2").is_builtin
+    assert not library.load_spec("vit").is_builtin
+    assert not library.load_spec("gpt2").is_builtin
 
 
 def test_user_files_are_read_again(tmp_path: Path) -> None:

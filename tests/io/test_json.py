@@ -48,7 +48,7 @@ def test_limits() -> None:
     assert parse_strict_json(f"[{2**64 - 1}, {1 - 2**64}, true, 1e400]") is not None
     assert parse_strict_json("[" * 100 + "1" + "]" * 100) is not None
     with pytest.raises(NestingTooDeepError):
-        parse_strict_json("[[1]]", JsonLimits(depth=1))
+        parse_strict_json("[[1]]", JsonLimits(max_depth=1))
     assert parse_strict_json(f"[{2**70}]", NO_LIMITS) == [2**70]
 
 

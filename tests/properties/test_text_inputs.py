@@ -15,7 +15,7 @@ SPECS = [name for name, path in find_builtin_specs().items() if path.suffix == "
 def test_token_ids_are_read_from_text(name: str) -> None:
     """The first input of each graph accepts text if it is `int[batch, seq]`."""
     library = SpecLibrary()
-    program = build_program(library.open_spec(name), library)
+    program = build_program(library.load_spec(name), library)
     read = {
         entry.name
         for item, _ in program.iterate_items(ast.PreprocessingSection)

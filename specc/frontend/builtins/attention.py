@@ -23,7 +23,7 @@ from specc.frontend.mask_and_bias_definitions import (
     expand_definition,
     expand_mask,
     expand_to_mask_rank,
-    make_score_indices,
+    make_index_variables,
 )
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
@@ -81,7 +81,7 @@ def attend(
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
     query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d] has no length axis
-    index_variables = make_score_indices(
+    index_variables = make_index_variables(
         NodeBuilder(site.context), (qkv[0], query_axis), (qkv[1], 2)
     )
     expanded_mask = evaluate_mask_option(site, mask, index_variables, len(q.shape))
@@ -102,13 +102,13 @@ def _fold_scale(
     """Return the query and the scale. A scale known only at run time is folded into the query."""
     if scale is None:
         try:
-            scale = apply_binary_function(site.nodes, "pow", q.shape[-1], -0.5)
+            scale = apply_binary_function(site.builder, "pow", q.shape[-1], -0.5)
         except ZeroDivisionError:  # if the head dimension is 0, all scores are 0
             scale = 1.0
     if site.context.has_dynamic_symbol(get_number_symbols(scale)):
-        factor = convert_to_scalar_tensor(site.nodes, scale, q.type.dtype)
+        factor = convert_to_scalar_tensor(site.builder, scale, q.type.dtype)
         return site.add_arithmetic("mul", q, factor), 1.0
-    return q, convert_to_float(site.nodes, scale)
+    return q, convert_to_float(site.builder, scale)
 
 
 def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
@@ -141,7 +141,7 @@ def _make_mask_operand(site: CallSite, mask: MaskValue) -> Tensor | None:
         return mask
     if mask:
         return None
-    return expand_to_mask_rank(site.nodes, site.add_constant(False, "bool"))
+    return expand_to_mask_rank(site.builder, site.add_constant(False, "bool"))
 
 
 @register_builtin(has_weights=True)
@@ -217,7 +217,7 @@ def _compute_attention_weights(
     if len(query.shape) != len(k.shape) or len(k.shape) not in (3, 4):
         _raise_width_mismatch(site, k)
     length_axis = len(query.shape) - 2
-    index_variables = make_score_indices(
+    index_variables = make_index_variables(
         NodeBuilder(site.context), (query, length_axis if has_length else None), (k, length_axis)
     )
     if _is_normalizer(normalize, "uniform"):  # `uniform` does not read the scores
@@ -252,7 +252,7 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):
         _raise_width_mismatch(site, k)
-    index_variables = make_score_indices(
+    index_variables = make_index_variables(
         NodeBuilder(site.context), (q, length_axis), (k, length_axis)
     )
     nodes = site.make_node_builder("of")
@@ -265,7 +265,7 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
             mask = expand_mask(nodes, of, index_variables, site.scope)
             if isinstance(mask, bool):
                 mask = site.add_constant(mask, "bool")
-            return expand_to_mask_rank(site.nodes, mask)
+            return expand_to_mask_rank(site.builder, mask)
     bias = expand_attention_bias(nodes, of, index_variables, site.scope)
     if bias is None:
         title = "`grid`: expected a score, a bias or a mask, got none"

@@ -13,7 +13,7 @@ from specc.frontend.mask_and_bias_definitions import (
     expand_attention_bias,
     expand_definition,
     expand_mask,
-    make_score_indices,
+    make_index_variables,
 )
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES, Mask, Normalizer, Score
@@ -196,7 +196,7 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
     query_scores = site.insert_axis(scores, 1) if rank == 2 else scores
     key_axis = len(query_scores.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
-    index_variables = make_score_indices(
+    index_variables = make_index_variables(
         NodeBuilder(site.context), (query_scores, query_axis), (query_scores, key_axis)
     )
     expanded_mask = evaluate_mask_option(site, mask, index_variables, rank)

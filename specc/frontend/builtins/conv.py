@@ -228,7 +228,7 @@ def _make_kernel(
 
 def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
     """Raise E0211 for a call that has neither the option `option` nor `weight`."""
-    function_name = site.call.function.path
+    function_name = site.expr.function.path
     helps = [f"pass `{option}=`, or pass a tensor as `weight=`"]
     site.raise_error("E0211", f"missing option `{option}` of `{function_name}`", helps=helps)
 

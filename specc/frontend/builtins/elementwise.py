@@ -74,11 +74,11 @@ def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]
     def evaluate_pointwise(site: CallSite, x: SpecValue) -> Tensor | Number:
         match x:
             case Tensor():
-                stable = try_fuse_log_sigmoid(site.nodes, x) if fn == "log" else None
+                stable = try_fuse_log_sigmoid(site.builder, x) if fn == "log" else None
                 return stable or site.add_op(ops.Pointwise(fn), x)
             case Dim() | float() | RuntimeNumber() if fn in NUMBER_FUNCTIONS:
                 try:
-                    return runtime_scalars.apply_unary_function(site.nodes, fn, x)
+                    return runtime_scalars.apply_unary_function(site.builder, fn, x)
                 except (ValueError, OverflowError, ZeroDivisionError):
                     site.raise_error("E0310", f"{fn}({x}) is undefined", "x")
         expected = "" if isinstance(x, Number) else f" or a number, got {describe_value(x)}"
@@ -111,8 +111,8 @@ def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything
         dtype = "i64" if is_integer_number(then) and is_integer_number(otherwise) else "f32"
         if isinstance(then, bool):
             dtype = "bool"
-        then = convert_to_tensor(site.nodes, then, dtype)
-    a, b = convert_operands(site.nodes, then, otherwise)
+        then = convert_to_tensor(site.builder, then, dtype)
+    a, b = convert_operands(site.builder, then, otherwise)
     return site.add_op(ops.Where(), condition, a, b)
 
 
@@ -125,7 +125,7 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
         site.raise_error("E0417", title, "low")
     for bound, fn in ((low, "max"), (high, "min")):
         if bound is not None:
-            x = site.add_arithmetic(fn, *convert_operands(site.nodes, x, bound))
+            x = site.add_arithmetic(fn, *convert_operands(site.builder, x, bound))
     return x
 
 
@@ -172,7 +172,7 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
     if isinstance(x, float) and not math.isfinite(x):
         site.raise_error("E0310", f"int({x:g}) has no value", "x")
     if isinstance(x, RuntimeNumber):
-        return truncate_to_integer(site.nodes, x)
+        return truncate_to_integer(site.builder, x)
     return x if isinstance(x, Dim) else Dim.from_value(int(x))
 
 
@@ -196,4 +196,4 @@ def float_(site: CallSite, x: Anything) -> EvalResult:
         site.raise_error(
             "E0203", f"`float`: expected a number or a tensor, got {describe_value(x)}", "x"
         )
-    return convert_to_float(site.nodes, x)
+    return convert_to_float(site.builder, x)

@@ -117,7 +117,7 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
     if offset == 0:
         return site.add_weight("weight", [x.shape[-1]], ONES_INIT)
     difference = site.add_weight("weight", [x.shape[-1]], ZEROS_INIT)
-    return site.add_arithmetic("add", difference, convert_to_tensor(site.nodes, offset, "f32"))
+    return site.add_arithmetic("add", difference, convert_to_tensor(site.builder, offset, "f32"))
 
 
 @register_builtin(has_weights=True)
@@ -190,7 +190,7 @@ def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
     """Return the channel axis. Raise E0301 for the batch axis, or if `x` is not a float tensor."""
     axis_index = site.resolve_axis(x, axis)
     if axis_index == 0 or not x.type.dtype.startswith(("f", "bf")):
-        title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"
+        title = f"`{site.expr.function.path}` takes a float tensor with channels after the batch"
         site.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
     return axis_index
 
@@ -339,7 +339,7 @@ def _check_float_tensor(site: CallSite, x: Tensor) -> None:
         helps = ["embedding(ids, size=…, dim=…) maps integer ids to vectors"]
         site.raise_error(
             "E0301",
-            f"`{site.call.function.path}` takes a float tensor with at least one axis",
+            f"`{site.expr.function.path}` takes a float tensor with at least one axis",
             "x",
             f"this is {describe_value(x)}",
             helps=helps,

@@ -205,7 +205,7 @@ class _LayerStack:
         """Raise E0301 for an input or a padding mask of the wrong type."""
         site, keep = self.site, self.keep
         if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
-            title = f"`{site.call.function.path}` takes a float tensor [batch, time, features]"
+            title = f"`{site.expr.function.path}` takes a float tensor [batch, time, features]"
             site.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
         if keep is not None and (keep.type.dtype != "bool" or keep.shape != x.shape[:2]):
             title = f"`keep` must be a padding mask bool[{x.shape[0]}, {x.shape[1]}]"
@@ -216,9 +216,9 @@ class _LayerStack:
     ) -> list[Tensor | None]:
         """Return the operands of one direction of one layer. `suffix` is e.g. `_l0_reverse`."""
 
-        def add_weight(leaf: str, shape: Sequence[Dim], *sizes: str) -> Tensor:
-            initial = self.init if leaf.startswith("weight") else ZEROS_INIT
-            return self.site.add_weight(f"{leaf}{suffix}", shape, initial, sizes)
+        def add_weight(name: str, shape: Sequence[Dim], *sizes: str) -> Tensor:
+            initial = self.init if name.startswith("weight") else ZEROS_INIT
+            return self.site.add_weight(f"{name}{suffix}", shape, initial, sizes)
 
         gate_width = self.hidden * self.gate_count
         # if the layer has a projection, the recurrent input is the projected hidden state

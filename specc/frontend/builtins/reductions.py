@@ -87,12 +87,12 @@ def _fold_operands(
     result = operands[0]
     for operand in operands[1:]:
         if isinstance(result, Tensor) or isinstance(operand, Tensor):
-            converted = convert_operands(site.nodes, result, operand)
+            converted = convert_operands(site.builder, result, operand)
             result = site.add_arithmetic(fn, *converted)
         elif isinstance(result, Dim) and isinstance(operand, Dim):
             result = INTEGER_FUNCTIONS[fn](result, operand)
         else:
-            result = runtime_scalars.apply_binary_function(site.nodes, fn, result, operand)
+            result = runtime_scalars.apply_binary_function(site.builder, fn, result, operand)
     return result
 
 

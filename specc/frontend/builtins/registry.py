@@ -131,7 +131,7 @@ class CallSite:
     """A call of a built-in function in a spec, with its source location, arguments and scope."""
 
     env: LexicalScope
-    call: ast.Call
+    expr: ast.Call
     argument_spans: dict[str, Span | None] = field(default_factory=dict)
 
     @property
@@ -140,7 +140,7 @@ class CallSite:
         return self.env.context
 
     @property
-    def nodes(self) -> NodeBuilder:
+    def builder(self) -> NodeBuilder:
         """A builder for nodes in the weight scope of the current statement."""
         return NodeBuilder(self.context, self.span)
 
@@ -151,7 +151,7 @@ class CallSite:
     @property
     def span(self) -> Span | None:
         """The source span of the call."""
-        return self.call.span
+        return self.expr.span
 
     @property
     def scope(self) -> str:
@@ -161,7 +161,7 @@ class CallSite:
     def add_node(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
         """Add a node with `op` and return its results. Errors are reported at this call."""
         nodes = NodeBuilder(self.context, self.span, self.scope)
-        return nodes.add_node(op, operands, self.call.function.path)
+        return nodes.add_node(op, operands, self.expr.function.path)
 
     def add_op(self, op: Op, *operands: Tensor | None) -> Tensor:
         """Add a node with `op` and return its first result."""
@@ -182,42 +182,42 @@ class CallSite:
     def add_constant(self, value: float | int | bool, dtype: str) -> Tensor:
         """Return a scalar constant of `dtype`. Raise E0206 if an integer is infinite or NaN."""
         if not math.isfinite(value) and not dtype.startswith("f"):
-            title = f"`{self.call.function.path}`: expected floats, got integers"
+            title = f"`{self.expr.function.path}`: expected floats, got integers"
             self.raise_error("E0206", title, helps=["convert them: `cast(x, to=float)`"])
-        return self.nodes.add_constant(value, dtype)
+        return self.builder.add_constant(value, dtype)
 
     def add_weight(
-        self, leaf: str, shape: Sequence[Dim], init: str, size_options: Sequence[str] = ()
+        self, name: str, shape: Sequence[Dim], init: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`. Errors name the options `size_options`, which set the
+        """Return the weight `scope.name`. Errors name the options `size_options`, which set the
         shape.
         """
-        name = join_weight_path(self.scope, leaf)
-        if not name:
+        path = join_weight_path(self.scope, name)
+        if not path:
             self.raise_error(
                 "E0520",
-                f"the weights of this `{self.call.function.path}` have no name",
+                f"the weights of this `{self.expr.function.path}` have no name",
                 helps=["add `@ name`"],
             )
         dims = [
-            _check_weight_dim(self, dim, name, size_options[n] if n < len(size_options) else "")
+            _check_weight_dim(self, dim, path, size_options[n] if n < len(size_options) else "")
             for n, dim in enumerate(shape)
         ]
         stacks = self.context.weights.expert_stacks
         stored_shape = get_stacked_weight_shape(stacks, dims)
-        check_weight_size(self.context, stored_shape, name, self.span)
+        check_weight_size(self.context, stored_shape, path, self.span)
         weight = graph.Parameter(
-            name=name,
+            name=path,
             type=Type("f32", tuple(dims)),
             initializer=init,
             span=self.context.errors.add_call_site_to_span(self.span),
-            declared_by=self.call.function.path,
+            declared_by=self.expr.function.path,
         )
-        existing_weight = self.context.builder.parameter_facts.get(name)
+        existing_weight = self.context.builder.parameter_facts.get(path)
         # check the shape first, because two calls can share a weight only if its shape is the same
         if existing_weight and existing_weight.type.shape != stored_shape:
             raise_shape_conflict(existing_weight, replace(weight, type=Type("f32", stored_shape)))
-        self.context.weights.sharing.register_weight(name)
+        self.context.weights.sharing.register_weight(path)
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
     def require_positive_count(self, value: Dim, option: str) -> int:
@@ -226,7 +226,7 @@ class CallSite:
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(
                 "E0216",
-                f"`{option}` of `{self.call.function.path}` must be between 1 and "
+                f"`{option}` of `{self.expr.function.path}` must be between 1 and "
                 f"{MAX_LAYERS}, got {number}",
                 option,
             )
@@ -244,7 +244,7 @@ class CallSite:
         expected = f"from {minimum:g} to {maximum:g}"
         if maximum == math.inf:
             expected = "finite" if minimum == -math.inf else f"at least {minimum:g}, and finite"
-        title = f"`{option}` of `{self.call.function.path}` is {number:g}, expected {expected}"
+        title = f"`{option}` of `{self.expr.function.path}` is {number:g}, expected {expected}"
         self.raise_error("E0417", title, option)
 
     def require_integer(self, value: Dim, option: str) -> int:

@@ -264,11 +264,11 @@ def _elaborate_expert(
     """Elaborate an expert for routed tokens. Raise E0331 unless the expert returns one vector per
     token.
     """
-    context, call = site.context, site.call
+    context, expr = site.context, site.expr
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
     # call the expert block in the scope in which the spec calls `route`
-    function = ast.Name("to", span=call.function.span)
-    inner_call = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
+    function = ast.Name("to", span=expr.function.span)
+    inner_call = ast.Call(function, (ast.Name("x", span=expr.span),), span=expr.span)
     (length,) = tokens.type.shape[-2].symbols()
     free_names, context.symbols.dynamic_names = (
         context.symbols.dynamic_names,

@@ -274,7 +274,7 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
     """Return the value of the positions that an operation adds to `x`. `fill` is the value of the
     option `option`. Raise E0203, E0206 or E0315 if `fill` does not fit the element type.
     """
-    description = f"`{option}` of `{site.call.function.path}`"
+    description = f"`{option}` of `{site.expr.function.path}`"
     nodes = site.make_node_builder(option)
     value: float | RuntimeNumber
     if isinstance(fill, bool):

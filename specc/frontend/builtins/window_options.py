@@ -68,7 +68,7 @@ class WindowedInput:
     def __post_init__(self) -> None:
         is_float = self.x.type.dtype in ("f32", "f64", "f16", "bf16")
         if not self.is_mask and (not is_float or len(self.x.shape) not in (3, 4)):
-            function_name = self.site.call.function.path
+            function_name = self.site.expr.function.path
             title = (
                 f"`{function_name}` takes a float tensor [batch, time, channels] or [batch, "
                 "channels, height, width]"
@@ -171,7 +171,7 @@ class WindowedInput:
                 continue
             padded_size = f" ({size + before + after} with padding)" if before + after else ""
             title = (
-                f"the window of `{self.site.call.function.path}` spans {span + 1} "
+                f"the window of `{self.site.expr.function.path}` spans {span + 1} "
                 f"positions, but the axis has {size}{padded_size}"
             )
             minimum = span + 1 - before - after
