@@ -384,7 +384,7 @@ def _import_backend(name: str, protocol: type) -> ModuleType:
     except ModuleNotFoundError as error:
         raise_error(
             "E0801",
-            f"the {name} backend needs the package `{error.name}`, which is not installed",
+            f"the {name} backend requires the package `{error.name}`, which is not installed",
             helps=[f"pip install -e '.[{name}]'" if name == "torch" else "pip install -e ."],
         )
     assert not (missing := find_missing_members(package, protocol)), f"{package} lacks {missing}"

@@ -11,7 +11,7 @@ try:
 except ModuleNotFoundError as error:
     # the error is also an ImportError, which callers with a fallback catch
     raise ModuleNotFoundError(
-        "error[E0801]: the torch backend needs the package `torch`, which is not installed: "
+        "error[E0801]: the torch backend requires the package `torch`, which is not installed: "
         "pip install -e '.[torch]'",
         name=error.name,
     ) from None

@@ -154,7 +154,7 @@ def import_pyarrow() -> Arrow:
     except ImportError:
         raise_error(
             "E0874",
-            "Parquet needs the package `pyarrow`, which is not installed",
+            "Parquet requires the package `pyarrow`, which is not installed",
             helps=[
                 "pip install -e '.[data]'",
                 "or read and write JSON Lines, which need no package: --output-format jsonl",

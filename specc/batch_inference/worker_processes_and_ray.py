@@ -364,7 +364,7 @@ class RayEngine:
         except ImportError:
             raise_error(
                 "E0888",
-                "this engine needs the package `ray`, which is not installed",
+                "this engine requires the package `ray`, which is not installed",
                 helps=[
                     "pip install -e '.[ray]'",
                     "or remove --engine to use processes on this machine",

@@ -191,7 +191,7 @@ def execute_lsp(args: Namespace) -> int:
     if find_spec("pygls") is None:
         raise_error(
             "E0968",
-            "the language server needs the package pygls",
+            "the language server requires the package pygls",
             helps=["pip install -e '.[lsp]'"],
         )
     # import here, because the import takes a third of a second and other commands do not need it

@@ -114,7 +114,7 @@ def require_pillow() -> None:
     except ImportError:
         raise_error(
             "E0902",
-            "drawing a PNG needs the package Pillow",
+            "drawing a PNG requires the package Pillow",
             helps=["pip install -e '.[image]'", "write .svg or .html, which need no package"],
         )
 

@@ -196,7 +196,8 @@ def download_model(model: str) -> tuple[str, tuple[str, ...]]:
     except ModuleNotFoundError:
         raise_error(
             "E0801",
-            f"`{escape_text(model)}` needs the package `huggingface_hub`, which is not installed",
+            f"`{escape_text(model)}` requires the package `huggingface_hub`, "
+            "which is not installed",
             helps=["pip install -e '.[hub]'"],
         )
     try:

@@ -119,7 +119,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
     if find_spec("jinja2") is None:
         raise_error(
             "E0426",
-            "a chat template needs the package `jinja2`, which is not installed",
+            "a chat template requires the package `jinja2`, which is not installed",
             helps=["pip install -e '.[chat]'", "or pass the formatted prompt"],
         )
     request = {

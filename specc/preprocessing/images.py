@@ -315,7 +315,7 @@ def _import_pillow() -> Any:
     except ImportError:
         raise_error(
             "E0902",
-            "reading images needs Pillow, which is not installed",
+            "reading images requires Pillow, which is not installed",
             helps=["pip install -e '.[image]'", "or pass the pixels as an array in a .npy file"],
         )
     return pillow

@@ -335,7 +335,7 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
     if _import_tokenizers() is None:
         raise_error(
             "E0940",
-            "this model needs the package `tokenizers` to tokenize text, which is not installed",
+            "tokenizing text requires the package `tokenizers`, which is not installed",
             helps=[
                 "pip install -e '.[text]'",
                 "or pass ids in Python: specc.load(…).run(…=[[1, 2, 3]])",

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from support.parameter_sweeps import sample_sweep
 
-pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
+pytest.importorskip(
+    "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
+)
 from support.json_schema import list_schema_violations
 from support.tokenizer_files import train_tokenizer
 

@@ -4,7 +4,9 @@ memory.
 
 import pytest
 
-pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
+pytest.importorskip(
+    "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
+)
 from support.resource_limits import run_with_limits
 from support.tokenizer_bombs import list_tokenizer_bombs
 from support.tokenizer_files import train_tokenizer

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
+pytest.importorskip(
+    "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
+)
 from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.diagnostics.diagnostic import SpeccError

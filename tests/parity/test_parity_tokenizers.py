@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
+pytest.importorskip(
+    "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
+)
 from support.tokenizer_files import KINDS, LINES, train_tokenizer
 from transformers import PreTrainedTokenizerFast
 

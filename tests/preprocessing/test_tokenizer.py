@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
+pytest.importorskip(
+    "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
+)
 from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.decode.detokenizer import CONTEXT, WINDOW, Detokenizer

@@ -15,7 +15,9 @@ from specc.preprocessing.preprocessing_records import ArrayConfig
 from specc.preprocessing.text_codec import decode_text, encode_text_to_ids
 from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_EMBEDDED_BYTES, JsonTokenizer
 
-pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
+pytest.importorskip(
+    "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
+)
 
 
 SPEC = """specc 1

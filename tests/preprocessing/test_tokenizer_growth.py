@@ -159,7 +159,7 @@ QUADRATIC = {
 def test_tokenization_time_limit(
     parts: dict[str, Any], text: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+    pytest.importorskip("tokenizers", reason="requires the package tokenizers")
     monkeypatch.setattr(tokenizer_library, "TIME_LIMIT_SECONDS", 0)
     record = JsonTokenizer(
         file=parse_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
@@ -201,7 +201,7 @@ def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.Monkey
 
 
 def test_long_texts_equal_the_library() -> None:
-    tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+    tokenizers = pytest.importorskip("tokenizers", reason="requires the package tokenizers")
     content = train_tokenizer("byte_bpe")
     record = JsonTokenizer(file=parse_tokenizer_file(content.encode(), "tokenizer.json"))
     text = "a word, and another " * 40

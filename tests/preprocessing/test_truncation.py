@@ -7,7 +7,7 @@ import pytest
 from specc.preprocessing.text_batches_and_windows import TextEncoding, truncate_encoding
 
 tokenizers = pytest.importorskip(
-    "tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'"
+    "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
 )
 VOCABULARY = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5, "d": 6}
 

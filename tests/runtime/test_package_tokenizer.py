@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'")
+pytest.importorskip(
+    "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
+)
 from support.tokenizer_files import LINES, train_tokenizer
 from tokenizers import Tokenizer
 
