@@ -12,7 +12,7 @@ from specc.ir.graph_interpreter import (
     compute_downsampled_mask_size,
     count_window_elements,
     count_windows,
-    evaluate_length,
+    evaluate_dim,
 )
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
@@ -25,7 +25,7 @@ def conv(
 
     f[b t i], f[o j k], f[o]? -> f[b t o]
     """
-    x, groups = swap_channel_axis(op.kernel, x), evaluate_length(op.groups, lengths)
+    x, groups = swap_channel_axis(op.kernel, x), evaluate_dim(op.groups, lengths)
     window_counts = count_windows(op, x.shape[2:])
     window_count = prod(window_counts)
     batch = x.shape[0]
@@ -53,7 +53,7 @@ def conv_transpose(
 
     f[b t i], f[i p k], f[o]? -> f[b u o]
     """
-    x, groups = swap_channel_axis(op.kernel, x), evaluate_length(op.groups, lengths)
+    x, groups = swap_channel_axis(op.kernel, x), evaluate_dim(op.groups, lengths)
     batch, channels, *sizes = x.shape
     output_channels = weight.shape[1] * groups
     output_sizes = compute_conv_transpose_sizes(op, sizes)

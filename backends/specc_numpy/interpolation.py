@@ -7,7 +7,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph_interpreter import evaluate_length
+from specc.ir.graph_interpreter import evaluate_dim
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 
@@ -18,7 +18,7 @@ def resize(op: ops.Resize, lengths: LengthValues, x: Array) -> Array:
     a[*a t *b] -> a[*a u *b]
     """
     for n, dim in enumerate(op.sizes):
-        axis, size = op.axis + n, evaluate_length(dim, lengths)
+        axis, size = op.axis + n, evaluate_dim(dim, lengths)
         length = x.shape[axis]
         if length < 1 or size < 1:
             raise_error("E0912", f"cannot resize an axis of length {length} to {size}")

@@ -4,7 +4,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph_interpreter import evaluate_length, run_scan
+from specc.ir.graph_interpreter import evaluate_dim, run_scan
 from specc.ir.types import Type
 from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes, get_numpy_dtype
 
@@ -31,7 +31,7 @@ def scan(op: ops.Scan, lengths: LengthValues, *operands: Array) -> tuple[Array, 
         )
 
     def stack_outputs(values: list[Array], type: Type) -> Array:
-        shape = [evaluate_length(d, lengths) for d in type.shape]
+        shape = [evaluate_dim(d, lengths) for d in type.shape]
         stacked: Array = np.zeros((steps, *shape), get_numpy_dtype(type.dtype))
         for n, x in enumerate(values):
             stacked[steps - 1 - n if op.reverse else n] = x

@@ -6,7 +6,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph_interpreter import count_image_patches, evaluate_length
+from specc.ir.graph_interpreter import count_image_patches, evaluate_dim
 from specc_numpy.indexing import check_indices
 from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 
@@ -83,7 +83,7 @@ def group_norm(
     if not x.size:
         return x
     y = np.moveaxis(x, op.axis, 1)
-    grouped = y.reshape(y.shape[0], evaluate_length(op.groups, lengths), -1)
+    grouped = y.reshape(y.shape[0], evaluate_dim(op.groups, lengths), -1)
     mean = grouped.mean(axis=-1, keepdims=True)
     variance = ((grouped - mean) ** 2).mean(axis=-1, keepdims=True)
     y = ((grouped - mean) / np.sqrt(variance + op.eps)).reshape(y.shape)
@@ -236,7 +236,7 @@ def sinusoid(op: ops.Sinusoid, lengths: LengthValues, positions: Array) -> Array
 
     i[*s] -> f[*s d]
     """
-    pairs = evaluate_length(op.dim, lengths) // 2
+    pairs = evaluate_dim(op.dim, lengths) // 2
     # fairseq divides by `pairs - 1`, so that its last frequency is 1 / base; in arXiv:1706.03762,
     # sec. 3.5, the last frequency is one step larger.
     steps = pairs - 1 if op.layout == "fairseq" else pairs
@@ -257,7 +257,7 @@ def rope_angles(
 
     i[*s]... -> f[*s r], f[*s r]
     """
-    width = evaluate_length(op.dim, lengths)
+    width = evaluate_dim(op.dim, lengths)
     if op.frequencies:
         frequencies = np.array(op.frequencies, np.float64)
     else:
@@ -300,8 +300,8 @@ def mixture_of_experts(op: ops.MixtureOfExperts, lengths: LengthValues, *operand
     tokens = inputs.x.reshape(*[1] * (len(leading_shape) - 1), token_count, width)
     body_lengths = {**lengths, op.token_count_symbol: token_count}
     body_output = op.get_body_output()
-    result = np.zeros((*leading_shape, evaluate_length(body_output.type.shape[-1], lengths)))
-    is_valid = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.num_experts, lengths))
+    result = np.zeros((*leading_shape, evaluate_dim(body_output.type.shape[-1], lengths)))
+    is_valid = (inputs.ids >= 0) & (inputs.ids < evaluate_dim(op.num_experts, lengths))
     if inputs.keep is not None:
         is_valid &= inputs.keep[..., None]
     # an expert without tokens contributes nothing

@@ -4,7 +4,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph_interpreter import evaluate_length
+from specc.ir.graph_interpreter import evaluate_dim
 from specc_numpy.indexing import check_indices
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
@@ -94,7 +94,7 @@ def quantized_embedding(
 
     i[*s], q[v d], f[v] -> f[*s d]
     """
-    width = evaluate_length(op.width, lengths)
+    width = evaluate_dim(op.width, lengths)
     matrix = _dequantize_matrix(op, table, scales, width)
     check_indices(ids, len(matrix), "an embedding table")
     return matrix[ids]

@@ -12,7 +12,7 @@ from specc.ir.graph_interpreter import (
     compute_merge_result_shape,
     compute_split_result_shape,
     convert_einsum_axes_to_integers,
-    evaluate_length,
+    evaluate_dim,
     evaluate_pad_amounts,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
@@ -82,10 +82,10 @@ evaluate.add_rules(
     {
         ops.Constant: lambda op, lengths: np.array(op.value, get_numpy_dtype(op.dtype)),
         ops.Range: lambda op, lengths: np.arange(
-            evaluate_length(op.length, lengths), dtype=np.int64
+            evaluate_dim(op.length, lengths), dtype=np.int64
         ),
         ops.Extent: lambda op, lengths, x: np.arange(x.shape[op.axis], dtype=np.int64),
-        ops.Size: lambda op, lengths: np.array(evaluate_length(op.length, lengths), np.int64),
+        ops.Size: lambda op, lengths: np.array(evaluate_dim(op.length, lengths), np.int64),
         ops.Pointwise: lambda op, lengths, x: POINTWISE_FUNCTIONS[op.fn](x),
         ops.Arith: lambda op, lengths, left, right: ARITHMETIC_FUNCTIONS[op.fn](left, right),
         ops.Compare: lambda op, lengths, left, right: COMPARISON_FUNCTIONS[op.fn](left, right),
@@ -101,18 +101,18 @@ evaluate.add_rules(
         ops.Insert: lambda op, lengths, x: np.expand_dims(x, op.axis),
         ops.Squeeze: lambda op, lengths, x: np.squeeze(x, op.axis),
         ops.Expand: lambda op, lengths, x: np.repeat(
-            x, evaluate_length(op.length, lengths), axis=op.axis
+            x, evaluate_dim(op.length, lengths), axis=op.axis
         ),
         ops.Concat: lambda op, lengths, *xs: np.concatenate(xs, axis=op.axis),
         ops.Roll: lambda op, lengths, x: np.roll(
-            x, evaluate_length(op.shift, lengths), axis=op.axis
+            x, evaluate_dim(op.shift, lengths), axis=op.axis
         ),
         ops.Flip: lambda op, lengths, x: np.flip(x, op.axis),
         ops.CumSum: lambda op, lengths, x: np.cumsum(x, axis=op.axis, dtype=x.dtype),
         ops.MatMul: lambda op, lengths, left, right: left @ right,
         ops.Reduce: lambda op, lengths, x: REDUCTIONS[op.fn](x, op.axis),
         ops.OneHot: lambda op, lengths, ids: (
-            ids[..., None] == np.arange(evaluate_length(op.size, lengths))
+            ids[..., None] == np.arange(evaluate_dim(op.size, lengths))
         ).astype(np.float64),
     }
 )

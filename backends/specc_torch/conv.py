@@ -58,7 +58,7 @@ def conv(
             bias,
             stride=op.stride,
             dilation=op.dilation,
-            groups=context.evaluate_length(op.groups),
+            groups=context.evaluate_dim(op.groups),
         )
 
     return _run_on_windows(op, x, len(weight), convolve_windows)
@@ -76,7 +76,7 @@ def conv_transpose(
 
     f[b t i], f[i p k], f[o]? -> f[b u o]
     """
-    x, groups = _swap_channels(op.kernel, x), context.evaluate_length(op.groups)
+    x, groups = _swap_channels(op.kernel, x), context.evaluate_dim(op.groups)
     output_sizes = compute_conv_transpose_sizes(op, x.shape[2:])
     if 0 in x.shape:
         result = x.new_zeros(x.shape[0], weight.shape[1] * groups, *output_sizes)

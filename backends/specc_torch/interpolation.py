@@ -17,7 +17,7 @@ def resize(op: ops.Resize, context: ForwardContext, x: Tensor) -> Tensor:
 
     a[*a t *b] -> a[*a u *b]
     """
-    sizes = [context.evaluate_length(d) for d in op.sizes]
+    sizes = [context.evaluate_dim(d) for d in op.sizes]
     end = op.axis + len(sizes)
     lengths = list(x.shape[op.axis : end])
     if min(*lengths, *sizes) < 1:

@@ -50,7 +50,7 @@ def _stack_scan_outputs(
     outputs: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
 ) -> Tensor:
     """Stack scan outputs in position order, with zeros for iterations that did not run."""
-    shape = [context.evaluate_length(d) for d in type.shape]
+    shape = [context.evaluate_dim(d) for d in type.shape]
     zeros = torch.zeros(shape, dtype=context.get_dtype(type.dtype), device=context.device)
     if not steps:
         return zeros.unsqueeze(op.axis).narrow(op.axis, 0, 0)

@@ -76,7 +76,7 @@ def group_norm(
     """
     y = x.movedim(op.axis, 1)
     if y.numel():
-        y = functional.group_norm(y, context.evaluate_length(op.groups), weight, bias, op.eps)
+        y = functional.group_norm(y, context.evaluate_dim(op.groups), weight, bias, op.eps)
     return y.movedim(1, op.axis)
 
 
@@ -203,7 +203,7 @@ def sinusoid(op: ops.Sinusoid, context: ForwardContext, positions: Tensor) -> Te
 
     i[*s] -> f[*s d]
     """
-    pairs = context.evaluate_length(op.dim) // 2
+    pairs = context.evaluate_dim(op.dim) // 2
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
     angles = positions[..., None].double() * torch.exp(-step * context.arange(pairs).double())
@@ -223,7 +223,7 @@ def rope_angles(
 
     i[*s]... -> f[*s r], f[*s r]
     """
-    width = context.evaluate_length(op.dim)
+    width = context.evaluate_dim(op.dim)
     if op.frequencies:
         frequencies = torch.tensor(op.frequencies, dtype=torch.float64, device=context.device)
     else:
@@ -280,9 +280,9 @@ def mixture_of_experts(
     if inputs.keep is not None:
         # the index -1 selects no expert
         ids = torch.where(inputs.keep.reshape(-1, 1), ids, -1)
-    width = context.evaluate_length(op.get_body_output().type.shape[-1])
+    width = context.evaluate_dim(op.get_body_output().type.shape[-1])
     result = torch.zeros(tokens.shape[0], width, dtype=context.float_dtype, device=context.device)
-    for expert in _list_used_experts(ids, context.evaluate_length(op.num_experts)):
+    for expert in _list_used_experts(ids, context.evaluate_dim(op.num_experts)):
         is_chosen = ids == expert
         token_ids = is_chosen.any(-1).nonzero()[:, 0]
         expert_weights = [w[expert] for w in inputs.stacked]

@@ -94,7 +94,7 @@ def quantized_embedding(
 
     i[*s], q[v d], f[v] -> f[*s d]
     """
-    width = context.evaluate_length(op.width)
+    width = context.evaluate_dim(op.width)
     matrix = _dequantize_matrix(op, table, scales, width)
     check_tensor_indices(ids, matrix.shape[0], "an embedding table")
     return functional.embedding(ids.long(), matrix)

@@ -80,10 +80,10 @@ evaluate.add_rules(
         ops.Constant: lambda op, context: context.make_scalar(
             op.value, context.get_dtype(op.dtype)
         ),
-        ops.Range: lambda op, context: context.arange(context.evaluate_length(op.length)),
+        ops.Range: lambda op, context: context.arange(context.evaluate_dim(op.length)),
         ops.Extent: lambda op, context, x: context.arange(x.shape[op.axis]),
         ops.Size: lambda op, context: context.make_scalar(
-            context.evaluate_length(op.length), torch.int64
+            context.evaluate_dim(op.length), torch.int64
         ),
         ops.Pointwise: lambda op, context, x: POINTWISE_FUNCTIONS[op.fn](x),
         ops.Arith: lambda op, context, left, right: ARITHMETIC_FUNCTIONS[op.fn](left, right),
@@ -100,14 +100,14 @@ evaluate.add_rules(
         ops.Squeeze: lambda op, context, x: x.squeeze(op.axis),
         ops.Where: lambda op, context, condition, x, y: torch.where(condition, x, y),
         ops.Expand: lambda op, context, x: x.expand(
-            *x.shape[: op.axis], context.evaluate_length(op.length), *x.shape[op.axis + 1 :]
+            *x.shape[: op.axis], context.evaluate_dim(op.length), *x.shape[op.axis + 1 :]
         ),
         ops.Concat: lambda op, context, *xs: torch.cat(xs, dim=op.axis),
-        ops.Roll: lambda op, context, x: torch.roll(x, context.evaluate_length(op.shift), op.axis),
+        ops.Roll: lambda op, context, x: torch.roll(x, context.evaluate_dim(op.shift), op.axis),
         ops.Flip: lambda op, context, x: x.flip(op.axis),
         ops.CumSum: lambda op, context, x: torch.cumsum(x, dim=op.axis, dtype=x.dtype),
         ops.OneHot: lambda op, context, ids: (
-            ids[..., None] == context.arange(context.evaluate_length(op.size))
+            ids[..., None] == context.arange(context.evaluate_dim(op.size))
         ).to(context.float_dtype),
         ops.MatMul: lambda op, context, left, right: left @ right,
     }

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.ir.graph_interpreter import evaluate_length, evaluate_live_nodes
+from specc.ir.graph_interpreter import evaluate_dim, evaluate_live_nodes
 from specc.ir.op import OpRuleTable
 
 TorchRule: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]
@@ -46,9 +46,9 @@ class ForwardContext:
         """Return the PyTorch dtype for an IR element type."""
         return TORCH_DTYPES.get(dtype, self.float_dtype)
 
-    def evaluate_length(self, dim: Dim) -> int:
+    def evaluate_dim(self, dim: Dim) -> int:
         """Return the size of a dimension. Raise E0912 if the inputs do not determine the size."""
-        return evaluate_length(dim, self.lengths)
+        return evaluate_dim(dim, self.lengths)
 
     def arange(self, count: int) -> Tensor:
         """Return the i64 vector `0, 1, …, count - 1`."""

@@ -160,8 +160,8 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
     # where the mask is false.
     is_sound = isinstance(read.op, ops.MaskedWeights) or read.is_padding_finite
     is_outside = _is_padding_outside(read, interval) and _have_same_positions(read)
-    gates = read.dependence.gates
-    if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_pad_axes for g in gates):
+    masks = read.dependence.masks
+    if is_outside or any(m.key_axis in read.operand_facts[m.operand].zero_pad_axes for m in masks):
         return is_sound
     key_axis = read.node.get_operand().rank - 1
     if isinstance(read.op, ops.MaskedSoftmax) and (

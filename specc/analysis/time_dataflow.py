@@ -181,7 +181,7 @@ def _follow_dependence(
             state.axes[dependence.operand_axis] + offsets
         )
         return []
-    unmasked = dependence.kind == "band" and not dependence.gates
+    unmasked = dependence.kind == "band" and not dependence.masks
     if result_axis is None or result_axis not in time_reads.intervals or unmasked:
         # The op removes the axis, or every result position depends on every operand position.
         time_reads.reads_all = True
@@ -380,17 +380,19 @@ def _iterate_masked_reads(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None
 ) -> Iterator[tuple[int, Interval]]:
     """Yield the result axis and the interval of visible keys for each mask of a dependence."""
-    for gate in dependence.gates:
-        mask = node.get_operand(gate.operand)
+    for dependence_mask in dependence.masks:
+        mask = node.get_operand(dependence_mask.operand)
         yield (
-            gate.result_axis,
-            find_nonzero_interval(mask, gate.query_axis, gate.key_axis, time_axis),
+            dependence_mask.result_axis,
+            find_nonzero_interval(
+                mask, dependence_mask.query_axis, dependence_mask.key_axis, time_axis
+            ),
         )
         if isinstance(node.op, ops.MaskedSoftmax):
             # Scores of -inf act as a mask.
             query = node.get_operand().rank - 2
             score_constants = find_masked_constants(node.get_operand(), query, query + 1, time_axis)
-            yield gate.result_axis, score_constants.get(-inf, FULL_INTERVAL)
+            yield dependence_mask.result_axis, score_constants.get(-inf, FULL_INTERVAL)
 
 
 def _rank_interval(offsets: Interval) -> tuple[bool, float, float]:

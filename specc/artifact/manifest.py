@@ -208,7 +208,7 @@ class Manifest:
         """Return the `generate` section of the spec, or None if it is missing or invalid."""
         return parse_generate_section(self.generation)
 
-    def dump(self) -> str:
+    def serialize(self) -> str:
         """Serialize the manifest as JSON. Equal manifests produce equal bytes."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
         # these fields only exist for standalone generators and for models with quantized weights

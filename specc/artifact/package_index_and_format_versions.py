@@ -203,7 +203,7 @@ class PackageIndex:
     def __repr__(self) -> str:
         return format_repr(f"index of {self.model}: {', '.join(self.graphs)}")
 
-    def dump(self) -> bytes:
+    def serialize(self) -> bytes:
         """Serialize the index as JSON with its own hash. Equal indices produce equal bytes."""
         data = {
             "format": FORMAT_VERSION,

@@ -49,7 +49,7 @@ class GenerativeBatchModel:
             has_scores=is_beam_search,
             has_log_probs=settings.log_probs,
             returns_several_sequences=is_beam_search and settings.num_return_sequences > 1,
-            codebook_count=self.generator.codebooks,
+            num_codebooks=self.generator.codebooks,
         )
 
     def make_continuous_batch(

@@ -109,7 +109,7 @@ class DataFile(ABC):
     path: Path
 
     @abstractmethod
-    def read_columns(self) -> tuple[TableColumn, ...]:
+    def read_schema(self) -> tuple[TableColumn, ...]:
         """Return the columns of the file. Raise E0870 to E0873 if the file is invalid."""
 
     @abstractmethod
@@ -190,7 +190,7 @@ class ParquetFile(DataFile):
     ) -> NoReturn:
         raise_error("E0870", f"`{escape_text(self.path)}` {problem}", notes=[note], helps=[fix])
 
-    def read_columns(self) -> tuple[TableColumn, ...]:
+    def read_schema(self) -> tuple[TableColumn, ...]:
         """Return the columns of the schema. Raise E0870 if two columns have the same name."""
         schema = self.arrow_file.schema_arrow
         names = schema.names

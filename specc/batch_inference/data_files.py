@@ -103,7 +103,7 @@ def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
 class TextLinesFile(DataFile):
     """A text file with one row per line, in the column `text`."""
 
-    def read_columns(self) -> tuple[TableColumn, ...]:
+    def read_schema(self) -> tuple[TableColumn, ...]:
         """Return the column `text`."""
         return (TableColumn("text", ColumnType("text")),)
 
@@ -126,7 +126,7 @@ def _decode_text(line: bytes) -> str | UnreadableRow:
 class JsonLinesFile(DataFile):
     """A JSON Lines file, whose blank lines are skipped."""
 
-    def read_columns(self) -> tuple[TableColumn, ...]:
+    def read_schema(self) -> tuple[TableColumn, ...]:
         """Return the keys of all objects as columns, with types that fit all values of a column."""
         element_types: dict[str, str] = {}
         previous_types: dict[str, type] = {}
@@ -184,7 +184,7 @@ def _parse_object(line: bytes) -> dict[str, Json] | UnreadableRow:
 class CsvFile(DataFile):
     """A CSV file with column names in the first row. Quoted values may span several lines."""
 
-    def read_columns(self) -> tuple[TableColumn, ...]:
+    def read_schema(self) -> tuple[TableColumn, ...]:
         """Read the column names from the first row."""
         names, _ = self._read_header()
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
@@ -278,7 +278,7 @@ def find_image_files(directory: Path) -> list[Path]:
 class ImageDirectory(DataFile):
     """A directory of images as a table of columns `image` (file) and `path` (relative path)."""
 
-    def read_columns(self) -> tuple[TableColumn, ...]:
+    def read_schema(self) -> tuple[TableColumn, ...]:
         """Return the columns `image` and `path`."""
         return TableColumn("image", ColumnType("text")), TableColumn("path", ColumnType("text"))
 

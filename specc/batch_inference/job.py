@@ -34,7 +34,7 @@ class JobReport:
     """The report of a batch inference job: progress during the run, and the result at the end."""
 
     plan: JobPlan
-    output_directory: Path
+    output_dir: Path
     rows: int = 0
     blocks: int = 0
     resumed_rows: int = 0
@@ -53,7 +53,7 @@ class JobReport:
 
     def __repr__(self) -> str:
         error_text = f", {self.errors} failed" if self.errors else ""
-        return format_repr(f"map: {self.rows} rows{error_text}, in {self.output_directory}")
+        return format_repr(f"map: {self.rows} rows{error_text}, in {self.output_dir}")
 
     @property
     def elapsed_seconds(self) -> float:
@@ -117,7 +117,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
         _check_empty(out)
         plan.write_file(out)
     _check_writable(out)
-    report = JobReport(plan=plan, output_directory=out, start_time=start_time)
+    report = JobReport(plan=plan, output_dir=out, start_time=start_time)
     remaining_blocks = []
     for number, block in enumerate(plan.blocks):
         statistics = read_block_statistics(plan, out, number)
@@ -235,7 +235,7 @@ def _check_errors(request: JobRequest, report: JobReport) -> None:
         raise_error(
             "E0887",
             f"{row_text} failed, expected at most {request.max_errors}",
-            notes=[f"errors are listed in `{escape_text(report.output_directory / ERRORS_FILE)}`"],
+            notes=[f"errors are listed in `{escape_text(report.output_dir / ERRORS_FILE)}`"],
             helps=["correct the rows, or allow more failed rows: --max-errors N"],
         )
 
@@ -244,11 +244,11 @@ def _write_errors(report: JobReport) -> None:
     """Write the list of failed rows to the errors file, in row order."""
     plan, lines = report.plan, []
     for number, block in enumerate(plan.blocks):
-        statistics = read_block_statistics(plan, report.output_directory, number)
+        statistics = read_block_statistics(plan, report.output_dir, number)
         for row, code, text in statistics.errors if statistics else ():
             path = plan.files[block.file_index].path
             error = {"file": path, "row": block.first_row + row, "code": code, "why": text}
             lines.append(json.dumps(error, ensure_ascii=False))
-    if lines or (report.output_directory / ERRORS_FILE).exists():
+    if lines or (report.output_dir / ERRORS_FILE).exists():
         data = [f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]
-        write_file_atomically(report.output_directory / ERRORS_FILE, data)
+        write_file_atomically(report.output_dir / ERRORS_FILE, data)

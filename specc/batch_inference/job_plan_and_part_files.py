@@ -160,15 +160,15 @@ def _parse_plan(data: object) -> JobPlan:
             for numbers in data["blocks"]
         ),
         input_columns={str(k): str(v) for k, v in data["input_columns"].items()},
-        copied_columns=_read_columns(data["copied_columns"]),
-        result_columns=_read_columns(data["result_columns"]),
+        copied_columns=_parse_columns(data["copied_columns"]),
+        result_columns=_parse_columns(data["result_columns"]),
         settings={str(k): v for k, v in data["settings"].items()},
         limits=BatchLimits(**{k: int(v) for k, v in data["limits"].items()}),
         raw_outputs=tuple(map(str, data["raw_outputs"])),
     )
 
 
-def _read_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
+def _parse_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
     return tuple(TableColumn(name, ColumnType.parse(kind)) for name, kind in data)
 
 

@@ -165,7 +165,7 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
     for path in files:
         reader = open_data_file(path)
         with translate_os_errors(path):
-            file_types = {c.name: c.type for c in reader.read_columns()}
+            file_types = {c.name: c.type for c in reader.read_schema()}
         file_may_lack = isinstance(reader, JsonLinesFile)
         merged_types = {
             name: _merge_column_types(

@@ -247,7 +247,7 @@ class GeneratedResultColumns:
     has_scores: bool = False
     has_log_probs: bool = False
     returns_several_sequences: bool = False
-    codebook_count: int = 0
+    num_codebooks: int = 0
 
     def iterate_columns(self) -> Iterator[TableColumn]:
         """Yield the result columns: generated text, or token ids if the model has no vocabulary.
@@ -255,7 +255,7 @@ class GeneratedResultColumns:
         """
         list_sizes = (None,) if self.returns_several_sequences else ()
         token_sizes = (
-            (*list_sizes, self.codebook_count, None) if self.codebook_count else (*list_sizes, None)
+            (*list_sizes, self.num_codebooks, None) if self.num_codebooks else (*list_sizes, None)
         )
         if self.has_text:
             yield TableColumn("generated_text", ColumnType("text", list_sizes))
@@ -281,6 +281,6 @@ class GeneratedResultColumns:
 
     def _list_values(self, values: tuple[float, ...]) -> list[object]:
         """Return one value per token, or one list of values per codebook."""
-        if self.codebook_count:
-            return [list(codebook) for codebook in split_by_codebook(values, self.codebook_count)]
+        if self.num_codebooks:
+            return [list(codebook) for codebook in split_by_codebook(values, self.num_codebooks)]
         return list(values)

@@ -37,22 +37,22 @@ def add_activation_outputs(
     outputs = {name: copier.copies[value] for name, value in graph.outputs.items()}
     outputs |= {
         f"met {matrix.name} {matrix.expert} {n}": value
-        for matrix, values in copier.activations_by_output.items()
+        for matrix, values in copier.activations_by_matrix.items()
         for n, value in enumerate(values)
     }
-    return builder.build_graph_copy(graph, copier.copies, outputs), copier.activations_by_output
+    return builder.build_graph_copy(graph, copier.copies, outputs), copier.activations_by_matrix
 
 
 @dataclass
 class _GraphCopier:
     """A helper that copies graph nodes and collects the activations that weights multiply. `copies`
-    maps the graph's values to their copies. `activations_by_output` maps each weight matrix to the
+    maps the graph's values to their copies. `activations_by_matrix` maps each weight matrix to the
     copies of its activations.
     """
 
     builder: GraphBuilder
     copies: dict[Value, Value] = field(default_factory=dict)
-    activations_by_output: dict[WeightMatrixRef, list[Value]] = field(default_factory=dict)
+    activations_by_matrix: dict[WeightMatrixRef, list[Value]] = field(default_factory=dict)
 
     def copy_nodes(self, graph: Graph, names: WeightNames) -> None:
         """Copy a graph's nodes, and record the activations that the weights in `names` multiply."""
@@ -73,7 +73,7 @@ class _GraphCopier:
             self.copies.update(zip(results, new_results, strict=True))
 
     def _record_activation(self, matrix: WeightMatrixRef, value: Value) -> None:
-        values = self.activations_by_output.setdefault(matrix, [])
+        values = self.activations_by_matrix.setdefault(matrix, [])
         if value not in values:
             values.append(value)
 
@@ -89,7 +89,7 @@ class _GraphCopier:
         # the added scan outputs are between the loop-carried values and the existing scan outputs
         first, end = op.carry_count, op.carry_count + len(collected)
         outer_values = dict(zip(collected, new_results[first:end], strict=True))
-        for matrix, values in inner.activations_by_output.items():
+        for matrix, values in inner.activations_by_matrix.items():
             for value in values:
                 if value in outer_values:
                     self._record_activation(
@@ -113,7 +113,7 @@ class _GraphCopier:
         axis.
         """
         activations = dict.fromkeys(
-            v for values in self.activations_by_output.values() for v in values
+            v for values in self.activations_by_matrix.values() for v in values
         )
         candidates = [v for v in activations if v.type.rank > op.axis]
         mask = node.args[0] if op.has_mask else None
@@ -175,11 +175,11 @@ def collect_expert_activations(
         for _, value in _iterate_products(op.body, names)
     }
     for expert in range(count):
-        activations_by_output = {
+        expert_activations = {
             v: _tap_expert(builder, op, b, args, expert) for v, b in bodies.items()
         }
         for name, value in _iterate_products(op.body, names):
-            yield name, expert, activations_by_output[value]
+            yield name, expert, expert_activations[value]
 
 
 def _tap_expert(
@@ -245,29 +245,29 @@ def find_calibration_targets(
     weight_names = [n for n, f in plan.items() if f.bits == MAX_TAPPED_BITS and n not in ties]
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in weight_names})
     names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
-    tapped, activations_by_output = add_activation_outputs(
+    tapped, activations_by_matrix = add_activation_outputs(
         graph, {v: n for v, n in names.items() if n in weight_names}
     )
-    tap_points = _find_tap_points(activations_by_output, weight_names)
+    tap_points = _find_tap_points(activations_by_matrix, weight_names)
     return CalibrationTargets(tapped, tap_points)
 
 
 def _find_tap_points(
-    activations_by_output: Mapping[WeightMatrixRef, list[Value]], weight_names: list[str]
+    activations_by_matrix: Mapping[WeightMatrixRef, list[Value]], weight_names: list[str]
 ) -> dict[WeightInputs, tuple[WeightMatrixRef, ...]]:
     """Group weights by the activations that they multiply, in the order of `weight_names`. Weights
     with more than `MAX_INPUT_FEATURES` input features are omitted.
     """
     feature_counts = {
         matrix: count_input_features(tuple(values))
-        for matrix, values in activations_by_output.items()
+        for matrix, values in activations_by_matrix.items()
     }
     too_wide = {m.name for m, count in feature_counts.items() if count > MAX_INPUT_FEATURES}
     order = {name: n for n, name in enumerate(weight_names)}
     tap_points: dict[WeightInputs, tuple[WeightMatrixRef, ...]] = {}
     for matrix in sorted(feature_counts, key=lambda m: (order[m.name], m.expert)):
         if matrix.name not in too_wide:
-            activations = tuple(activations_by_output[matrix])
+            activations = tuple(activations_by_matrix[matrix])
             tap_points[activations] = (*tap_points.get(activations, ()), matrix)
     return tap_points
 

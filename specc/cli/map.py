@@ -173,12 +173,12 @@ def execute_map(args: Namespace) -> int:
 def job_report_to_json(report: JobReport) -> dict[str, object]:
     """Return the report of a batch inference job as a JSON object."""
     return {
-        "directory": str(report.output_directory),
+        "directory": str(report.output_dir),
         "rows": report.rows,
         "resumed_rows": report.resumed_rows,
         "parts": [*map(report.plan.get_part_file_name, range(len(report.plan.blocks)))],
         "errors": report.errors,
-        "errors_file": str(report.output_directory / ERRORS_FILE) if report.errors else None,
+        "errors_file": str(report.output_dir / ERRORS_FILE) if report.errors else None,
         "null_rows": report.null_rows,
         "seconds": report.elapsed_seconds,
         "startup_seconds": report.startup_seconds,
@@ -292,12 +292,10 @@ def _print_report(report: JobReport) -> None:
     resumed_text = (
         f", {report.resumed_rows} of them from an earlier run" if report.resumed_rows else ""
     )
-    print(
-        f"{report.rows} rows in {part_text} in {escape_text(report.output_directory)}{resumed_text}"
-    )
+    print(f"{report.rows} rows in {part_text} in {escape_text(report.output_dir)}{resumed_text}")
     if report.errors:
         row_text = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
-        print(f"{row_text} failed: see {escape_text(report.output_directory / ERRORS_FILE)}")
+        print(f"{row_text} failed: see {escape_text(report.output_dir / ERRORS_FILE)}")
     if report.null_rows:
         row_text = "1 row has" if report.null_rows == 1 else f"{report.null_rows} rows have"
         print_note(f"{row_text} NaN or infinity, stored as null in JSON Lines")

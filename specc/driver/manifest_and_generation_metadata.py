@@ -126,7 +126,7 @@ def build_manifest(
         decoding=decode_settings,
         scoring_graph=scoring_graph,
     )
-    return {METADATA_KEY: manifest.dump(), DOC_METADATA_KEY: manifest.doc}
+    return {METADATA_KEY: manifest.serialize(), DOC_METADATA_KEY: manifest.doc}
 
 
 def _find_initializers(

@@ -119,12 +119,12 @@ class GenerationConfigFile:
     """
 
     path: Path
-    keys: Mapping[str, object]
+    values: Mapping[str, object]
     settings: dict[str, object] = field(default_factory=dict)
 
     def get_value(self, key: str) -> object:
         """Return the value of a key, or None if the key is absent or null."""
-        return self.keys.get(key)
+        return self.values.get(key)
 
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0847 at the position of `key`, or for the whole file if `key` is ""."""
@@ -183,10 +183,12 @@ def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | Non
         return GenerationConfigFile(path, read_json_object(path))
     path = find_repository_file(directories, CONFIG_FILE_NAME)
     config = read_json_object(path) if path else {}
-    keys = {key: config[key] for key in config.keys() & CONFIG_JSON_KEYS if config[key] is not None}
-    if path is None or keys.keys() <= TOKEN_KEYS:
+    values = {
+        key: config[key] for key in config.keys() & CONFIG_JSON_KEYS if config[key] is not None
+    }
+    if path is None or values.keys() <= TOKEN_KEYS:
         return None
-    return GenerationConfigFile(path, keys)
+    return GenerationConfigFile(path, values)
 
 
 def _check_types(file: GenerationConfigFile) -> None:
@@ -209,7 +211,7 @@ def _iterate_remarks(file: GenerationConfigFile) -> Iterator[str]:
     key_lists = (*SPECIAL_KEYS.values(), *IGNORED_KEYS.values())
     known_keys = {*GENERAL_KEYS, *SAMPLING_KEYS, *BEAM_SEARCH_KEYS, *NEUTRAL_VALUES}
     known_keys |= {key for key_list in key_lists for key in key_list.split()}
-    for key in sorted(file.keys.keys() - known_keys):
+    for key in sorted(file.values.keys() - known_keys):
         yield format_ignored_key_remark(key, file.path)
 
 
@@ -291,7 +293,7 @@ def _read_start_tokens(file: GenerationConfigFile, spec_settings: Mapping[str, o
     # transformers forces `forced_bos_token_id` only after exactly one token, i.e. after a start
     # token but not after a longer prompt
     forced_tokens = [forced_bos] if forced_bos is not None and start_tokens else []
-    if "decoder_start_token_id" in file.keys and not file.keys.keys().isdisjoint(WHISPER_KEYS):
+    if "decoder_start_token_id" in file.values and not file.values.keys().isdisjoint(WHISPER_KEYS):
         forced_tokens = _split_forced_tokens(file, start_tokens)
     if len(start_tokens) > 1:
         file.settings["start"] = start_tokens
@@ -341,7 +343,7 @@ def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
     # settings by name (language, task) take precedence over token ids in older files
     has_names = any(file.get_value(key) is not None for key in ("language", "task"))
     tokens = _read_named_tokens(file) if has_names else _read_forced_tokens(file)
-    languages = get_object_or_empty(file.keys, "lang_to_id")
+    languages = get_object_or_empty(file.values, "lang_to_id")
     if languages and not any(tokens[:1]):
         tokens[:1] = [sorted(languages.values(), key=str)]
     no_timestamps = file.get_value("no_timestamps_token_id")
@@ -352,10 +354,10 @@ def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
 
 def _read_named_tokens(file: GenerationConfigFile) -> list[object]:
     """Return the language token, or None if no language is set, and the task token."""
-    language, tasks = file.get_value("language"), get_object_or_empty(file.keys, "task_to_id")
+    language, tasks = file.get_value("language"), get_object_or_empty(file.values, "task_to_id")
     language_token = None
     if language is not None:
-        languages = get_object_or_empty(file.keys, "lang_to_id")
+        languages = get_object_or_empty(file.values, "lang_to_id")
         language_token = languages.get(str(language), languages.get(f"<|{language}|>"))
         if language_token is None:
             file.raise_unsupported("language", "is not in its `lang_to_id`")
@@ -366,7 +368,7 @@ def _read_named_tokens(file: GenerationConfigFile) -> list[object]:
 def _read_forced_tokens(file: GenerationConfigFile) -> list[object]:
     """Return the tokens of `forced_decoder_ids` in order, with None for unspecified tokens."""
     tokens: list[object] = []
-    for number, pair in enumerate(get_list_or_empty(file.keys, "forced_decoder_ids"), 1):
+    for number, pair in enumerate(get_list_or_empty(file.values, "forced_decoder_ids"), 1):
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
             file.raise_unsupported("forced_decoder_ids", "does not force consecutive tokens")
         tokens.append(pair[1])
@@ -385,7 +387,7 @@ def _read_strategy(file: GenerationConfigFile) -> None:
     options = {key: value for key, value in values.items() if value is not None}
     if uses_sampling:
         options.setdefault("top_k", DEFAULT_TOP_K)
-    if options or "do_sample" in file.keys or "num_beams" in file.keys:
+    if options or "do_sample" in file.values or "num_beams" in file.values:
         file.settings["strategy"] = {"kind": strategy, **options}
 
 

@@ -55,7 +55,7 @@ def read_image_options(
     if file is None:
         return dict(spec_options)
     reader = ImageSettingsReader(file, span, str(spec_options.get("sizing", "")))
-    if reader.kind.sizing or spec_options.get("sizing"):
+    if reader.defaults.sizing or spec_options.get("sizing"):
         size_options = _read_dynamic_size_options(reader, spec_options)
         return {**spec_options, **size_options, **reader.read_pixel_options()}
     file_options = _read_fixed_size_options(reader)
@@ -111,18 +111,18 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
 def _read_fixed_size_options(reader: ImageSettingsReader) -> dict[str, object]:
     """Return the options of `image(…)` that the file sets."""
     _check_supported(reader)
-    fitted = _read_fitted_size(reader) if reader.kind.side_multiple else None
+    fitted = _read_fitted_size(reader) if reader.defaults.side_multiple else None
     # use None for options that the spec determines, because False would override the spec
     if fitted:
         size, resized = reader.read_size("pad_size", (), short_edge=False) or None, None
     else:
         size, resized = _read_sizes(reader)
-    is_page = reader.kind.is_page
+    is_page = reader.defaults.is_page
     return {
         "size": size,
         "resized": resized,
         "fitted": fitted,
-        "multiple": reader.kind.side_multiple if fitted else None,
+        "multiple": reader.defaults.side_multiple if fitted else None,
         "centered": is_page or None,
         "aligned": (is_page and reader.read_bool("do_align_long_axis", False)) or None,
         "crop": False,
@@ -134,7 +134,7 @@ def _check_supported(reader: ImageSettingsReader) -> None:
     """Raise E0422 if the value of a key is not supported."""
     # images in a fixed frame are always padded, and document pages without a frame are never
     # padded
-    padding_values = (True, False) if reader.kind.side_multiple else (reader.kind.is_page,)
+    padding_values = (True, False) if reader.defaults.side_multiple else (reader.defaults.is_page,)
     for key, expected in (("do_pad", padding_values), ("data_format", ("channels_first",))):
         if reader.read_value(key, expected[0]) not in expected:
             reader.raise_unsupported(key, "unsupported value")
@@ -144,20 +144,22 @@ def _read_sizes(reader: ImageSettingsReader) -> tuple[list[int] | None, list[int
     """Read the output size and the size before the center crop. The output size is None if the
     model determines it. The size before the crop is None if there is no crop.
     """
-    if reader.kind.is_page:
+    if reader.defaults.is_page:
         return _read_page_size(reader), None
-    size = reader.read_size("size", reader.kind.size, short_edge=reader.kind.resizes_short_edge)
+    size = reader.read_size(
+        "size", reader.defaults.size, short_edge=reader.defaults.resizes_short_edge
+    )
     if not reader.read_bool("do_resize", True):
-        if reader.read_bool("do_center_crop", bool(reader.kind.crop)):
+        if reader.read_bool("do_center_crop", bool(reader.defaults.crop)):
             reader.raise_unsupported("do_resize", "a crop without resizing is not supported")
         return None, None  # use the input size of the model
-    if reader.kind.crop_ratio:
+    if reader.defaults.crop_ratio:
         return _read_crop_sizes(reader, size)
-    if not reader.read_bool("do_center_crop", bool(reader.kind.crop)):
+    if not reader.read_bool("do_center_crop", bool(reader.defaults.crop)):
         if len(size) == 1:
             reader.raise_unsupported("size", "without a crop the aspect ratio is undefined")
         return size, None
-    crop_size = reader.read_size("crop_size", (reader.kind.crop,) * 2, short_edge=False)
+    crop_size = reader.read_size("crop_size", (reader.defaults.crop,) * 2, short_edge=False)
     return crop_size, size
 
 
@@ -170,7 +172,7 @@ def _read_crop_sizes(
     (edge,) = size
     if edge >= CONVNEXT_WARP_SIZE:
         return [edge, edge], None
-    crop_ratio = reader.read_number("crop_pct", reader.kind.crop_ratio)
+    crop_ratio = reader.read_number("crop_pct", reader.defaults.crop_ratio)
     if crop_ratio < MIN_CROP_RATIO:
         reader.raise_unsupported("crop_pct", f"expected at least {MIN_CROP_RATIO}")
     return [edge, edge], [int(edge / crop_ratio)]
@@ -180,7 +182,7 @@ def _read_fitted_size(reader: ImageSettingsReader) -> list[int] | None:
     """Read the shorter side and the maximum longer side. Return None if the size is fixed."""
     if not reader.read_bool("do_resize", True):
         reader.raise_unsupported("do_resize", "images without resizing are not supported")
-    max_size = reader.read_value("max_size", reader.kind.size[1])
+    max_size = reader.read_value("max_size", reader.defaults.size[1])
     sizes: list[int] = []
     match reader.read_value("size", {}):
         case {"shortest_edge": int(shorter), "longest_edge": int(longer), **rest}:
@@ -192,7 +194,7 @@ def _read_fitted_size(reader: ImageSettingsReader) -> list[int] | None:
             sizes = [shorter, max_size]
         # without sizes, the default of the processor class applies
         case {**rest} if not rest:
-            sizes = list(reader.kind.size)
+            sizes = list(reader.defaults.size)
     # exclude booleans, which match `int` in a pattern
     if not sizes or any(isinstance(n, bool) or n < 1 for n in sizes):
         reader.raise_unsupported("size", "unsupported size")
@@ -210,7 +212,7 @@ def _read_page_size(reader: ImageSettingsReader) -> list[int]:
         # files from before 2023 contain the width before the height
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
-    size = reader.read_size("size", reader.kind.size, short_edge=False)
+    size = reader.read_size("size", reader.defaults.size, short_edge=False)
     if len(size) != 2:
         reader.raise_unsupported("size", "expected `height` and `width`")
     return size
@@ -228,7 +230,7 @@ def _read_dynamic_size_options(reader: ImageSettingsReader, spec: Options) -> Op
     """Read the options of the processor's rule for dynamic image sizes. `spec` contains the options
     in the spec. Raise E0422 if a setting is not supported.
     """
-    sizing, default = reader.kind.sizing, reader.kind.settings
+    sizing, default = reader.defaults.sizing, reader.defaults.settings
     if spec.get("sizing", "") != sizing:
         reader.raise_unsupported(
             "image_processor_type", "the spec of this model uses a different `sizing`"
@@ -244,7 +246,7 @@ def _read_area(reader: ImageSettingsReader, spec: Options) -> Options:
     bounds = []
     for key, part in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
         is_present = reader.read_value(key, None) is not None
-        bounds.append(reader.read_length(*((key,) if is_present else ("size", part, key))))
+        bounds.append(reader.read_int(*((key,) if is_present else ("size", part, key))))
     patches = spec.get("patches")
     keys = ("patch_size", "merge_size", "temporal_patch_size")
     for key, expected in zip(
@@ -256,26 +258,26 @@ def _read_area(reader: ImageSettingsReader, spec: Options) -> Options:
 
 def _read_within(reader: ImageSettingsReader, spec: Options) -> Options:
     parts = (("height", "longest_edge"), ("width", "longest_edge"))
-    return {"bounds": [[reader.read_length("size", *names) for names in parts]]}
+    return {"bounds": [[reader.read_int("size", *names) for names in parts]]}
 
 
 def _read_patches(reader: ImageSettingsReader, spec: Options) -> Options:
     match spec.get("patches"):
         case [int(side)]:
             reader.check_int("patch_size", side)
-    return {"bounds": [[1, reader.read_length("max_num_patches")]]}
+    return {"bounds": [[1, reader.read_int("max_num_patches")]]}
 
 
 def _read_tiles(reader: ImageSettingsReader, spec: Options) -> Options:
     reader.check_int("max_image_size", _get_tile_size(spec), "longest_edge")
     splits_image = reader.read_bool("do_image_splitting", True)
-    return {"bounds": [[1, reader.read_length("size", "longest_edge")]], "split": splits_image}
+    return {"bounds": [[1, reader.read_int("size", "longest_edge")]], "split": splits_image}
 
 
 def _read_grids(reader: ImageSettingsReader, spec: Options) -> Options:
     tile_size = _get_tile_size(spec)
     reader.check_int("size", tile_size, "shortest_edge", "height")
-    if reader.read_value("crop_size", reader.kind.settings.get("crop_size")) is not None:
+    if reader.read_value("crop_size", reader.defaults.settings.get("crop_size")) is not None:
         reader.check_int("crop_size", tile_size, "height", "shortest_edge")
     key = "image_grid_pinpoints"
     match reader.read_value(key, spec.get("bounds")):

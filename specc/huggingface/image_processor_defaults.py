@@ -113,17 +113,17 @@ CHANNEL_KEYS = ("image_mean", "image_std")
 
 class ImageSettingsReader:
     """A reader of individual settings in a preprocessor config. A missing setting has the default
-    of the image processor class (`kind`). The methods raise E0422 for an unsupported value.
+    of the image processor class (`defaults`). The methods raise E0422 for an unsupported value.
     """
 
     def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:
         self.file, self.span, self.sizing = file, span, sizing
-        self.kind = self._find_processor_defaults()
+        self.defaults = self._find_processor_defaults()
 
     def read_pixel_options(self) -> dict[str, object]:
         """Read the resampling, rescale and normalization options, and validate disabled options."""
         mean, std = self._read_channel_values("image_mean"), self._read_channel_values("image_std")
-        if not self.read_bool("do_normalize", self.kind.normalize):
+        if not self.read_bool("do_normalize", self.defaults.normalize):
             mean, std = [0.0], [1.0]
         scale = self.read_number("rescale_factor", 1 / 255)
         if not self.read_bool("do_rescale", True):
@@ -166,11 +166,11 @@ class ImageSettingsReader:
                 return [length]
         self.raise_unsupported(key, "unsupported size")
 
-    def read_length(self, key: str, *subkeys: str) -> int:
+    def read_int(self, key: str, *subkeys: str) -> int:
         """Read a positive integer: the value of `key` or, if the value is an object, the first of
         its members in `subkeys`.
         """
-        value = self.read_value(key, self.kind.settings.get(key))
+        value = self.read_value(key, self.defaults.settings.get(key))
         if isinstance(value, dict):
             value = next((value[part] for part in subkeys if value.get(part) is not None), None)
         length = get_exact_integer(value)
@@ -182,12 +182,12 @@ class ImageSettingsReader:
         """Raise E0422 if the length under `key` differs from `expected`, the value in the spec. If
         `expected` is not an integer, any length is accepted.
         """
-        length = self.read_length(key, *subkeys)
+        length = self.read_int(key, *subkeys)
         if isinstance(expected, int) and length != expected:
             self.raise_unsupported(key, f"got {length}, expected {expected}")
 
     def _read_filter(self) -> str:
-        number = self.read_value("resample", self.kind.filter)
+        number = self.read_value("resample", self.defaults.filter)
         if type(number) is int and 0 <= number < len(RESAMPLING_FILTERS):
             return RESAMPLING_FILTERS[number]
         self.raise_unsupported("resample", "unknown resampling filter")
@@ -195,7 +195,7 @@ class ImageSettingsReader:
     def _read_channel_values(self, key: str) -> list[float]:
         member = self.file.find_non_null_member(key)
         if member is None:
-            return list(self.kind.channel_stats[CHANNEL_KEYS.index(key)])
+            return list(self.defaults.channel_stats[CHANNEL_KEYS.index(key)])
         value = member.value
         items = value.items if isinstance(value, JsonList) else (value,)
         values = [float(n) for n in map(get_finite_number, items) if n is not None]

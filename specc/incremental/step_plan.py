@@ -313,7 +313,7 @@ class PartialStepGraph:
         origin, new_node = self.plan.graph.node_origins.get(node), results[0].node
         if origin and new_node:
             merged_origin = self.builder.node_origins.get(new_node, NodeOrigin())
-            self.builder.node_origins[new_node] = merged_origin.merge_origin(origin)
+            self.builder.node_origins[new_node] = merged_origin.merge(origin)
         return results
 
     def trim_to_demand(

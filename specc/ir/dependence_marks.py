@@ -54,7 +54,7 @@ class Dependence:
     The `kind` determines which operand positions the result at position t of `result_axis` reads.
     `same` reads position t, `window` reads positions `t - max_offset` to `t - min_offset`, and
     `strided` reads positions `t · stride - max_offset` to `t · stride - min_offset`. `band` reads
-    positions where all `gates` may be nonzero. `newest` is for a result without the operand axis.
+    positions where all `masks` may be nonzero. `newest` is for a result without the operand axis.
     It reads the last position, and earlier positions if `max_offset` > 0. `extent` reads only the
     size of the axis, and `all` reads all positions.
     """
@@ -65,7 +65,7 @@ class Dependence:
     result_axis: int | None
     kind: DependenceKind
     offsets: Interval = FULL_INTERVAL
-    gates: tuple[DependenceMask, ...] = ()
+    masks: tuple[DependenceMask, ...] = ()
     stride: int = 1
 
     @property
@@ -87,7 +87,7 @@ def make_dependence(
     kind: DependenceKind,
     offsets: Interval = FULL_INTERVAL,
 ) -> Dependence:
-    """Make a dependence without gates."""
+    """Make a dependence without masks."""
     return Dependence(
         operand=operand,
         operand_axis=operand_axis,
@@ -201,12 +201,12 @@ class _OperandAxis:
         result_axis: int | None,
         kind: DependenceKind,
         offsets: Interval = FULL_INTERVAL,
-        gates: tuple[DependenceMask, ...] = (),
+        masks: tuple[DependenceMask, ...] = (),
         stride: int = 1,
     ) -> Dependence:
         """Make a dependence from this axis to the result axis `result_axis`."""
         location = self.operand, self.axis, self.result, result_axis
-        return replace(make_dependence(*location, kind, offsets), gates=gates, stride=stride)
+        return replace(make_dependence(*location, kind, offsets), masks=masks, stride=stride)
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
@@ -224,8 +224,8 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
         return operand_axis.make_dependence(result_axis, "same", SAME_POSITION)
     # a result without the axis reads all positions, or in a contraction only the positions where no
     # factor is zero
-    if isinstance(operand_axis.op, Einsum) and (gates := _find_contraction_masks(operand_axis)):
-        return operand_axis.make_dependence(gates[0].result_axis, "band", FULL_INTERVAL, gates)
+    if isinstance(operand_axis.op, Einsum) and (masks := _find_contraction_masks(operand_axis)):
+        return operand_axis.make_dependence(masks[0].result_axis, "band", FULL_INTERVAL, masks)
     return operand_axis.make_dependence(None, "all")
 
 
@@ -249,8 +249,8 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
             return _interpret_window_mark(operand_axis, result_axis)
     assert mark[0] == "|", f"no such mark: {mark}"
     query_axis = _find_axis(operand_axis.result_axes, mark[1:])
-    gates = _find_masks(operand_axis, mark[1:], query_axis)
-    return operand_axis.make_dependence(query_axis, "band", FULL_INTERVAL, gates)
+    masks = _find_masks(operand_axis, mark[1:], query_axis)
+    return operand_axis.make_dependence(query_axis, "band", FULL_INTERVAL, masks)
 
 
 def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
@@ -298,12 +298,12 @@ def _find_masks(
 def _find_contraction_masks(operand_axis: _OperandAxis) -> tuple[DependenceMask, ...]:
     """Return a contraction's operands that may be zero outside a band of the operand axis."""
     key, result_axes = operand_axis.mark.name, operand_axis.result_axes
-    gates = []
+    masks = []
     for operand, axis_marks in enumerate(operand_axis.operand_marks):
         axes = {m.name: d.start for m, d in axis_marks}
-        gates += [
+        masks += [
             DependenceMask(operand, axis, axes[key], result_axes[name].start)
             for name, axis in axes.items()
             if key in axes and name in result_axes
         ]
-    return tuple(gates)
+    return tuple(masks)

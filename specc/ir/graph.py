@@ -122,7 +122,7 @@ class NodeOrigin:
     scopes: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
 
-    def merge_origin(self, other: "NodeOrigin") -> "NodeOrigin":
+    def merge(self, other: "NodeOrigin") -> "NodeOrigin":
         """Return the union of this origin and `other`."""
         scopes, spans = (*self.scopes, *other.scopes), (*self.spans, *other.spans)
         return NodeOrigin(tuple(dict.fromkeys(scopes)), tuple(dict.fromkeys(spans)))

@@ -167,7 +167,7 @@ def _format_quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{n}`" for n in names) or "none"
 
 
-def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
+def evaluate_dim(dim: Dim, lengths: Mapping[str, int]) -> int:
     """Evaluate a symbolic dimension. Raise E0912 if the size is undefined for `lengths`."""
     try:
         return dim.evaluate(lengths)
@@ -209,7 +209,7 @@ def compute_split_result_shape(
     op: ops.Split, shape: Sequence[int], lengths: Mapping[str, int]
 ) -> list[int]:
     """Return the output shape of a split. Raise E0912 if the sizes do not match the axis."""
-    sizes = [evaluate_length(n, lengths) for n in op.sizes]
+    sizes = [evaluate_dim(n, lengths) for n in op.sizes]
     if prod(sizes) != shape[op.axis]:
         sizes_text = " · ".join(map(str, sizes))
         raise_error(
@@ -226,7 +226,7 @@ def compute_merge_result_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]
 
 def resolve_slice_bounds(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
     """Return (start, stop) of a slice of an axis. Raise E0912 for a slice out of range."""
-    start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
+    start, stop = evaluate_dim(op.start, lengths), evaluate_dim(op.stop, lengths)
     if not 0 <= start <= stop <= length:
         raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {length}")
     return start, stop
@@ -234,7 +234,7 @@ def resolve_slice_bounds(op: ops.Slice, length: int, lengths: Mapping[str, int])
 
 def resolve_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int:
     """Return the index of an `index` op. Raise E0912 for an index out of range."""
-    index = evaluate_length(op.index, lengths)
+    index = evaluate_dim(op.index, lengths)
     if not 0 <= index < length:
         raise_error("E0912", f"index {index} is out of range for an axis of length {length}")
     return index
@@ -242,7 +242,7 @@ def resolve_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int
 
 def resolve_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
     """Return `k` of a `top_k` op. Raise E0912 if `k` exceeds the size of the axis."""
-    k = evaluate_length(op.k, lengths)
+    k = evaluate_dim(op.k, lengths)
     if not 0 <= k <= length:
         raise_error("E0912", f"top-{k} exceeds the axis length {length}")
     return k
@@ -252,7 +252,7 @@ def resolve_strided_slice_range(
     op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
 ) -> tuple[int, int, int]:
     """Return (start, stop, step) of a strided slice. Raise E0912 for a slice out of range."""
-    start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
+    start, stop, step = (evaluate_dim(d, lengths) for d in (op.start, op.stop, op.step))
     if not (0 <= start <= stop <= length and step >= 1):
         raise_error(
             "E0912", f"slice {start}:{stop}:{step} is out of range for an axis of length {length}"
@@ -263,8 +263,8 @@ def resolve_strided_slice_range(
 def evaluate_pad_amounts(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
     """Return the padding before and after an axis. Raise E0912 if `reflect` padding is too long."""
     before, after = (
-        evaluate_length(op.padding_before, lengths),
-        evaluate_length(op.padding_after, lengths),
+        evaluate_dim(op.padding_before, lengths),
+        evaluate_dim(op.padding_after, lengths),
     )
     # reflection does not repeat the last position, so at most `length - 1` positions can be padded
     max_padding = {"reflect": length - 1, "edge": 0 if not length else before + after}

@@ -134,7 +134,7 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         case ops.TopK(axis, k):
             return k, shape[axis] - k
         case ops.Pad(axis) as op:
-            return op.list_nonnegative_constraints(shape[axis])
+            return op.list_nonnegative_dims(shape[axis])
         case ops.Resize(axis, sizes):
             return tuple(d - 1 for d in (*sizes, *shape[axis : axis + len(sizes)]))
         case ops.GridSample():

@@ -67,7 +67,7 @@ class AxisTrace:
     axes: dict[int, Interval] = field(default_factory=dict)
     is_fully_read: bool = False
 
-    def merge_dependence(self, other: "AxisTrace") -> bool:
+    def merge(self, other: "AxisTrace") -> bool:
         """Merge `other` into this trace. Return True if the trace changed."""
         previous = dict(self.axes), self.is_fully_read
         self.is_fully_read = self.is_fully_read or other.is_fully_read
@@ -99,7 +99,7 @@ def trace_axis_reads(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Val
             if source is None or not source.is_read or dependence.kind == "extent":
                 continue
             result_trace = traces.setdefault(results[dependence.result], AxisTrace())
-            result_trace.merge_dependence(_extend_trace(dependence, source))
+            result_trace.merge(_extend_trace(dependence, source))
     return traces
 
 
@@ -184,14 +184,14 @@ def _iterate_body_dependences(
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
     carries = op.split_body_inputs().initial_carries
     input_traces = {v: AxisTrace() for v in carries}
-    input_traces.setdefault(inputs[body_input], AxisTrace()).merge_dependence(
+    input_traces.setdefault(inputs[body_input], AxisTrace()).merge(
         AxisTrace({body_axis: SAME_POSITION})
     )
     iteration = 0
     while True:
         traces = trace_axis_reads(op.body, {v: t for v, t in input_traces.items() if t.is_read})
         changed = [
-            input_traces[v].merge_dependence(traces.get(next_carry, AxisTrace()))
+            input_traces[v].merge(traces.get(next_carry, AxisTrace()))
             for v, next_carry in zip(carries, outputs, strict=False)
         ]
         if not any(changed):
@@ -201,12 +201,12 @@ def _iterate_body_dependences(
         # each position of a loop-carried value reads its left neighbor
         if iteration >= 3:
             for v, has_grown in zip(carries, changed, strict=True):
-                input_traces[v].merge_dependence(AxisTrace(is_fully_read=has_grown))
+                input_traces[v].merge(AxisTrace(is_fully_read=has_grown))
     for result, value in enumerate(outputs):
         output_trace = AxisTrace()
-        output_trace.merge_dependence(traces.get(value, AxisTrace()))
+        output_trace.merge(traces.get(value, AxisTrace()))
         if result < op.carry_count:
-            output_trace.merge_dependence(input_traces[carries[result]])
+            output_trace.merge(input_traces[carries[result]])
         yield from _iterate_trace_dependences(op, operand, axis, result, output_trace)
 
 

@@ -5,7 +5,7 @@ An op class declares names for the operands that passes read, for example:
     class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
         scores, mask = Operand(0), Operand(1)
 
-`MaskedSoftmax.mask(node)` returns a node's mask, `MaskedSoftmax.mask.get_entry(list)` returns the
+`MaskedSoftmax.mask(node)` returns a node's mask, `MaskedSoftmax.mask.get_from(list)` returns the
 mask's entry in a per-operand list, and `MaskedSoftmax.mask.index` is the mask's operand index. A
 test compares operand indices and kinds with the signature.
 """
@@ -151,7 +151,7 @@ class Operand:
         """Return the value of this operand in `node`."""
         return node.get_operand(self.index)
 
-    def get_entry(self, items: Sequence[T]) -> T:
+    def get_from(self, items: Sequence[T]) -> T:
         """Return this operand's entry in a per-operand list."""
         return items[self.index]
 
@@ -164,8 +164,8 @@ class OptionalOperand:
 
     def __call__(self, node: "Node") -> "Value | None":
         """Return the value of this operand in `node`, or None if the operand is absent."""
-        return self.get_entry(node.args)
+        return self.get_from(node.args)
 
-    def get_entry(self, items: Sequence[T | None]) -> T | None:
+    def get_from(self, items: Sequence[T | None]) -> T | None:
         """Return this operand's entry in a per-operand list, or None."""
         return items[self.index] if self.index < len(items) else None

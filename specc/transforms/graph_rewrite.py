@@ -55,6 +55,6 @@ def _copy_node_origin(
     new_nodes_reversed = islice(reversed(builder.nodes), len(builder.nodes) - count)
     new_nodes: list[Node] = list(new_nodes_reversed)[::-1]
     for node in dict.fromkeys([*new_nodes, *(v.node for v in values if v.node)]):
-        merged_origin = builder.node_origins.get(node, NodeOrigin()).merge_origin(origin)
+        merged_origin = builder.node_origins.get(node, NodeOrigin()).merge(origin)
         if merged_origin != NodeOrigin():
             builder.node_origins[node] = merged_origin

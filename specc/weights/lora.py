@@ -86,7 +86,7 @@ class LoraAdapter:
         self.replaces_tensors = replaces_tensors
         if not file.tensors:
             self._raise_broken("the file has no tensors")
-        self.changes = (
+        self.deltas = (
             {name: AdapterDelta(replacement=name) for name in file.tensors}
             if replaces_tensors
             else self._read_deltas()
@@ -191,13 +191,13 @@ class AdaptedCheckpoint(Checkpoint):
         super().__init__(base.path, base.files)
         self.base = base
         self.adapter = adapter
-        self.changes = _rename_deltas(base, adapter)
-        self.adapted_tensors = frozenset(self.changes)
+        self.deltas = _rename_deltas(base, adapter)
+        self.adapted_tensors = frozenset(self.deltas)
         self.decoded_tensors = base.decoded_tensors - self.adapted_tensors
         self.optional_tensors = base.optional_tensors
         self.tensors = {
             **base.tensors,
-            **{n: _make_entry(n, c, base, adapter) for n, c in self.changes.items()},
+            **{n: _make_entry(n, c, base, adapter) for n, c in self.deltas.items()},
         }
 
     @property
@@ -207,13 +207,13 @@ class AdaptedCheckpoint(Checkpoint):
 
     def get_file(self, name: str) -> TensorFile:
         """Return the file of a tensor: the adapter file if the adapter adds or replaces it."""
-        change = self.changes.get(name)
+        change = self.deltas.get(name)
         is_in_adapter = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if is_in_adapter else self.base.get_file(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return a copy of a tensor, merged with the adapter's change if there is one."""
-        change = self.changes.get(name)
+        change = self.deltas.get(name)
         if change is None:
             return self.base.read_tensor(name, rows)
         return self._apply_delta(name, change)[rows]
@@ -271,15 +271,15 @@ def _rename_deltas(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterD
     """Return an adapter's changes, keyed by the names of the checkpoint's tensors. Raise E0531 if
     the checkpoint lacks a changed tensor, or if the adapter lacks a tensor that it must replace.
     """
-    changed_names = [n for n, c in adapter.changes.items() if not c.replacement]
+    changed_names = [n for n, c in adapter.deltas.items() if not c.replacement]
     naming = infer_parameter_naming(changed_names, base.tensors.keys(), base.path)
-    changes_by_tensor = {
+    deltas_by_tensor = {
         naming.resolve_name(name, base.tensors.keys()): change
-        for name, change in adapter.changes.items()
+        for name, change in adapter.deltas.items()
     }
-    _check_fully_trained(base, adapter, changes_by_tensor)
+    _check_fully_trained(base, adapter, deltas_by_tensor)
     if adapter.replaces_tensors and (
-        missing_names := find_missing_language_adapter_weights(base.tensors, changes_by_tensor)
+        missing_names := find_missing_language_adapter_weights(base.tensors, deltas_by_tensor)
     ):
         reason = (
             f"it has no replacement for {escape_text(format_name_groups(sorted(missing_names)))}"
@@ -290,7 +290,7 @@ def _rename_deltas(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterD
     # a LoRA adapter may add tensors, but a language adapter only replaces tensors
     unknown = [
         name
-        for name, change in changes_by_tensor.items()
+        for name, change in deltas_by_tensor.items()
         if name not in base.tensors and (adapter.replaces_tensors or not change.replacement)
     ]
     if unknown:
@@ -302,19 +302,17 @@ def _rename_deltas(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterD
             "check that it is the adapter of this model: a head tied to the embedding table has "
             "no separate weight to adapt",
         )
-    return changes_by_tensor
+    return deltas_by_tensor
 
 
 def _check_fully_trained(
-    base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterDelta]
+    base: Checkpoint, adapter: LoraAdapter, deltas_by_tensor: Mapping[str, AdapterDelta]
 ) -> None:
     """Raise E0531 if the adapter lacks a tensor of a module that its config calls fully trained."""
     if adapter.targets is None:
         return
     missing_names = [
-        n
-        for n in base.tensors
-        if adapter.targets.is_fully_trained(n) and n not in changes_by_tensor
+        n for n in base.tensors if adapter.targets.is_fully_trained(n) and n not in deltas_by_tensor
     ]
     if missing_names:
         # without this error, the model would silently use the tensors of the checkpoint

@@ -169,7 +169,7 @@ def _match_weight(
         stored = _view_tensors(base, tensors)
         for suffix, array in stored.items():
             check_tensor_pattern(tensors[suffix], array, patterns[suffix], lengths)
-        layout = format.open_weight(stored, lengths, settings)
+        layout = format.infer_layout(stored, lengths, settings)
     except QuantizedLayoutError as error:
         _raise_undecodable(base, name, escape_text(error))
     return QuantizedWeight(name, format, tensors, layout)

@@ -78,7 +78,7 @@ def test_parquet(tmp_path: Path) -> None:
     table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
     pq.write_table(table, path, row_group_size=10)
     assert read_all(path, names, 4) == rows
-    kinds = {c.name: str(c.type) for c in open_data_file(path).read_columns()}
+    kinds = {c.name: str(c.type) for c in open_data_file(path).read_schema()}
     assert kinds == {"id": "i64", "text": "text", "ids": "i64[n]"}
 
 
@@ -103,7 +103,7 @@ def test_invalid_files(tmp_path: Path, name: str, content: bytes, code: str) -> 
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(SpeccError) as failed:
-        open_data_file(path).read_columns()
+        open_data_file(path).read_schema()
     assert failed.value.diagnostics[0].code == code
 
 
@@ -148,7 +148,7 @@ def test_csv_quotes_inside_values(tmp_path: Path) -> None:
     assert all(read_all(path, ["a", "b"], size) == rows for size in (1, 2, 9))
     path.write_bytes(b"a,b\rx,1\ry,2\r")
     with pytest.raises(SpeccError, match="E0872"):
-        open_data_file(path).read_columns()
+        open_data_file(path).read_schema()
 
 
 def test_unclosed_quote_is_linear_time(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_parquet_values_without_a_python_type(tmp_path: Path) -> None:
     assert (good, at) == ("a", "1970-01-01 00:00:01.234567891")
     pq.write_table(pa.table([text[1:], text[1:]], names=["a", "a"]), path)
     with pytest.raises(SpeccError, match="E0870"):
-        open_data_file(path).read_columns()
+        open_data_file(path).read_schema()
 
 
 def test_deeply_nested_rows(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def allows(
         case "newest":
             return row == rows - 1 or link.max_offset > 0
         case "band":
-            return all(one or index[g.result_axis] in seen[g] for g in link.gates)
+            return all(one or index[g.result_axis] in seen[g] for g in link.masks)
     assert link.result_axis is not None
     return link.stride * index[link.result_axis] - row in link.offsets
 
@@ -101,7 +101,7 @@ def test_perturbation_equals_the_declared_dependence(example: OpExample) -> None
                         seen = {
                             g: find_gated_queries(g, operands, others, row)
                             for k in here
-                            for g in k.gates
+                            for g in k.masks
                         }
                         for index in zip(
                             *np.nonzero(~np.isclose(old, new, rtol=1e-12, atol=0)), strict=True
@@ -134,4 +134,4 @@ COARSE = {"constant"}
 
 def is_gate_shared(link: Dependence, operands: list[Array | None]) -> bool:
     """Return True if the gate is broadcast over the queries."""
-    return any(operands[g.operand].shape[g.query_axis] == 1 for g in link.gates)  # type: ignore[union-attr]
+    return any(operands[g.operand].shape[g.query_axis] == 1 for g in link.masks)  # type: ignore[union-attr]

@@ -85,7 +85,7 @@ def build_manifest_text(
             opset=23,
             attentions=emitted_model.attention_weight_locations,
         )
-        return {METADATA_KEY: manifest.dump()}
+        return {METADATA_KEY: manifest.serialize()}
 
     return built
 

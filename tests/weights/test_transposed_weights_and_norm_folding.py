@@ -90,7 +90,7 @@ def test_matrices_read_by_products_stay_transposed(directory: Path) -> None:
     # an embedding, and a matrix that is no weight of a linear layer, have the layout of the
     # spec
     assert shapes["words.weight"] == (7, 6)
-    told = json.dumps(model.manifest.dump())
+    told = json.dumps(model.manifest.serialize())
     assert "transpose" in told
 
 

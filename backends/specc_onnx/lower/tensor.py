@@ -258,7 +258,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
     # ONNX's `pads` operand contains the start padding of all axes, then the end padding.
     ends = [Dim.from_value(0)] * (2 * x.rank)
     ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
-    first_length, *other_lengths = op.list_nonnegative_constraints(length)
+    first_length, *other_lengths = op.list_nonnegative_dims(length)
     start_width = emit_nonnegative_size(g, op.padding_before, first_length, *other_lengths)
     widths = [g.emit_shape([end]) for end in ends]
     widths[op.axis] = start_width

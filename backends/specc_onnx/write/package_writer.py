@@ -91,7 +91,7 @@ def write_package(
             sources=metadata.sources,
             checks_hashes_on_open=checks_hashes_on_open,
         )
-        index_content = index.dump()
+        index_content = index.serialize()
         out.write_named_file(INDEX_FILE, [index_content])
     sizes = {**{n: facts.bytes for n, facts in index.files.items()}, INDEX_FILE: len(index_content)}
     files = tuple((directory / name, size) for name, size in sizes.items())

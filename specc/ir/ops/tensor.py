@@ -320,7 +320,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in PAD_MODES, self.mode
         length = axes["t"]
-        if any(d.is_negative for d in self.list_nonnegative_constraints(length)):
+        if any(d.is_negative for d in self.list_nonnegative_dims(length)):
             raise ShapeError(
                 f"cannot pad an axis of length {length} with {self.padding_before} positions "
                 f"before and {self.padding_after} after in mode {self.mode}",
@@ -328,7 +328,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
             )
         axes["u"] = self.padding_before + length + self.padding_after
 
-    def list_nonnegative_constraints(self, length: Dim) -> tuple[Dim, ...]:
+    def list_nonnegative_dims(self, length: Dim) -> tuple[Dim, ...]:
         """Return the dimensions that must be non-negative to pad an axis of size `length`."""
         ends = self.padding_before, self.padding_after
         if self.mode == "constant" or self.padding_before == 0 == self.padding_after:

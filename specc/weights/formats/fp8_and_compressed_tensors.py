@@ -182,7 +182,7 @@ FP8_FORMATS = (
         marker_suffix="_scale_inv",
         weight_suffix="",
         required_tensors={"": "f8", "_scale_inv": "scale"},
-        open_weight=infer_fp8_or_int8_layout,
+        infer_layout=infer_fp8_or_int8_layout,
     ),
 )
 
@@ -199,7 +199,7 @@ COMPRESSED_TENSORS_FORMATS = (
             ".weight_zero_point": "i32[zero_words, groups]",
             ".weight_g_idx": "int[in]",
         },
-        open_weight=infer_pack_quantized_layout,
+        infer_layout=infer_pack_quantized_layout,
     ),
     QuantizedWeightFormat(
         methods=("compressed-tensors",),
@@ -209,14 +209,14 @@ COMPRESSED_TENSORS_FORMATS = (
             ".weight_scale": "scale[out, groups]",
         },
         optional_tensors={".weight_global_scale": "float"},
-        open_weight=infer_fp4_layout,
+        infer_layout=infer_fp4_layout,
     ),
     QuantizedWeightFormat(
         methods=("compressed-tensors", "fbgemm_fp8"),
         marker_suffix=".weight_scale",
         required_tensors={".weight": "f8|i8", ".weight_scale": "scale"},
         optional_tensors={".weight_zero_point": "i8"},
-        open_weight=infer_fp8_or_int8_layout,
+        infer_layout=infer_fp8_or_int8_layout,
     ),
     QuantizedWeightFormat(
         methods=("mxfp4",),
@@ -226,7 +226,7 @@ COMPRESSED_TENSORS_FORMATS = (
             "_blocks": "u8[experts, out, groups, bytes]",
             "_scales": "u8[experts, out, groups]",
         },
-        open_weight=infer_mxfp4_layout,
+        infer_layout=infer_mxfp4_layout,
     ),
 )
 """Formats of compressed-tensors and MXFP4. Earlier formats take precedence, because a weight with

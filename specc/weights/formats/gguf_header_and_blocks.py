@@ -17,8 +17,8 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.weights.formats.quantized_layout import (
     Codes,
+    InferLayout,
     Lengths,
-    OpenWeight,
     QuantizationSettings,
     QuantizedLayout,
     QuantizedWeightFormat,
@@ -346,11 +346,11 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 
-def make_gguf_layout_function(suffix: str, block_type: GGMLType) -> OpenWeight:
+def make_gguf_layout_function(suffix: str, block_type: GGMLType) -> InferLayout:
     """Return the function that opens weights stored as GGUF blocks in the tensor `suffix`."""
     bits, decode_blocks = DECODERS[block_type.name]
 
-    def open_weight(
+    def infer_layout(
         tensors: StoredTensors, _: Lengths, __: QuantizationSettings
     ) -> QuantizedLayout:
         *outer, row_bytes = tensors[suffix].shape
@@ -370,7 +370,7 @@ def make_gguf_layout_function(suffix: str, block_type: GGMLType) -> OpenWeight:
             is_uniform=bits > 0,
         )
 
-    return open_weight
+    return infer_layout
 
 
 GGUF_METHOD = "gguf"
@@ -382,7 +382,7 @@ GGUF_FORMATS = tuple(
         marker_suffix=f":{block_type.name}",
         weight_suffix="",
         required_tensors={f":{block_type.name}": "u8"},
-        open_weight=make_gguf_layout_function(f":{block_type.name}", block_type),
+        infer_layout=make_gguf_layout_function(f":{block_type.name}", block_type),
     )
     for block_type in QUANTIZED_TYPES
 )

@@ -184,7 +184,7 @@ GPTQ_AND_AWQ_FORMATS = (
             ".scales": "float[groups, out]",
         },
         optional_tensors={".g_idx": "i32[in]"},
-        open_weight=infer_gptq_layout,
+        infer_layout=infer_gptq_layout,
     ),
     QuantizedWeightFormat(
         methods=("awq",),
@@ -194,7 +194,7 @@ GPTQ_AND_AWQ_FORMATS = (
             ".qzeros": "i32[groups, words]",
             ".scales": "float[groups, out]",
         },
-        open_weight=infer_awq_layout,
+        infer_layout=infer_awq_layout,
     ),
 )
 
@@ -211,7 +211,7 @@ BITSANDBYTES_FORMATS = (
                 ".quant_map": "float[16]",
             },
             optional_tensors={".nested_absmax": "float[outer]", ".nested_quant_map": "float[256]"},
-            open_weight=infer_bnb4_layout,
+            infer_layout=infer_bnb4_layout,
         )
         for mark in QUANT_STATES
     ),
@@ -219,6 +219,6 @@ BITSANDBYTES_FORMATS = (
         methods=("bitsandbytes",),
         marker_suffix=".SCB",
         required_tensors={".weight": "i8[out, in]", ".SCB": "float[out]"},
-        open_weight=infer_llm_int8_layout,
+        infer_layout=infer_llm_int8_layout,
     ),
 )

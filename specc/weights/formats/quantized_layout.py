@@ -113,7 +113,7 @@ class QuantizedLayout:
     is_symmetric: bool = True
 
 
-OpenWeight: TypeAlias = Callable[[StoredTensors, Lengths, QuantizationSettings], QuantizedLayout]
+InferLayout: TypeAlias = Callable[[StoredTensors, Lengths, QuantizationSettings], QuantizedLayout]
 """A function that checks the tensors of a weight and returns the layout of the weight."""
 
 
@@ -131,7 +131,7 @@ class QuantizedWeightFormat:
     marker_suffix: str
     weight_suffix: str = ".weight"
     required_tensors: Mapping[str, str]
-    open_weight: OpenWeight
+    infer_layout: InferLayout
     optional_tensors: Mapping[str, str] = field(default_factory=dict)
 
 
