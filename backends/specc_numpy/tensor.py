@@ -81,9 +81,7 @@ COMPARISON_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
 evaluate.add_rules(
     {
         ops.Constant: lambda op, lengths: np.array(op.value, get_numpy_dtype(op.dtype)),
-        ops.Range: lambda op, lengths: np.arange(
-            evaluate_dim(op.length, lengths), dtype=np.int64
-        ),
+        ops.Range: lambda op, lengths: np.arange(evaluate_dim(op.length, lengths), dtype=np.int64),
         ops.Extent: lambda op, lengths, x: np.arange(x.shape[op.axis], dtype=np.int64),
         ops.Size: lambda op, lengths: np.array(evaluate_dim(op.length, lengths), np.int64),
         ops.Pointwise: lambda op, lengths, x: POINTWISE_FUNCTIONS[op.fn](x),
@@ -104,9 +102,7 @@ evaluate.add_rules(
             x, evaluate_dim(op.length, lengths), axis=op.axis
         ),
         ops.Concat: lambda op, lengths, *xs: np.concatenate(xs, axis=op.axis),
-        ops.Roll: lambda op, lengths, x: np.roll(
-            x, evaluate_dim(op.shift, lengths), axis=op.axis
-        ),
+        ops.Roll: lambda op, lengths, x: np.roll(x, evaluate_dim(op.shift, lengths), axis=op.axis),
         ops.Flip: lambda op, lengths, x: np.flip(x, op.axis),
         ops.CumSum: lambda op, lengths, x: np.cumsum(x, axis=op.axis, dtype=x.dtype),
         ops.MatMul: lambda op, lengths, left, right: left @ right,

@@ -1,5 +1,5 @@
-"""Metadata in `specc.json` for running the step graph of a generative or streaming package: the
-inputs of the spec, the decode states, the bounds of symbolic dimensions, and the chunk size.
+"""Generation metadata in `specc.json`, which the runtime uses to run the step graph of a generative
+or streaming package: spec inputs, decode states, bounds of symbolic dimensions, and chunk size.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,9 +34,9 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 @dataclass(frozen=True)
 class ChunkConfig:
     """The chunk size of a streaming model. The length of each chunk must be a multiple of
-    `step_length` time steps. `output_lengths` maps each output to the size of its time axis, a
-    function of the stream length. The default of `per_step_inputs` at a position depends only on
-    other inputs at this position.
+    `step_length` time steps. `output_lengths` maps each output to the size of its time axis as a
+    function of the stream length. `per_step_inputs` are inputs whose default at a position depends
+    only on other inputs at the same position.
     """
 
     step_length: int
@@ -49,15 +49,14 @@ class GenerationMetadata:
     """The generation metadata of a package.
 
     `signature` is a graph with exactly the inputs of the spec, and `defaults` computes omitted
-    inputs. `loop_invariant_inputs` are the inputs of the step that do not change between steps, and
-    `full_inputs` are the inputs that contain all positions so far. `max_context` is the maximum
-    sequence length (None if unlimited), which is the size of the position embedding
-    `length_limiting_table`. `length_bounds` are the bounds of other symbolic dimensions. If the
-    prompt is empty, the first token is sampled from the `encode` output `first_token_logits`.
-    `in_place_states` are the states whose buffers a step updates in place
-    (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths` is True, a batch may contain
-    sequences of different lengths (`specc.runtime.batch_slots`). `chunk_config` is None for a
-    generative model.
+    inputs. `loop_invariant_inputs` are the inputs that do not change between steps. `full_inputs`
+    are the inputs that contain all positions so far. `max_context` is the maximum sequence length
+    (None if unlimited). It equals the size of the position embedding table `length_limiting_table`.
+    `length_bounds` are the bounds of other symbolic dimensions. If the prompt is empty, the first
+    token is sampled from the `encode` output `first_token_logits`. `in_place_states` are the states
+    whose buffers a step updates in place (`specc.runtime.decoder_sessions`). If
+    `allows_mixed_lengths` is True, a batch may contain sequences of different lengths
+    (`specc.runtime.batch_slots`). `chunk_config` is None for a generative model.
     """
 
     generation: GenerateSection
@@ -147,7 +146,7 @@ def _convert_state(state: DecodeState) -> Json:
 def parse_generation_metadata(
     metadata: Mapping[str, object], step: Graph, path: str
 ) -> GenerationMetadata:
-    """Parse the generation metadata of the package at `path`, whose step graph is `step`. Raise
+    """Parse the generation metadata of the package at `path` with the step graph `step`. Raise
     E0831 if the metadata is invalid or does not match the step graph.
     """
     data = metadata.get(METADATA_KEY)
@@ -211,7 +210,7 @@ def _read_chunks(metadata_fields: JsonReader, step: Graph, path: str) -> ChunkCo
 def _read_output_lengths(
     output_lengths: Mapping[str, object], step: Graph, path: str
 ) -> dict[str, Dim]:
-    """Parse the size of each output's time axis, which is a function of the stream length."""
+    """Parse the size of each output's time axis as a function of the stream length."""
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in output_lengths.items()}
     except DimError:
@@ -251,9 +250,9 @@ def check_encoder_outputs(
     encoder_outputs: Collection[str],
     path: str,
 ) -> None:
-    """Raise E0831 if the step needs a loop-invariant input or an initial state that is neither an
-    input of the spec nor an output of `encode`. Also raise E0831 if `encode` has an input that the
-    spec lacks. `encoder_inputs` and `encoder_outputs` are empty without an `encode` graph.
+    """Raise E0831 if a loop-invariant input or an initial state of the step is neither an input of
+    the spec nor an output of `encode`. Also raise E0831 if `encode` has an input that the spec
+    lacks. `encoder_inputs` and `encoder_outputs` are empty without an `encode` graph.
     """
     inputs = metadata.signature.inputs.keys()
     loop_invariant_inputs = {name for name in metadata.loop_invariant_inputs if name not in inputs}
@@ -272,8 +271,9 @@ def check_encoder_outputs(
 def _read_states(
     data: JsonReader, signature: Graph, step: Graph, path: str
 ) -> tuple[DecodeState, ...]:
-    """Parse a step's states. Raise E0831 unless each state has its own input and output of the
-    step, and is either an output of `encode` or has an initial shape that follows from the inputs.
+    """Parse a step's states. Raise E0831 unless each state has a separate input and output of the
+    step. A state must also be an output of `encode`, or have an initial shape that follows from the
+    inputs.
     """
     # Two states with the same name would share a buffer, and one state would overwrite the other.
     states = tuple(_read_state(state_data, step, path) for state_data in data.read_list("states"))
@@ -345,9 +345,9 @@ def _raise_invalid_package(path: str, reason: str) -> NoReturn:
 
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of each symbolic dimension by name. They are derived from the `dims`
+    """Return the bounds of each symbolic dimension by name. The bounds are derived from the `dims`
     section, from minimum sizes that ops require, and from position embeddings. A position embedding
-    may also limit a sum of dimensions, whose key is an expression such as `past + seq`.
+    may also limit a sum of dimensions. The key of this bound is an expression such as `past + seq`.
     """
     max_lengths, min_lengths = find_length_limits(graph), find_min_lengths(graph)
     bounds = {
@@ -376,8 +376,8 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
 def compute_dim_upper_bound(
     bounds: Mapping[str, LengthBound], symbol: str, known_sizes: Mapping[str, int]
 ) -> int | None:
-    """Return the largest size of the dimension `symbol` that the bounds allow if the other
-    dimensions have the sizes `known_sizes`. Return None if the size is not limited.
+    """Return the upper bound of the dimension `symbol`, given the sizes `known_sizes` of the other
+    dimensions. Return None if the size is unlimited.
     """
     max_lengths = []
     for text, bound in bounds.items():

@@ -90,8 +90,8 @@ FIXED_SETTINGS: Mapping[str, str] = {
 """Generation settings that are fixed at compile time, and their keys in the metadata."""
 
 UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale")
-"""Generation settings that a standalone generator does not support. The first three would have to
-sort the whole distribution, and `guidance_scale` would have to run the model twice per token."""
+"""Generation settings that a standalone generator does not support. The first three require sorting
+the whole distribution, and `guidance_scale` requires two forward passes per token."""
 
 RECORDED_SETTINGS: Mapping[str, str] = {
     **FIXED_SETTINGS,
@@ -103,7 +103,7 @@ of those that are inputs."""
 
 QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
 MAX_FLOAT32_ERROR = 1e39
-"""Upper bound of a weight's absolute quantization error, above every float32 value."""
+"""Upper bound of a weight's absolute quantization error. It exceeds every float32 value."""
 ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
@@ -209,7 +209,7 @@ class Manifest:
         return parse_generate_section(self.generation)
 
     def serialize(self) -> str:
-        """Serialize the manifest as JSON. Equal manifests produce equal bytes."""
+        """Serialize the manifest as JSON. The output is deterministic."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
         # these fields only exist for standalone generators and for models with quantized weights
         optional_fields = {
@@ -311,8 +311,8 @@ def parse_manifest(text: str, path: str) -> Manifest:
 
 
 def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:
-    """Return a copy of the graph in which weights are tied only if they share an initializer,
-    because weights that are tied in the spec may have separate values in the model.
+    """Return a copy of the graph in which weights are tied only if they share an initializer.
+    Weights that are tied in the spec may have separate values in the model.
     """
     roots: dict[tuple[str, Type], str] = {}
     parameter_facts = {}
@@ -344,7 +344,9 @@ def _read_quantized_weights(
 
 
 def _read_attentions(data: JsonReader, path: str) -> tuple[dict[str, str], ...]:
-    """Parse the metadata of all attention layers. Models that older versions compiled have none."""
+    """Parse the metadata of all attention layers. Models compiled by older versions have no such
+    metadata.
+    """
     attentions = []
     for layer in data.read_list("attentions") if "attentions" in data.list_keys() else ():
         if not isinstance(layer, dict) or not all(isinstance(t, str) for t in layer.values()):

@@ -1,5 +1,5 @@
-"""Read and write `specc.json`, the index of a package (file sizes, hashes, graph metadata), and
-rename the keys of version 1 of the JSON formats of indices and manifests.
+"""Read and write `specc.json`, the index of a package (file sizes, hashes, graph metadata). Rename
+the keys of indices and manifests in version 1 of the JSON formats.
 """
 
 import hashlib
@@ -32,7 +32,8 @@ from specc.io.safe_read import (
 
 FORMAT_VERSION = 2
 KeyRenames: TypeAlias = Mapping[str, "str | tuple[str, KeyRenames]"]
-"""New keys by old key. A pair also contains the renames in the value or in each list element."""
+"""New keys by old key. A pair also contains the renames within the value, or within each element of
+a list."""
 
 _GENERATE_SECTION: KeyRenames = {"growing": "sequence_input", "source": "logits_output"}
 _STATE: KeyRenames = {
@@ -160,7 +161,7 @@ def is_sha256(text: str) -> bool:
 
 
 def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
-    """Return the metadata of a weight file whose content has the hash `sha256`."""
+    """Return the metadata of a weight file with the content hash `sha256`."""
     size, head = get_regular_file_size(path), compute_file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
@@ -182,9 +183,9 @@ class PackageIndex:
     """The index of a package.
 
     `graphs` and `extras` map roles to file names. `files` maps the name of each file of the package
-    to its size and hash. `preexisting` are files that already existed with the same content, so
-    replacing the package does not delete them. `linked_files` maps the relative paths of
-    checkpoints that the graphs read to metadata. `metadata` is JSON for the program that opens the
+    to its size and hash. `preexisting` are files that already existed with the same content. They
+    are not deleted when the package is replaced. `linked_files` maps the relative path of each
+    linked checkpoint file to its metadata. `metadata` is JSON data for the program that opens the
     package. `sources` are the spec files by name. If `checks_hashes_on_open` is True, opening the
     package verifies the weight files' hashes.
     """
@@ -204,7 +205,7 @@ class PackageIndex:
         return format_repr(f"index of {self.model}: {', '.join(self.graphs)}")
 
     def serialize(self) -> bytes:
-        """Serialize the index as JSON with its own hash. Equal indices produce equal bytes."""
+        """Serialize the index, including its hash, as JSON. The output is deterministic."""
         data = {
             "format": FORMAT_VERSION,
             "specc": self.version,
@@ -334,7 +335,7 @@ def _read_kept_files(data: JsonReader, files: Collection[str], location: str) ->
 
 
 def _read_linked_checkpoints(data: JsonReader, location: str) -> dict[str, WeightFileMetadata]:
-    """Parse the metadata of linked checkpoints, which are in the directory of the package."""
+    """Parse the metadata of linked checkpoint files in the directory of the package."""
     linked_files = parse_weight_files(_limit_files(data.read_dict("linked_files"), location))
     if linked_files is None:
         _raise_invalid_index(location, "`linked_files` contains a file without size or hashes")
@@ -376,8 +377,8 @@ def read_previous_package_index(directory: Path) -> PackageIndex | None:
 
 
 def find_deletable_files(directory: Path, index: PackageIndex) -> list[str]:
-    """Return the unmodified files of a previous package, which a new package may delete. A file
-    whose name contains its hash is compared by name and size, any other file by its content.
+    """Return the unmodified files of a previous package, which a new package may delete. Files
+    whose names contain a hash are compared by name and size, all other files by content.
     """
     superseded = []
     for name, digest in index.files.items():

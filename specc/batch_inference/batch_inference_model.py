@@ -28,7 +28,9 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class GenerativeBatchModel:
-    """A generative model that runs on data rows, which `row_converter` converts to model inputs."""
+    """A generative model that runs on data rows. `row_converter` converts the rows to model
+    inputs.
+    """
 
     generator: Generator
     row_converter: RowConverter
@@ -65,8 +67,8 @@ class GenerativeBatchModel:
         )
 
     def start_generation(self, rows: Sequence[InputRow], first_row: int = 0) -> GenerationStream:
-        """Start generation for a batch of rows. The random stream of a row depends on `first_row`
-        plus the row's index in the block. Raise E09xx if an input is invalid.
+        """Start generation for a batch of rows. The random stream of a row is derived from
+        `first_row` plus the row's index in the block. Raise E09xx if an input is invalid.
         """
         stream = self.generator.start_generation(
             self.row_converter.collate_rows(rows), self.settings
@@ -111,7 +113,7 @@ class BatchInferenceModel:
 
     @cached_property
     def row_converter(self) -> RowConverter:
-        """The reader that converts data rows to model inputs."""
+        """The converter from data rows to model inputs."""
         return RowConverter(self.input_signature, self.input_columns, self.is_generative)
 
     @property

@@ -167,12 +167,12 @@ MAX_ERROR_LENGTH = 500
 """Maximum number of characters in an error message of a part file."""
 
 ReportRows = Callable[[int], None]
-"""A callback that receives the number of rows completed since its last call."""
+"""A progress callback. Its argument is the number of rows completed since the previous call."""
 
 
 @dataclass
 class BlockRunner:
-    """A runner of a job plan's blocks, with a model that is opened only once."""
+    """A runner for the blocks of a job plan. It opens the model only once."""
 
     plan: JobPlan
     out: Path
@@ -200,8 +200,8 @@ class BlockRunner:
         if existing_statistics is not None:  # another process has computed the block
             on_progress(existing_statistics.row_count)
             return existing_statistics
-        # the journal records the rows in progress, so that the next worker can identify a row that
-        # crashes its process
+        # record the rows in progress, because the next worker uses the journal to identify a row
+        # that crashes its process
         with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{block_number:06}.now") as journal:
             with translate_os_errors(
                 Path(self.plan.files[self.plan.blocks[block_number].file_index].path)
@@ -340,7 +340,7 @@ class RowBlockInference:
         return count
 
     def _compute_batch(self, batch: Sequence[InputRow]) -> None:
-        """Compute the results of a batch. If a row fails, compute one row at a time."""
+        """Compute the results of a batch. If the batch fails, compute its rows one at a time."""
         row_numbers = [row.row_number for row in batch]
         # a process crashed twice in this batch: compute single rows to identify the failing row
         if self.journal.has_repeated_crashes(row_numbers):

@@ -234,7 +234,9 @@ class ParquetFile(DataFile):
 
 
 def _convert_values(name: str, column: Arrow) -> list[object]:
-    """Convert a column to Python objects, value by value if conversion in bulk fails."""
+    """Convert a column to Python objects. If bulk conversion fails, convert each value
+    separately.
+    """
     with suppress(ValueError, OverflowError):
         if not _has_nanoseconds(column.type):
             return list(column.to_pylist())
@@ -296,7 +298,7 @@ def _has_dictionary(type: Arrow) -> bool:
 
 
 def encode_parquet(columns: Sequence[TableColumn], values: Mapping[str, Sequence[object]]) -> bytes:
-    """Encode rows as a Parquet file with one row group. Equal rows are encoded as equal bytes."""
+    """Encode rows as a Parquet file with one row group. The encoding is deterministic."""
     pa = import_pyarrow()
     arrays = [_convert_column(column.type, values[column.name]) for column in columns]
     names = [_escape_surrogates(column.name) for column in columns]
@@ -340,8 +342,8 @@ def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
 
 
 def _nest_array(array: Array) -> object:
-    """Convert an array to nested lists of one-dimensional arrays, which pyarrow converts without
-    Python objects for the elements.
+    """Convert an array to nested lists of one-dimensional arrays. pyarrow converts these without
+    creating a Python object per element.
     """
     if array.ndim > 1:
         return [_nest_array(item) for item in array]

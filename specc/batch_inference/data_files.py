@@ -28,7 +28,7 @@ from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text, raise_unreadable_file
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Maximum size of a row in bytes, so that a file without line breaks does not exhaust memory."""
+"""Maximum size of a row in bytes. It limits the memory used for files without line breaks."""
 
 ROW_JSON_LIMITS = JsonLimits(max_depth=200, max_integer=None)
 """Limits on JSON values in rows: at most 200 nesting levels, and integers of any size."""
@@ -124,10 +124,10 @@ def _decode_text(line: bytes) -> str | UnreadableRow:
 
 
 class JsonLinesFile(DataFile):
-    """A JSON Lines file, whose blank lines are skipped."""
+    """A JSON Lines file. Blank lines are skipped."""
 
     def read_schema(self) -> tuple[TableColumn, ...]:
-        """Return the keys of all objects as columns, with types that fit all values of a column."""
+        """Return the keys of all objects as columns. The type of a column fits all its values."""
         element_types: dict[str, str] = {}
         previous_types: dict[str, type] = {}
         for line in read_lines(self.path):
@@ -223,7 +223,7 @@ class CsvFile(DataFile):
 
 
 def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
-    """Yield records, which span several lines if they contain line breaks in quotes."""
+    """Yield records. A record with quoted line breaks spans several lines."""
     parts, end_offset, size, is_in_quote = list[bytes](), 0, 0, False
     for line in lines:
         if not is_in_quote and not line.data.strip(b"\r\n"):
@@ -276,7 +276,9 @@ def find_image_files(directory: Path) -> list[Path]:
 
 
 class ImageDirectory(DataFile):
-    """A directory of images as a table of columns `image` (file) and `path` (relative path)."""
+    """A directory of images as a table with the columns `image` (file) and `path` (relative
+    path).
+    """
 
     def read_schema(self) -> tuple[TableColumn, ...]:
         """Return the columns `image` and `path`."""

@@ -38,7 +38,7 @@ class JobReport:
     rows: int = 0
     blocks: int = 0
     resumed_rows: int = 0
-    """Number of rows that were completed by an earlier run of the job."""
+    """Number of rows completed by an earlier run of the job."""
     errors: int = 0
     null_rows: int = 0
     """Number of rows with NaN or infinity, which JSON Lines files store as null."""

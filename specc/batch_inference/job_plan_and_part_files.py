@@ -42,7 +42,7 @@ BLOCK_FIELDS = tuple(f.name for f in fields(RowBlock))
 
 @dataclass(frozen=True, slots=True)
 class InputFileFingerprint:
-    """An input file or image directory, with the size and modification time that reveal changes."""
+    """An input file or image directory, with its size and modification time to detect changes."""
 
     path: str
     size: int
@@ -95,11 +95,12 @@ class JobPlan:
         return [0, *accumulate(block.row_count for block in self.blocks)]
 
     def get_part_file_name(self, block_number: int) -> str:
-        """Return the name of a block's part file. Sorting the names yields the row order."""
+        """Return the name of a block's part file. Sorted names are in row order.
+        """
         return f"part-{block_number:06}.{self.output_format}"
 
     def to_json(self) -> dict[str, object]:
-        """Convert the plan to JSON data. Equal plans are encoded as equal bytes."""
+        """Convert the plan to JSON data. The encoding is deterministic."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         del data["static_batching_reason"], data["has_batch_shared_scales"]
         # blocks are compact arrays, because a plan may have millions of blocks
@@ -147,7 +148,7 @@ def _raise_invalid_plan(path: Path) -> NoReturn:
 
 
 def _parse_plan(data: object) -> JobPlan:
-    """Parse a job plan from JSON data. Invalid data raises exceptions of various types."""
+    """Parse a job plan from JSON data. Raise exceptions of various types for invalid data."""
     if not isinstance(data, dict):
         raise TypeError("a plan is an object")
     names = ("model", "model_hash", "output_format", "graph", "provider", "version")
@@ -267,7 +268,9 @@ def read_block_statistics(
 def encode_part_file(
     output_format: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> tuple[bytes, int]:
-    """Encode columns as a part file. Return the bytes and the number of rows with null for NaN."""
+    """Encode columns as a part file. Return the bytes, and the number of rows in which null
+    replaces NaN or infinity.
+    """
     if output_format == "parquet":
         convert_json_columns_to_text(columns, values)
         return encode_parquet(columns, values), 0

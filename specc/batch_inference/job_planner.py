@@ -34,7 +34,7 @@ from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.inference_model import has_batch_shared_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
-"""Number of rows per block: enough rows to form batches of similar length with little padding."""
+"""Number of rows per block: enough rows to form batches of rows of similar length."""
 
 DEFAULT_COLUMNS = ("text", "image")
 """Names of the default columns for a single text input and for a single image input."""
@@ -43,7 +43,7 @@ DEFAULT_COLUMNS = ("text", "image")
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
     """A request for a batch inference job. `input_columns` maps model inputs to columns.
-    `copied_columns` are copied to the output, or all columns if it is None.
+    `copied_columns` are the columns to copy to the output (None: all columns).
     """
 
     model: str
@@ -147,7 +147,7 @@ def _check_csv_columns(
 
 
 def _list_files(request: JobRequest) -> list[Path]:
-    """Return the input files, except part files that this job wrote to the input directory."""
+    """Return the input files, excluding part files that this job wrote to the input directory."""
     files, out = find_data_files(request.data), Path(request.out).resolve()
     # a directory without a plan contains no output of a job
     if not (out / PLAN_DIRECTORY / PLAN_FILE).is_file():
@@ -240,7 +240,7 @@ def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> d
 
 
 def _raise_unmapped(columns: Mapping[str, TableColumn], required: Sequence[str]) -> NoReturn:
-    """Raise E0880 with a `--column` option for each model input that has no column."""
+    """Raise E0880, suggesting a `--column` option for each model input without a column."""
     column = next(iter(columns)) if len(columns) == 1 else ""
     column = column if column.isidentifier() else "COLUMN"
     inputs = ", ".join(f"`{escape_text(name)}`" for name in required)

@@ -131,7 +131,7 @@ class GraphOutputColumns:
         ]
 
     def _select_row(self, name: str, value: Array, row: InputRow, padding: "BatchPadding") -> Array:
-        """Return the slice of an output that belongs to one row of the batch, without padding."""
+        """Return the slice of an output for one row of the batch, without padding."""
         if name.startswith(ATTENTION_PREFIX):
             return padding.remove_padding(value, self._get_attention_shape(name), row)
         return padding.remove_padding(value, self.graph.outputs[name].shape[1:], row)
@@ -139,7 +139,7 @@ class GraphOutputColumns:
 
 @dataclass(frozen=True)
 class BatchPadding:
-    """The padding of a batch, which is removed from outputs based on the input lengths of each row.
+    """The padding of a batch. It is removed from outputs based on the input lengths of each row.
     `is_left_padded` has one entry per padded input.
     """
 
@@ -155,7 +155,7 @@ class BatchPadding:
             except DimError:
                 continue  # the size of the axis does not depend on the row
             if length < value.shape[axis]:
-                # prompts are padded on the left, so that the ends of the sequences are aligned
+                # prompts are padded on the left, i.e. the ends of the sequences are aligned
                 is_left_padded = any(self.is_left_padded[n] for n in self._find_padded_inputs(dim))
                 start = value.shape[axis] - length if is_left_padded else 0
                 value = value.take(range(start, start + length), axis)
@@ -186,7 +186,7 @@ class BatchPadding:
 
 def _iterate_columns(name: str, config: OutputFormat, type: Type) -> Iterator[TableColumn]:
     match config:
-        # a single label becomes a scalar column, so that table readers can group rows by the label
+        # store a single label as a scalar, because table readers cannot group rows by a list
         case ClassificationOutput():
             list_sizes = () if config.top_k == 1 else (None,)
             yield TableColumn(f"{name}.label", ColumnType("text", list_sizes))

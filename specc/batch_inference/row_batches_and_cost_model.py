@@ -50,16 +50,15 @@ class InputRow:
 
     @property
     def unpadded_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the inputs without the padded axes, which must be equal within a batch."""
+        """The shapes of the inputs without the padded axes. They must be equal within a batch."""
         padded = self.padded_inputs
         return tuple(a.shape[1:] if n in padded else a.shape for n, a in self.arrays.items())
 
 
 @dataclass(frozen=True)
 class RowConverter:
-    """A reader that converts data rows to batches of model inputs. `input_columns` maps inputs to
-    columns.
-    """
+    """A converter from data rows to batches of model inputs. `input_columns` maps inputs to
+    columns."""
 
     input_signature: ModelInputs
     input_columns: Mapping[str, str]
@@ -123,7 +122,9 @@ class RowConverter:
         return results
 
     def _convert_whole_column(self, name: str, values: Sequence[object]) -> list[Array] | None:
-        """Convert a whole column at once. Return None if values need separate conversion."""
+        """Convert a whole column at once. Return None if each value must be converted
+        separately.
+        """
         record = self.input_signature.preprocessing.get_input_config(name)
         input_type = self.input_signature.graph.inputs[name].type
         # compare exact types, because a bool is an int in Python
@@ -244,7 +245,7 @@ def make_batches(
     rows: Sequence[InputRow], limits: BatchLimits, estimate_bytes: EstimateCost
 ) -> list[list[InputRow]]:
     """Return batches of rows whose input shapes are equal except along padded axes. A row that
-    exceeds a limit by itself forms a batch of one.
+    alone exceeds a limit forms a batch of one.
     """
     batches = []
     for group in group_rows_by_shape(rows):
@@ -284,7 +285,7 @@ def count_batch_positions(rows: Sequence[InputRow]) -> tuple[int, int]:
 @dataclass(frozen=True)
 class CostModel:
     """The cost model of a graph: formulas for memory and multiply-adds as functions of the batch
-    size and the sequence length. Symbolic dimensions other than the batch size are set to the
+    size and the sequence length. All symbolic dimensions except the batch size are set to the
     sequence length.
     """
 

@@ -58,7 +58,8 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """A counter of completed rows, reported at intervals because a message per row is slow."""
+    """A counter of completed rows. It reports at intervals, because one message per row is slow.
+    """
 
     output: TextIO
     unreported_rows: int = 0
@@ -110,7 +111,7 @@ def _send_report(output: TextIO, **report: object) -> None:
 
 
 MAX_CRASHES = 3
-"""Number of consecutive worker crashes without a row in progress after which the job fails."""
+"""The job fails after this number of consecutive worker crashes without a row in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class _Worker:
     partial_line: bytes = b""
     reported_rows: int = 0
     initial_journal: bytes = b""
-    """The content of the block's journal at the time when the block was assigned to the worker."""
+    """The content of the block's journal when the block was assigned to the worker."""
 
     @property
     def output(self) -> IO[bytes]:

@@ -1,5 +1,5 @@
-"""Find the activations that each int4 weight multiplies, and add them to the outputs of the graph,
-including activations inside loops and experts.
+"""Find the input activations of each int4 weight, including activations inside loops and experts,
+and add these activations to the outputs of the graph.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from specc.transforms.graph_quantization import expand_recurrent_layers
 from specc.transforms.quantizable_weights import find_underlying_weight, match_matmul
 
 WeightNames: TypeAlias = Mapping[Value, str]
-"""The weight names, keyed by the value that represents the weight in a graph or loop body."""
+"""Weight names by the value that represents the weight in a graph or loop body."""
 
 
 class WeightMatrixRef(NamedTuple):
@@ -28,8 +28,8 @@ class WeightMatrixRef(NamedTuple):
 def add_activation_outputs(
     graph: Graph, names: WeightNames
 ) -> tuple[Graph, Mapping[WeightMatrixRef, list[Value]]]:
-    """Return a copy of the graph whose outputs include the activations that the weights in `names`
-    multiply, and a mapping from each weight matrix to its activations in the copy.
+    """Return a copy of the graph whose outputs include the input activations of the weights in
+    `names`. Also return a mapping from each weight matrix to its input activations in the copy.
     """
     builder = GraphBuilder()
     copier = _GraphCopier(builder, builder.copy_inputs_and_parameters(graph))
@@ -45,8 +45,8 @@ def add_activation_outputs(
 
 @dataclass
 class _GraphCopier:
-    """A helper that copies graph nodes and collects the activations that weights multiply. `copies`
-    maps the graph's values to their copies. `activations_by_matrix` maps each weight matrix to the
+    """A helper that copies graph nodes and collects the input activations of weights. `copies` maps
+    the graph's values to their copies. `activations_by_matrix` maps each weight matrix to the
     copies of its activations.
     """
 
@@ -55,7 +55,7 @@ class _GraphCopier:
     activations_by_matrix: dict[WeightMatrixRef, list[Value]] = field(default_factory=dict)
 
     def copy_nodes(self, graph: Graph, names: WeightNames) -> None:
-        """Copy a graph's nodes, and record the activations that the weights in `names` multiply."""
+        """Copy a graph's nodes, and record the input activations of the weights in `names`."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
                 self._record_activation(WeightMatrixRef(name), self.copies[x])
@@ -98,8 +98,8 @@ class _GraphCopier:
         return *new_results[:first], *new_results[end:]
 
     def _transpose_activation(self, value: Value, axis: int) -> Value:
-        """Move the iteration axis `axis` of a scan output to the second-last position, because an
-        enclosing loop requires the batch axis as first axis.
+        """Move the iteration axis `axis` of a scan output to the second-last position. An enclosing
+        loop requires that the batch axis is the first axis.
         """
         order = [n for n in range(value.type.rank) if n != axis]
         order.insert(value.type.rank - 2, axis)
@@ -108,9 +108,9 @@ class _GraphCopier:
         return self.builder.add_op(ops.Transpose(tuple(order)), value)
 
     def list_collectable_activations(self, node: Node, op: ops.Scan) -> list[Value]:
-        """Return the activations of the loop body that a scan output can stack, without duplicates:
-        activations that have the axis `op.axis` and, in a loop with a mask, a batch axis as first
-        axis.
+        """Return the activations of the loop body that can be stacked as scan outputs, without
+        duplicates. Such activations have the axis `op.axis` and, in a loop with a mask, a leading
+        batch axis.
         """
         activations = dict.fromkeys(
             v for values in self.activations_by_matrix.values() for v in values
@@ -157,9 +157,9 @@ def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
 def collect_expert_activations(
     builder: GraphBuilder, node: Node, args: list[Value], weight_names: Mapping[Value, str]
 ) -> Iterator[tuple[str, int, Value]]:
-    """Yield the weight name, expert index and activation of each matrix that a `MixtureOfExperts`
-    node multiplies. `args` are the operands of `node` in the graph of `builder`. `weight_names`
-    maps operands of `node` to the names of stacked weights.
+    """Yield the weight name, expert index and input activation of each expert matrix of a
+    `MixtureOfExperts` node. `args` are the operands of `node` in the graph of `builder`.
+    `weight_names` maps operands of `node` to the names of stacked weights.
     """
     op = node.op
     assert isinstance(op, ops.MixtureOfExperts)
@@ -210,14 +210,14 @@ MAX_INPUT_FEATURES = 16_384
 """Maximum number of input features of a weight for GPTQ. For a weight of maximum size, the Gram
 matrix takes 2 GB, and the factorization another 1.5 GB."""
 WeightInputs: TypeAlias = tuple[Value, ...]
-"""The activations that a weight multiplies: one activation per node that reads the weight."""
+"""The input activations of a weight: one activation per node that uses the weight."""
 
 
 @dataclass(frozen=True)
 class CalibrationTargets:
     """The weights whose quantization is calibrated. `tap_points` maps activations of `graph` to the
-    weights that multiply them. Weights with the same activations share a Gram matrix. Weights that
-    are not in `tap_points` are rounded to nearest.
+    weights that they are multiplied with. Weights with the same activations share a Gram matrix.
+    Weights that are not in `tap_points` are rounded to nearest.
     """
 
     graph: Graph
@@ -238,9 +238,9 @@ class CalibrationTargets:
 def find_calibration_targets(
     graph: Graph, plan: QuantizationPlan, ties: Mapping[str, str]
 ) -> CalibrationTargets:
-    """Find the activations that a plan's int4 weights multiply. `ties` maps each tied weight to its
-    source. Recurrent layers are replaced by loops, because their activations could not become graph
-    outputs otherwise.
+    """Find the input activations of the int4 weights in a plan. `ties` maps each tied weight to its
+    source. Recurrent layers are first expanded to loops, because activations inside a recurrent op
+    cannot be graph outputs.
     """
     weight_names = [n for n, f in plan.items() if f.bits == MAX_TAPPED_BITS and n not in ties]
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in weight_names})
@@ -255,8 +255,8 @@ def find_calibration_targets(
 def _find_tap_points(
     activations_by_matrix: Mapping[WeightMatrixRef, list[Value]], weight_names: list[str]
 ) -> dict[WeightInputs, tuple[WeightMatrixRef, ...]]:
-    """Group weights by the activations that they multiply, in the order of `weight_names`. Weights
-    with more than `MAX_INPUT_FEATURES` input features are omitted.
+    """Group weights by their input activations, in the order of `weight_names`. Weights with more
+    than `MAX_INPUT_FEATURES` input features are omitted.
     """
     feature_counts = {
         matrix: count_input_features(tuple(values))
@@ -278,8 +278,8 @@ def count_input_features(activations: WeightInputs) -> int:
 
 
 def find_padding_mask(graph: Graph, value: Value) -> str:
-    """Return the name of the padding mask input whose shape is the leading axes of `value`, or ""
-    if there is none or more than one.
+    """Return the name of the padding mask input whose shape equals the leading axes of `value`, or
+    "" if there is not exactly one such input.
     """
     mask_names = [
         name

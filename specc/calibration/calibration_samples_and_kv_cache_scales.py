@@ -1,5 +1,5 @@
-"""Read calibration samples from a file or generate them with the model, and measure the scales of
-int8 KV caches on the samples.
+"""Read calibration samples from a file, or generate them with the model. Compute the scales of int8
+KV caches from the samples.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -84,7 +84,7 @@ def _prepare_sequences(
     record: Mapping[str, object], location: str, input_signature: ModelInputs
 ) -> dict[str, Array]:
     """Return a record's arrays for all model inputs. Raise E0854 if the arrays do not match the
-    model, or if they are empty, not finite or only padding.
+    model, are empty, contain NaN or infinity, or contain only padding.
     """
     inputs = input_signature.graph.inputs
     values = {
@@ -118,8 +118,8 @@ def _explain_unusable_input(name: str, array: Array, is_padding_mask: bool) -> s
 
 
 def _add_batch_axis(value: object, rank: int) -> object:
-    """Add a batch axis to a nested list of numbers that has one axis fewer than the input, whose
-    rank is `rank`. Return other values unchanged.
+    """Add a batch axis to a nested list of numbers with `rank - 1` axes, where `rank` is the rank
+    of the input. Return other values unchanged.
     """
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
@@ -132,7 +132,7 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, or in one batch without a batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     shapes = [v.type.shape for v in input_signature.graph.inputs.values()]
-    # None represents a scalar, or a first axis that is not symbolic
+    # None: the input is a scalar, or its first axis is not symbolic
     axes = {shape[0].name if shape else None for shape in shapes}
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs

@@ -1,6 +1,6 @@
-"""Accumulate the Gram matrices of activations on calibration samples. With these matrices, GPTQ
-quantizes the weights that multiply the activations. The model is run in stages, so that the weights
-and Gram matrices of only one stage are in memory at a time.
+"""Accumulate the Gram matrices of activations on calibration samples. GPTQ uses these matrices to
+quantize the weights that the activations are multiplied with. The model is run in stages to limit
+memory: only the weights and Gram matrices of one stage are in memory at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
 
 @dataclass(frozen=True)
 class CalibrationStage:
-    """A stage of the forward pass, which reads only some of the model's weights.
+    """A stage of the forward pass that reads only some of the model's weights.
 
     `graph` computes the outputs `stage_outputs`, which later stages read, from the model inputs and
     from `stage_inputs`, the outputs of earlier stages. `activations_by_output` maps the remaining
@@ -97,9 +97,9 @@ def _find_lifetimes(
 
 @dataclass
 class _StagedGraph:
-    """The full-forward graph, whose heavy nodes are divided among stages. A node or value is heavy
-    if it depends on both inputs and weights. Light nodes, which are not heavy, are recomputed in
-    each stage that needs them.
+    """The full-forward graph. Its heavy nodes are divided among stages. A node or value is heavy if
+    it depends on both inputs and weights. All other nodes are light, and are recomputed in each
+    stage that uses them.
     """
 
     targets: CalibrationTargets
@@ -251,7 +251,9 @@ class _FactorFiles:
         return factor
 
     def _remove_files(self, used: Iterable[WeightInputs]) -> None:
-        """Remove the factor files for `used` that no unquantized weight needs."""
+        """Remove the factor files for `used`, except those of weights that are not quantized
+        yet.
+        """
         for activations in used:
             if {matrix.name for matrix in self.tap_points[activations]} <= self.finished_names:
                 self.paths[activations].unlink()

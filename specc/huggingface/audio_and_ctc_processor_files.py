@@ -72,7 +72,7 @@ _FILTER_BANKS = _FeatureExtractor(
 )
 FEATURE_EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
 REQUIRED_AUDIO_SETTINGS: Settings = {"padding_value": 0, "padding_side": "right"}
-"""The only supported values of the audio settings that all feature extractors have."""
+"""The only supported value of each audio setting that is common to all feature extractors."""
 IGNORED_KEYS = {
     "processor_class": "names a class",
     "image_processor_type": "names a class",
@@ -188,8 +188,9 @@ def _raise_unsupported_settings(path: Path, reason: str, span: Span | None) -> N
 
 
 def find_word_vocabulary_file(directories: Sequence[Path], span: Span | None = None) -> Path | None:
-    """Return the path of the vocabulary (which `convert` writes next to word vectors) in the first
-    directory that contains a vocabulary, or None. Raise E0203 if there are several vocabularies.
+    """Return the path of the vocabulary in the first directory that contains a vocabulary, or None.
+    `convert` writes the vocabulary next to word vectors. Raise E0203 if there are several
+    vocabularies.
     """
     for directory in directories:
         paths = sorted(directory.glob("*.vocab"))
@@ -277,7 +278,7 @@ def _iterate_added_tokens(directory: Path, config: Settings) -> Iterator[tuple[i
 
 
 def get_token_text(value: object, default: str = "") -> str:
-    """Return the text of a token, which config files store as a string or in `content`."""
+    """Return the text of a token. Config files store it as a string or under `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else default
@@ -308,7 +309,7 @@ def get_list_or_empty(settings: Settings, key: str) -> list[Any]:
 
 
 def format_ignored_key_remark(key: str, path: Path | None) -> str:
-    """Return the remark that a key of a config file has no effect."""
+    """Format the remark that a key of a config file has no effect."""
     return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
 
 
@@ -323,8 +324,9 @@ def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> 
 
 
 def get_tokenizer_init_kwargs(settings: Settings) -> dict[str, Any]:
-    """Return the arguments that sentence-transformers passes to the tokenizer's constructor, which
-    override keys of tokenizer_config.json: `processor_kwargs`, or `tokenizer_args` in older files.
+    """Return the arguments that sentence-transformers passes to the tokenizer's constructor:
+    `processor_kwargs`, or `tokenizer_args` in older files. They override keys of
+    tokenizer_config.json.
     """
     key = "processor_kwargs" if "processor_kwargs" in settings else "tokenizer_args"
     return get_object_or_empty(settings, key)

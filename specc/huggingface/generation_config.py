@@ -88,7 +88,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("top_h", "sequence_bias", "exponential_decay_length_penalty"), ()),
     **dict.fromkeys(("watermarking_config", "constraints", "force_words_ids", "dola_layers"), ()),
 }
-"""Keys of unsupported features, and the values that disable each feature."""
+"""Values that disable each unsupported feature, by key."""
 
 TOKEN_KEYS = frozenset(("eos_token_id", "pad_token_id", "decoder_start_token_id"))
 CONFIG_JSON_KEYS = TOKEN_KEYS | {
@@ -234,8 +234,9 @@ def _read_general_settings(file: GenerationConfigFile) -> None:
 
 
 def _read_forced_eos_token(file: GenerationConfigFile) -> None:
-    """Read `forced_eos_token_id`. In transformers, all tokens of a list that are not suppressed get
-    the same score, and greedy search selects the lowest id among equal scores.
+    """Read `forced_eos_token_id`. If it is a list, use the lowest id that is not suppressed.
+    transformers assigns equal scores to these tokens, and greedy search selects the lowest of the
+    ids with equal scores.
     """
     forced_tokens = {
         key: _convert_to_token_list(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)
@@ -251,7 +252,9 @@ def _read_forced_eos_token(file: GenerationConfigFile) -> None:
 
 
 def _read_banned_tokens(file: GenerationConfigFile) -> None:
-    """Read `bad_words_ids`. As in transformers, single tokens are suppressed except stop tokens."""
+    """Read `bad_words_ids`. As in transformers, single tokens other than stop tokens are
+    suppressed.
+    """
     # transformers applies forced tokens before `bad_words_ids` and after suppressed tokens
     forced_tokens = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
     single_tokens, banned_sequences = list[object](), list[object]()
@@ -340,7 +343,7 @@ def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
     """
     if file.get_value("return_timestamps") is True:
         file.raise_unsupported("return_timestamps", "requests timestamps, which are not supported")
-    # settings by name (language, task) take precedence over token ids in older files
+    # the settings `language` and `task` override the token ids in older files
     has_names = any(file.get_value(key) is not None for key in ("language", "task"))
     tokens = _read_named_tokens(file) if has_names else _read_forced_tokens(file)
     languages = get_object_or_empty(file.values, "lang_to_id")

@@ -177,7 +177,7 @@ def _build_yarn_fields(
 CONTROL, USER_DEFINED = 3, 4
 """Types of tokens that are matched as a whole in the text."""
 MAX_TOKEN = 512
-"""Maximum length in characters of a token that results from a merge of two other tokens."""
+"""Maximum length in characters of a token that a merge creates."""
 SPACE = "▁"
 SPECIAL_TOKENS = {
     "bos_token": "bos_token_id",
@@ -198,8 +198,9 @@ _TEKKEN = (
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
     """A byte-level pre-tokenizer. `regex` is its regular expression, or "" for the regular
-    expression of GPT-2. `splits_digits` splits digits first, `ignores_merges` does not split words
-    in the vocabulary, and `normalizes_nfc` normalizes text to NFC.
+    expression of GPT-2. If `splits_digits` is True, digits are split first. If `ignores_merges` is
+    True, words in the vocabulary are not split. If `normalizes_nfc` is True, text is normalized to
+    NFC.
     """
 
     regex: str = ""

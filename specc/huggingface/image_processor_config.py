@@ -109,7 +109,7 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
 
 
 def _read_fixed_size_options(reader: ImageSettingsReader) -> dict[str, object]:
-    """Return the options of `image(…)` that the file sets."""
+    """Return the options of `image(…)` that are set in the file."""
     _check_supported(reader)
     fitted = _read_fitted_size(reader) if reader.defaults.side_multiple else None
     # use None for options that the spec determines, because False would override the spec

@@ -28,8 +28,8 @@ from specc.syntax.parse import parse_spec
 
 ARCHITECTURES_KEY = "architectures"
 MIN_KEY_SHARE = 0.8
-"""Minimum fraction of the keys that the best spec reads for which a model type with a similar name
-is suggested instead of the best spec.
+"""A model type with a similar name is suggested instead of the best spec if its spec reads at least
+this fraction of the keys that the best spec reads.
 """
 
 UNSUPPORTED_TYPES = {
@@ -187,7 +187,7 @@ def find_spec_for_model_type(config: JsonObject, model_type: str) -> str:
 
 
 def read_model_type(config: JsonObject) -> str:
-    """Return the `model_type` in a config.json, or "" (timm networks need none)."""
+    """Return the `model_type` in a config.json, or "". timm networks have no `model_type`."""
     if config.find_non_null_member(MODEL_TYPE_KEY) is None and config.find_non_null_member(
         TIMM_CONFIG_KEY
     ):
@@ -238,7 +238,7 @@ def count_matching_keys_by_spec(
     config: JsonObject, spec_names: Iterable[str] = ()
 ) -> dict[str, int]:
     """Count how many keys of a config.json each built-in spec reads, in descending order. Among
-    specs with equal counts, specs that read fewer keys come first.
+    specs with equal counts, specs that read fewer keys in total come first.
     """
     keys = set(config.members)
     selected = set(spec_names)

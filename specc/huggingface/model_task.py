@@ -46,7 +46,7 @@ SPECIAL_TOKENS_BY_FIELD = {
 """The config key and the default names of the special token in each task field."""
 NEXT_SENTENCE_LABELS = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
-"""A maximum length of at least this value means that the length is not limited."""
+"""A maximum length of at least this value means no limit."""
 SIGLIP_LENGTH = 64
 """The number of tokens to which SigLIP pads text, i.e. the default of `max_position_embeddings`."""
 TOKENIZERS_WITH_TOKEN_TYPE_IDS = ("Bert", "Electra", "Deberta")
@@ -81,7 +81,7 @@ def add_pipeline_task(
 
 
 def _can_preprocess(kind: str, text: TextConfig, preprocessing: PreprocessingConfig) -> bool:
-    """Return True if the model has the text or image preprocessing that a task needs."""
+    """Return True if the model has the text or image preprocessing that a task requires."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, JsonTokenizer):
         return False
     takes_image = any(item.name == "image" for item in TASKS[kind].inputs)
@@ -218,7 +218,7 @@ def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
 
 
 def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
-    """Return True if the model takes the token type ids of the tokenizer."""
+    """Return True if the tokenizer of the model returns `token_type_ids`."""
     input_names, tokenizer_class = (
         tokenizer_config.get("model_input_names"),
         tokenizer_config.get("tokenizer_class"),

@@ -34,7 +34,8 @@ BERT_NORMALIZER = {
 }
 """Fields of a BertNormalizer by the key of tokenizer_config.json that sets the field."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""The keys of special tokens, by the keys that add them at the beginning or end of texts."""
+"""The keys of special tokens, by the keys that add these tokens at the beginning or end of
+texts."""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",
@@ -137,7 +138,9 @@ def _apply_normalizer_settings(content: Part, settings: Settings) -> Iterator[st
 
 
 def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
-    """Set byte-level BPE's `add_prefix_space`. Yield the key if Metaspace has another setting."""
+    """Set `add_prefix_space` of byte-level BPE. Yield the key if Metaspace has a different
+    setting.
+    """
     if not isinstance(prefix, bool):
         return
     for part in _list_parts(content.get("pre_tokenizer")):
@@ -223,8 +226,7 @@ FILTERING_SETTINGS: Mapping[str, str] = {
     "begin_suppress_tokens": "begin_suppress_tokens",
     "bad_words_ids": "bad_words_ids",
 }
-"""Settings in which ids outside the vocabulary have no effect, with the config key of each
-setting."""
+"""Settings that ignore token ids outside the vocabulary, with the config key of each setting."""
 GENERATED_SETTINGS: Mapping[str, str] = {
     "start": "decoder_start_token_id",
     "begin": "forced_bos_token_id",
@@ -287,7 +289,8 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""The supported values of each key that is read or does not change embeddings. () means all."""
+"""The supported values of each key that is supported or does not change embeddings. () means
+all."""
 
 
 def _iterate_unread_settings(

@@ -6,6 +6,6 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-"""A NumPy array of any element type. Element types are checked at run time."""
+"""A NumPy array of any element type. The element type is checked at run time."""
 Arrays: TypeAlias = Mapping[str, Array]
 """Arrays by the name of an input, output or parameter."""
