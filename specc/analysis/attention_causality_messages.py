@@ -198,15 +198,9 @@ def find_key_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor |
     operand = MASK_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None
     for dependence in find_dependences(node):
-        for dependence_mask in dependence.masks:
-            if (
-                mask is not None
-                and operand is not None
-                and dependence_mask.operand == operand.index
-            ):
-                return make_query_key_tensor(
-                    mask, dependence_mask.query_axis, dependence_mask.key_axis, time_axis
-                )
+        for item in dependence.masks:
+            if mask is not None and operand is not None and item.operand == operand.index:
+                return make_query_key_tensor(mask, item.query_axis, item.key_axis, time_axis)
     return None
 
 

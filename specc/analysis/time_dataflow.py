@@ -380,19 +380,17 @@ def _iterate_masked_reads(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None
 ) -> Iterator[tuple[int, Interval]]:
     """Yield the result axis and the interval of visible keys for each mask of a dependence."""
-    for dependence_mask in dependence.masks:
-        mask = node.get_operand(dependence_mask.operand)
+    for mask in dependence.masks:
+        operand = node.get_operand(mask.operand)
         yield (
-            dependence_mask.result_axis,
-            find_nonzero_interval(
-                mask, dependence_mask.query_axis, dependence_mask.key_axis, time_axis
-            ),
+            mask.result_axis,
+            find_nonzero_interval(operand, mask.query_axis, mask.key_axis, time_axis),
         )
         if isinstance(node.op, ops.MaskedSoftmax):
             # Scores of -inf act as a mask.
             query = node.get_operand().rank - 2
             score_constants = find_masked_constants(node.get_operand(), query, query + 1, time_axis)
-            yield dependence_mask.result_axis, score_constants.get(-inf, FULL_INTERVAL)
+            yield mask.result_axis, score_constants.get(-inf, FULL_INTERVAL)
 
 
 def _rank_interval(offsets: Interval) -> tuple[bool, float, float]:

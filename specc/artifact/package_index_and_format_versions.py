@@ -32,8 +32,7 @@ from specc.io.safe_read import (
 
 FORMAT_VERSION = 2
 KeyRenames: TypeAlias = Mapping[str, "str | tuple[str, KeyRenames]"]
-"""New keys by old key. A pair also contains the renames within the value, or within each element of
-a list."""
+"""New keys by old key. A pair also contains the renames in the value or in each list element."""
 
 _GENERATE_SECTION: KeyRenames = {"growing": "sequence_input", "source": "logits_output"}
 _STATE: KeyRenames = {

@@ -95,8 +95,7 @@ class JobPlan:
         return [0, *accumulate(block.row_count for block in self.blocks)]
 
     def get_part_file_name(self, block_number: int) -> str:
-        """Return the name of a block's part file. Sorted names are in row order.
-        """
+        """Return the name of a block's part file. Sorted names are in row order."""
         return f"part-{block_number:06}.{self.output_format}"
 
     def to_json(self) -> dict[str, object]:

@@ -58,7 +58,8 @@ class InputRow:
 @dataclass(frozen=True)
 class RowConverter:
     """A converter from data rows to batches of model inputs. `input_columns` maps inputs to
-    columns."""
+    columns.
+    """
 
     input_signature: ModelInputs
     input_columns: Mapping[str, str]

@@ -1,8 +1,8 @@
-"""The dependences of an op, which the marks in its signature declare.
+"""Derive the dependences of an op from the marks in its signature.
 
 A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name, and optionally a mark, to each
-operand axis. The name of an operand axis determines the corresponding result axis. The mark of an
-operand axis determines which positions of the operand axis each result position reads.
+operand axis. An operand axis corresponds to the result axis of the same name. The mark of an
+operand axis determines which of its positions each result position reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,12 +51,12 @@ class DependenceMask:
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
-    The `kind` determines which operand positions the result at position t of `result_axis` reads.
-    `same` reads position t, `window` reads positions `t - max_offset` to `t - min_offset`, and
-    `strided` reads positions `t · stride - max_offset` to `t · stride - min_offset`. `band` reads
-    positions where all `masks` may be nonzero. `newest` is for a result without the operand axis.
-    It reads the last position, and earlier positions if `max_offset` > 0. `extent` reads only the
-    size of the axis, and `all` reads all positions.
+    `kind` determines the operand positions that position t of `result_axis` reads. `same` reads
+    position t, `window` reads positions `t - max_offset` to `t - min_offset`, and `strided` reads
+    positions `t · stride - max_offset` to `t · stride - min_offset`. `band` reads positions where
+    all `masks` may be nonzero. `newest` applies to a result without the operand axis: it reads the
+    last position, and earlier positions if `max_offset` > 0. `extent` reads only the size of the
+    axis, and `all` reads all positions.
     """
 
     operand: int
@@ -110,7 +110,7 @@ MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
 
 
 AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
-"""The named axes of one operand, each with the range of axes that the name covers."""
+"""The axis marks of one operand, each with the range of axes that the name covers."""
 
 
 ResultAxes: TypeAlias = Mapping[str, range]
@@ -172,7 +172,7 @@ def _iterate_operand_axes(
 
 @immutable_dataclass(kw_only=True)
 class _OperandAxis:
-    """An axis of an operand, and a result whose dependence on this axis is derived. `mark` is the
+    """An operand axis and a result, whose dependence on this axis is to be derived. `mark` is the
     axis's name and mark in the signature, `named_axes` are all axes that the name covers,
     `operand_marks` are all operands' marks, and `result_axes` are the result's axes.
     """
@@ -210,8 +210,8 @@ class _OperandAxis:
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
-    """Return the dependence of a result on an operand axis, which the mark of the axis in the op's
-    signature determines. The default is `same` for an axis that the result has.
+    """Return the dependence of a result on an operand axis, as declared by the mark of the axis in
+    the op's signature. The default is `same` for an axis that the result has.
     """
     result_axis, mark = operand_axis.find_result_axis(), operand_axis.mark
     is_repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
@@ -271,7 +271,7 @@ def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) 
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
-    """Evaluate a bound in a mark, which is an integer or the name of one of the op's attributes."""
+    """Evaluate a bound in a mark: an integer, or the name of an attribute of the op."""
     if text.lstrip("-").isdecimal():
         return int(text)
     value: object = getattr(op, text)
@@ -282,8 +282,8 @@ def _evaluate_bound(op: Op, text: str) -> int:
 def _find_masks(
     operand_axis: _OperandAxis, query: str, result_axis: int | None
 ) -> tuple[DependenceMask, ...]:
-    """Return the masks that limit the operand positions on which a position of the axis `query`
-    depends, or () if it depends on all positions.
+    """Return the masks that limit which operand positions a position of the axis `query` depends
+    on, or () if it depends on all positions.
     """
     mask_operand, key = MASK_OPERANDS[type(operand_axis.op)].index, operand_axis.mark.name
     # without a mask or a query axis in the result, all keys are read
@@ -296,7 +296,9 @@ def _find_masks(
 
 
 def _find_contraction_masks(operand_axis: _OperandAxis) -> tuple[DependenceMask, ...]:
-    """Return a contraction's operands that may be zero outside a band of the operand axis."""
+    """Return masks for the operands of a contraction that may be zero outside a band of the
+    axis.
+    """
     key, result_axes = operand_axis.mark.name, operand_axis.result_axes
     masks = []
     for operand, axis_marks in enumerate(operand_axis.operand_marks):

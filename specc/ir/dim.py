@@ -55,8 +55,7 @@ class Dim:
     __slots__ = ("_hash", "_symbols", "number", "origin", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
-        # drop terms with coefficient 0 and sort all other terms, so that equal dims have equal
-        # terms
+        # drop terms with coefficient 0 and sort all other terms: equal dims have equal terms
         kept_terms = [(m, c) for m, c in terms.items() if c]
         if len(kept_terms) > 1:
             if len(kept_terms) > MAX_MONOMIALS:
@@ -116,7 +115,7 @@ class Dim:
         return self._symbols
 
     def iterate_opaque_functions(self) -> Iterator[DimFunction]:
-        """Yield the opaque functions in the terms, but not the opaque functions inside them."""
+        """Yield the opaque functions in the terms, without nested opaque functions."""
         atoms = (atom for monomial, _ in self.terms for atom, _ in monomial)
         return (atom for atom in atoms if isinstance(atom, DimFunction))
 
@@ -225,7 +224,7 @@ class Dim:
         return f"Dim({self})"
 
 
-@lru_cache(maxsize=4096)  # the cache is effective, because few integers occur
+@lru_cache(maxsize=4096)  # the cache is effective, because few distinct integers occur
 def _make_constant_dim(value: int) -> Dim:
     return Dim({(): value})
 
@@ -233,7 +232,7 @@ def _make_constant_dim(value: int) -> Dim:
 def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
     """Return the exact quotient `p / q`. Raise DimError if the division has a remainder."""
     p, q = Dim.from_value(p), Dim.from_value(q)
-    # exact division comes first, so that `(a * b) / b` becomes `a`
+    # try exact division first: `(a * b) / b` becomes `a`
     if (quotient := _try_divide(p, q)) is not None:
         return quotient
     if q == 0:
@@ -248,8 +247,8 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     p, number = Dim.from_value(p), Dim.from_value(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
-            # `(x // m + r) // n` becomes `(x + r · m) // (m · n)`, so that the size after several
-            # strides has a unique normal form
+            # `(x // m + r) // n` becomes `(x + r · m) // (m · n)`: the size after several strides
+            # has a unique normal form
             case ((DimFunction("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
                 return floor_divide_dims(x + rest * m, m * q)
@@ -317,7 +316,7 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
                 return quotient + remainder if fn == "//" else remainder
     elif p == q:
         return p
-    # the arguments of `min` and `max` are sorted, so that equal functions compare equal
+    # sort the arguments of `min` and `max`, because equal functions must compare equal
     elif str(q) < str(p):
         p, q = q, p
     return Dim({((DimFunction(fn, (p, q)), 1),): 1})

@@ -1,4 +1,4 @@
-"""The IR graph: values, nodes that compute them, and the builder that adds nodes.
+"""The IR graph: values, nodes that compute the values, and the graph builder.
 
 Graphs are immutable. The builder merges equal nodes into one node. The origins and names of nodes
 are stored separately and do not affect equality.
@@ -171,13 +171,13 @@ class Graph:
         return users
 
     def get_scope(self, node: Node | None) -> str:
-        """Return the scope path in which a node was first built, or ""."""
+        """Return the scope path of the first call that built a node, or ""."""
         return next(iter(self.get_origin(node).scopes), "")
 
 
 @dataclass(kw_only=True)
 class GraphBuilder:
-    """A graph builder with common subexpression elimination, i.e. equal nodes are merged."""
+    """A graph builder with common subexpression elimination: equal nodes are merged."""
 
     inputs: dict[str, Value] = field(default_factory=dict)
     input_facts: dict[str, Input] = field(default_factory=dict)
@@ -305,7 +305,7 @@ class GraphBuilder:
         length_equations: Mapping[str, Dim] | None = None,
     ) -> Graph:
         """Build the graph that computes `outputs`, without dead nodes or unused parameters."""
-        # dead nodes are dropped, so that a checkpoint does not need their weights
+        # drop dead nodes: a checkpoint may lack their weights
         live = collect_required_nodes(outputs.values())
         live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used_values = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
@@ -332,7 +332,7 @@ V = TypeVar("V")
 
 
 def select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
-    """Return the entries of a mapping whose keys are in `keys`, in the order of the mapping."""
+    """Return the entries of a mapping with the given `keys`, in the order of the mapping."""
     return {key: value for key, value in entries.items() if key in keys}
 
 

@@ -1,5 +1,5 @@
-"""Functions shared by the graph interpreters: bind inputs, evaluate nodes, and evaluate symbolic
-dimensions, slices and windows at run time.
+"""Functions shared by the graph interpreters. They bind inputs, evaluate nodes, and evaluate
+symbolic dimensions, slices and windows at run time.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -36,8 +36,8 @@ def evaluate_live_nodes(
     replace_result: Callable[[Value, T], T] = lambda value, result: result,
 ) -> dict[Value, T]:
     """Compute the `requested` values from `known_values` (inputs and parameters). `evaluate_node`
-    computes a node from its operands, and `replace_result` may replace each used result. A value is
-    freed after its last use.
+    computes a node from its operands. `replace_result` may replace the value of each used result. A
+    value is freed after its last use.
     """
     values, requested = dict(known_values), tuple(requested)
     for node, used_results, freed_operands in _plan_evaluation(graph, requested):
@@ -54,7 +54,7 @@ def evaluate_live_nodes(
 def _plan_evaluation(
     graph: Graph, requested: tuple[Value, ...]
 ) -> list[tuple[Node, tuple[Value | None, ...], list[Value]]]:
-    """Return the nodes on which `requested` depend, each with its results (None if unused) and with
+    """Return the nodes that `requested` depend on. Each node has its results (None if unused), and
     the operands that no later node reads.
     """
     live = collect_required_nodes(requested)
@@ -71,8 +71,8 @@ def _plan_evaluation(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Map each value to the index of its last user. The index of a requested value is the number of
-    nodes.
+    """Map each value to the index of its last user. Requested values have the number of nodes as
+    index.
     """
     last_uses = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last_uses | dict.fromkeys(requested, len(nodes))
@@ -99,7 +99,7 @@ def bind_inputs(
 def _check_no_input_missing(
     graph: Graph, inputs: Container[str], requested: Iterable[Value]
 ) -> None:
-    """Raise E0910 if `inputs` lacks an input that `requested` values or nodes need."""
+    """Raise E0910 if `inputs` lacks an input that `requested` values or nodes depend on."""
     used_values = {a for node, _ in graph.nodes for a in node.args}.union(requested)
     for name, value in graph.inputs.items():
         if name not in inputs and value in used_values:
@@ -184,7 +184,7 @@ def evaluate_dim(dim: Dim, lengths: Mapping[str, int]) -> int:
 
 
 def check_index_range(min_index: int, max_index: int, bound: int, description: str) -> None:
-    """Raise E0913 unless `min_index` and `max_index` are valid indices into `bound` entries."""
+    """Raise E0913 unless `min_index` and `max_index` are valid indices of `bound` entries."""
     if min_index < 0 or max_index >= bound:
         invalid_index = min_index if min_index < 0 else max_index
         raise_error(
@@ -337,7 +337,7 @@ def count_window_elements(
 
 
 def raise_short_axis_error(length: int, min_length: int) -> NoReturn:
-    """Raise E0912 for an axis of `length` positions, which is shorter than a window."""
+    """Raise E0912 because an axis of `length` positions is shorter than a window."""
     raise_error(
         "E0912",
         f"an axis of length {length} is shorter than the window",

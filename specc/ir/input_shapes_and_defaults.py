@@ -2,8 +2,8 @@
 defaults of missing inputs.
 
 Every axis of every input yields an equation `dim = size`. An equation that is linear in its only
-unknown symbol is solved. All equations are checked at the end. The input axis that determines a
-symbolic dimension is used at run time.
+unknown symbol is solved. All equations are checked at the end. At run time, a symbolic dimension is
+computed from the input axis that determines it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ def infer_symbol_sizes(
     sizes: dict[str, int] = {}
     sources: dict[str, _ShapeEquation] = {}
     length_equations = length_equations or {}
-    # the loop repeats, because an equation may determine a symbol that another equation needs
+    # repeat, because an equation may determine a symbol that another equation depends on
     while _apply_length_equations(length_equations, sizes) or _apply_equations(
         equations, sizes, sources
     ):
@@ -69,7 +69,9 @@ def _check_lower_bounds(
 
 
 def _apply_length_equations(length_equations: Mapping[str, Dim], sizes: dict[str, int]) -> bool:
-    """Add symbols that the length equations determine to `sizes`. Return True if any is added."""
+    """Add symbols that the length equations determine to `sizes`. Return True if symbols were
+    added.
+    """
     previous_count = len(sizes)
     for symbol, dim in length_equations.items():
         if symbol not in sizes and (size := _evaluate_dim(dim, sizes)) is not None:
@@ -192,7 +194,7 @@ def find_symbolic_dim_sources(
     """Return the source of each symbolic dimension that has one. If a symbolic dimension is the
     size of an input axis, its source is the first such axis. Other symbolic dimensions are computed
     from `length_equations`, or from an axis such as `past + new` whose other terms are known.
-    `known_symbols` need no source.
+    `known_symbols` are omitted.
     """
     sources: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
@@ -233,8 +235,8 @@ def _iterate_linear_terms(length: Dim) -> Iterator[tuple[str, int, Dim]]:
 
 
 DEFAULTS_GRAPH_NAME = "input defaults"
-"""The name of the graph that computes input defaults. A graph in a spec cannot have this name,
-because it contains a space.
+"""The name of the graph that computes input defaults. No graph in a spec can have this name,
+because the name contains a space.
 """
 
 
@@ -259,8 +261,7 @@ def build_input_defaults_graph(defaults: Graph, missing_names: Collection[str]) 
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
         outputs[name] = new_values[value]
-        # unless the input has been added, later defaults read the output `name` instead of the
-        # input
+        # later defaults read the output `name`, unless the input has been added
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered_outputs = {n: outputs[n] for n in defaults.outputs if n in outputs}
@@ -285,8 +286,8 @@ def find_default_inputs(defaults: Graph, name: str) -> set[str]:
 
 
 def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
-    """Return the graph of the default of `name` if each position depends only on the token at the
-    same position, otherwise None.
+    """Return the graph for the default of `name`, or None unless each position depends only on the
+    token at the same position.
     """
     value = defaults.outputs[name]
     if find_default_inputs(defaults, name) != {sequence_input}:
@@ -338,8 +339,8 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
 def _zero_padding_ids(
     builder: GraphBuilder, graph: Graph, new_values: dict[Value, Value], mask: Value
 ) -> None:
-    """Replace negative token ids at padded positions with 0, so that embedding lookups stay in
-    range. `mask` is the padding mask. `new_values` is updated in place.
+    """Replace negative token ids at padded positions with 0, a valid index for embedding lookups.
+    `mask` is the padding mask. `new_values` is updated in place.
     """
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]

@@ -77,7 +77,7 @@ class _GraphParser:
         self.length_equations: dict[str, Dim] = {}
 
     def parse_graph(self) -> Graph:
-        """Parse the graph. Its lines are in the order in which `format_ir` prints them."""
+        """Parse the graph, whose lines have the same order as in the output of `format_ir`."""
         lines = self.lines
         # limit the nesting, because loop bodies are parsed recursively
         if self.depth > MAX_BODY_NESTING:
@@ -85,8 +85,7 @@ class _GraphParser:
         lines.expect_word("graph ")
         name = lines.read_string()
         lines.advance_line()
-        # values are numbered in the order of the printer, so that printing the parsed graph
-        # reproduces the text
+        # number values in the order of the printer: printing the parsed graph reproduces the text
         for word, read_line in (
             ("least ", self.read_min_length),
             ("fact ", self.read_length_equation),

@@ -1,5 +1,5 @@
-"""Verify the invariants of IR graphs in tests, between passes, and after parsing; list the
-dimensions that a node needs to be non-negative.
+"""Verify the invariants of IR graphs in tests, between passes, and after parsing. List the
+dimensions of a node that must be non-negative.
 """
 
 from collections.abc import Iterator, Mapping
@@ -120,7 +120,9 @@ def _iterate_body_errors(body: Graph) -> Iterator[str]:
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
-    """Return the dimensions that must be non-negative so that `node` reads no invalid position."""
+    """Return the dimensions of `node` that must be non-negative. With a negative dimension, the
+    node would read an invalid position.
+    """
     if not node.args or node.args[0] is None:
         return ()
     shape = node.args[0].shape

@@ -39,7 +39,7 @@ def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tupl
 
 
 def get_operand_axis_size(node: Node, dependence: Dependence) -> Dim:
-    """Return the size of the axis of `node`'s operand to which `dependence` belongs."""
+    """Return the size of the operand axis of a dependence of `node`."""
     return node.get_operand(dependence.operand).shape[dependence.operand_axis]
 
 
@@ -47,7 +47,9 @@ def get_operand_axis_size(node: Node, dependence: Dependence) -> Dim:
 def find_op_dependences(
     op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
 ) -> tuple[Dependence, ...]:
-    """Return the dependences of an op. The result is cached, because many layers have equal ops."""
+    """Return the dependences of an op. The result is cached, because layers often have equal
+    ops.
+    """
     return tuple(
         _iterate_scan_dependences(op, args, results)
         if isinstance(op, Scan)
@@ -60,8 +62,8 @@ def find_op_dependences(
 
 @dataclass
 class AxisTrace:
-    """A set of positions of one traced axis on which a value depends: either all positions, or an
-    interval of offsets for each axis of the value that corresponds to the traced axis.
+    """The positions of the traced axis on which a value depends: all positions, or an interval of
+    offsets for each axis of the value that corresponds to the traced axis.
     """
 
     axes: dict[int, Interval] = field(default_factory=dict)
@@ -104,8 +106,8 @@ def trace_axis_reads(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Val
 
 
 def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
-    """Compose the trace `source` with a dependence. For a window, add its offsets. For any other
-    kind of dependence, return a trace of all positions.
+    """Compose the trace `source` with a dependence. Add the offsets of a window. Return a trace of
+    all positions for any other kind of dependence.
     """
     interval = source.axes.get(dependence.operand_axis)
     if interval is None:
@@ -179,7 +181,7 @@ def _iterate_body_dependences(
 ) -> Iterator[Dependence]:
     """Yield the dependences of loop results on the operand axis `axis`, which is not the scan axis.
     In the loop body, the operand axis is axis `body_axis` of the input `body_input`. The body is
-    traced until the dependences of the loop-carried values reach a fixpoint.
+    traced until the dependences of the loop-carried values reach a fixed point.
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
     carries = op.split_body_inputs().initial_carries

@@ -13,9 +13,9 @@ from specc.ir.types import Type
 
 @immutable_dataclass
 class GenerateSection:
-    """The `generate` section of a spec. The section names the input with the token ids and the
-    output with the logits. `settings` contains settings such as `start`, `stop` and `strategy` as
-    Python values.
+    """The `generate` section of a spec. The section contains the names of the token id input and of
+    the logits output. `settings` contains settings such as `start`, `stop` and `strategy` as Python
+    values.
     """
 
     name: str
@@ -41,8 +41,8 @@ def count_codebooks(sequence_type: Type) -> int:
 
 
 def has_token_logits(sequence_type: Type, logits_type: Type) -> bool:
-    """Return True if token ids can be sampled from logits. Ids [batch, time] need logits [batch,
-    vocab] or [batch, time, vocab]. Ids [batch, time, codebooks] need logits [batch, time,
+    """Return True if token ids can be sampled from logits. Ids [batch, time] require logits [batch,
+    vocab] or [batch, time, vocab]. Ids [batch, time, codebooks] require logits [batch, time,
     codebooks, vocab].
     """
     if sequence_type.rank == 2:
@@ -95,8 +95,8 @@ StateRole = Literal["key", "value", "carry", "rows"]
 
 @immutable_dataclass(kw_only=True)
 class DecodeState:
-    """A decode state: the input `name` of a decode step, and the output `next_output` with the
-    value for the next step.
+    """A decode state: the input `name` of a decode step, and the output `next_output`, which is
+    passed to the next step.
 
     `batch_axis` is None if the state has no batch axis. `time_axis` is None if the state has a
     fixed shape. A time axis has at most `max_positions` positions. `initial_output` is the encoder
@@ -135,9 +135,9 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The name of the input with the number of past positions. The input exists if no input shape
-determines this number. It is a decode state or, if KV caches are in-place buffers, an argument that
-the caller passes.
+"""The name of the input with the number of past positions. The input exists only if no input shape
+determines this number. The input is a decode state. If KV caches are in-place buffers, the caller
+passes it as an argument.
 """
 
 

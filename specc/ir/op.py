@@ -33,7 +33,7 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 class Op:
     """Base class of ops, which are immutable classes whose fields are compile-time attributes. If
     `is_compute_intensive` is True, derived graphs never recompute the op. If `is_view` is True, the
-    op moves no data. If `is_elementwise` is True, results depend only on the operands at the same
+    op copies no data. If `is_elementwise` is True, results depend only on the operands at the same
     position. If `is_selection` is True, results are elements of the first operand, and their
     indices. `spec_name` is the name of the op in specs.
     """
@@ -158,7 +158,9 @@ class Operand:
 
 @immutable_dataclass
 class OptionalOperand:
-    """An optional operand of an op class. An absent operand is None, or omitted at the end."""
+    """An optional operand of an op class. An absent operand is None. Trailing absent operands may
+    be omitted.
+    """
 
     index: int
 

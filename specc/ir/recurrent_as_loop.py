@@ -43,8 +43,7 @@ def expand_recurrent_to_scan(
     results = builder.add_node(
         scan, *mask_operands, projections, *initial_values, *captures.values(), scope=scope
     )
-    # a loop returns the final loop-carried values first, but recurrent layers return the outputs
-    # first
+    # loops return the final loop-carried values first, recurrent layers return the outputs first
     return (results[-1], *results[:-1])
 
 

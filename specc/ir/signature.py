@@ -12,9 +12,9 @@ Marks on operand axes declare which operand positions a result position reads
 result reads positions `t - b` to `t - a`. With `t[a:b:s:u]`, position u of the result axis `u`
 reads positions `s · u - b` to `s · u - a`. With `t>`, a result reads all positions up to t; with
 `k|q`, the positions of `k` that `q` attends to; with `t$`, the last position; with `t@`, only the
-size; with `t~`, all positions. If no result has an operand axis, all positions of the axis are
-read. Shape inference, checks, messages, dependence analysis and generated test inputs use the same
-signature.
+size; with `t~`, all positions. If no result has the operand axis, all positions of the axis are
+read. The same signature is used for shape inference, checks, messages, dependence analysis and
+generated test inputs.
 """
 
 import re
@@ -95,7 +95,7 @@ def _parse_side(text: str) -> tuple[AxisGroup, ...]:
 TERM_PATTERN = re.compile(r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
 AXIS_PATTERN = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 SOLVED_OPERAND = -1
-"""The operand index of an axis size that `Op.infer_result_axes` determines."""
+"""The operand index of axis sizes that are set by `Op.infer_result_axes`, not by an operand."""
 
 
 @immutable_dataclass
@@ -209,7 +209,7 @@ def _broadcast_length(
 def make_length_mismatch_error(
     name: str, first_dim: Dim, first_operand: int, second_dim: Dim, second_operand: int
 ) -> ShapeError:
-    """Return the error for two axis sizes that differ but must be equal."""
+    """Create the error for two different axis sizes that must be equal."""
     title = (
         f"axis `{name}` is {first_dim} in operand {first_operand + 1} but {second_dim} in operand "
         f"{second_operand + 1}"

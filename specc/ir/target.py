@@ -9,13 +9,13 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 class Target:
     """A target runtime and its capabilities.
 
-    `linear_operator` is how linear layers are lowered. `gemm` flattens the leading axes for `Gemm`.
-    `product` uses ONNX Runtime's `FusedMatMul` and a separate bias addition, which ONNX Runtime's
-    optimizer fuses. If `uses_3d_attention_inputs` is True, the attention kernel reads `[b, t, h·d]`
-    without a transpose. `fused_operators` are ONNX operators that are used if the opset has them.
-    `recurrent_features` are supported features of the operators `RNN`, `GRU` and `LSTM` beyond
-    PyTorch's layers without padding. `alignment` is the alignment, in bytes, of weights in a file.
-    `provider` is the execution provider.
+    `linear_operator` selects the lowering of linear layers. `gemm` flattens the leading axes for
+    `Gemm`. `product` uses ONNX Runtime's `FusedMatMul` and a separate bias addition. The optimizer
+    of ONNX Runtime fuses the bias addition. If `uses_3d_attention_inputs` is True, the attention
+    kernel reads `[b, t, h·d]` without a transpose. `fused_operators` are ONNX operators that are
+    used if the opset contains them. `recurrent_features` are supported features of the operators
+    `RNN`, `GRU` and `LSTM` beyond PyTorch's layers without padding. `alignment` is the alignment,
+    in bytes, of weights in a file. `provider` is the execution provider.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Target:
     """The supported element types of in-place KV buffers (`KVBufferGraph`)."""
     has_unmasked_attention_kernel: bool = False
     """True if attention without a mask has a faster kernel. A model with in-place KV caches checks
-    at run time whether the mask is only causal, and then uses the faster kernel.
+    at run time whether the mask is only causal. If so, it uses the faster kernel.
     """
     fuses_add_into_norm: bool = False
     """True if the runtime fuses an addition with a layer norm into a slower kernel."""
@@ -56,4 +56,4 @@ class Target:
     operators.
     """
     compute_dtypes: frozenset[str] = frozenset()
-    """The 16-bit element types in which the runtime can compute if weights have this type."""
+    """The 16-bit element types in which the runtime can compute with weights of the same type."""

@@ -76,7 +76,7 @@ class ShapeError(Exception):
 
 
 CAST_HINT = "`cast(x, to=float)` converts integers"
-"""The help message for an integer operand where a float operand is required."""
+"""The help message if a float operand is required but the operand is an integer."""
 
 
 @immutable_dataclass

@@ -62,7 +62,9 @@ class SlidingWindowOp(PaddedWindowOp):
         return self.dilations[axis] * (self.kernel[axis] - 1)
 
     def get_output_lag(self, axis: int) -> int:
-        """Return the lag on `axis`: output t exists if input `t · stride + lag` exists."""
+        """Return the lag on `axis`: output position t exists if input position `t · stride + lag`
+        exists.
+        """
         return self.get_window_extent(axis) - self.padding_before[axis] - self.end_padding[axis]
 
     def get_offset_bounds(self, axis: int) -> tuple[int, int]:
@@ -77,15 +79,15 @@ class SlidingWindowOp(PaddedWindowOp):
 
     def compute_length(self, length: Dim, axis: int) -> Dim:
         """Return the result size of window axis `axis` for an operand axis of size `length`."""
-        # do not return a quotient for an unchanged size, because it would hide that operand and
-        # result have equal sizes
+        # return an unchanged size without a quotient, because a quotient would hide that the sizes
+        # are equal
         if self.is_position_preserving(axis):
             return length
         return floor_divide_dims(length - (1 + self.get_output_lag(axis)), self.stride[axis]) + 1
 
     def compute_length_slack(self, length: Dim, axis: int) -> Dim:
-        """Return a dimension that is negative if the operand axis of size `length` is shorter than
-        a window or belongs to an empty image, which is invalid.
+        """Return a dimension that is negative if the size `length` of the operand axis is invalid,
+        i.e. if the axis is shorter than a window or the image is empty.
         """
         # an empty image is an error; an empty time axis has an empty result
         if len(self.kernel) > 1:
@@ -158,9 +160,9 @@ class Conv(
 ):
     """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
-    The weight is [out, in / groups, kernel …], and each of the `groups` reads only its own input
-    channels. The length is preserved if `before + after = (kernel - 1) · dilation`. If all padding
-    is before the first position, the convolution is causal (arXiv:1609.03499).
+    The weight is [out, in / groups, kernel …]. Each of the `groups` reads only the input channels
+    of the group. The length is preserved if `before + after = (kernel - 1) · dilation`. If all
+    padding is before the first position, the convolution is causal (arXiv:1609.03499).
     """
 
     kernel: tuple[int, ...]
@@ -186,7 +188,7 @@ class Conv(
     def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
         check_channel_groups(axes["i"], axes["o"], self.groups)
-        # each group of output channels reads only its own input channels
+        # each group of output channels reads only the input channels of the group
         weight_channels, input_channels = axes["j"] * self.groups, axes["i"]
         if weight_channels != input_channels:
             title = (
@@ -339,8 +341,8 @@ class AveragePool(Pooling, Op, sig="f[b t[min_offset:max_offset] c] -> f[b t c]"
 class DownsamplePaddingMask(Op, sig="b[b t[min_offset:max_offset:stride:u]] -> b[b u]"):
     """The padding mask after a convolution or pooling with `stride` and `lag` (see
     `SlidingWindowOp.get_output_lag`). Position t is valid if all positions `t · stride` to `t ·
-    stride + lag` are valid, or for a negative lag if any position `t · stride + lag` to `t ·
-    stride` is valid.
+    stride + lag` are valid. For a negative lag, position t is valid if any position `t · stride +
+    lag` to `t · stride` is valid.
     """
 
     stride: int

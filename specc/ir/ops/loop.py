@@ -28,8 +28,8 @@ class LoopOperands(Generic[_T]):
 
     @property
     def stacked(self) -> tuple[_T, ...]:
-        """The stacked operands of which the body reads one slice, such as a mixture of experts'
-        weights. A loop has no stacked operands.
+        """Stacked operands, such as the weights of a mixture of experts. The body reads one slice
+        of each. A loop has no stacked operands.
         """
         return ()
 
@@ -52,9 +52,9 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
     value with that index is a boolean end condition. The loop ends as soon as all elements of the
     end condition are true, possibly before the first iteration, and scan outputs of the remaining
     iterations are zero. For a batch element whose end condition is true, the body must not change
-    loop-carried values and must output zeros, so that no result depends on the number of
-    iterations. The last `unfrozen_output_count` scan outputs are not zero but computed in every
-    iteration, because later positions read them.
+    loop-carried values and must output zeros. Results then do not depend on the number of
+    iterations. The last `unfrozen_output_count` scan outputs are an exception: they are computed in
+    every iteration, because later positions read them.
     """
 
     body: "Graph"
@@ -186,7 +186,7 @@ def _check_loop_carried_types(initial_types: Sequence[Type], next_types: Sequenc
 
 
 def remove_axis(type: Type, axis: int) -> Type:
-    """Return `type` without the axis `axis`, which is the type of a slice along this axis."""
+    """Return the type of a slice along `axis`, i.e. `type` without this axis."""
     return Type(type.dtype, (*type.shape[:axis], *type.shape[axis + 1 :]))
 
 

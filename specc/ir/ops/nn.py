@@ -102,7 +102,7 @@ class Attend(
     (arXiv:1706.03762, eq. 1). Each of the `g` key heads serves `h / g` adjacent query heads
     (grouped-query attention, arXiv:2305.13245). `cap > 0` is logit soft-capping: a score s becomes
     `cap · tanh(s / cap)` before the bias (arXiv:2408.00118). An attention sink is an additional
-    score per head that has no value. Without a mask, no key is masked. The output of a query
+    score per head without a value vector. Without a mask, no key is masked. The output of a query
     without visible keys is zeros.
     """
 
@@ -142,8 +142,9 @@ class PatchEmbedding(
 
 
 def count_patches_per_side(length: Dim, patch_size: Dim, dimension: str) -> Dim:
-    """Return `length / size`. Raise ShapeError if an image that is `length` pixels `dimension`
-    ("high" or "wide") is not divisible into patches of `patch_size` pixels.
+    """Return `length / patch_size`, the number of patches along one side of an image. Raise
+    ShapeError if `length` is not divisible by `patch_size`. `dimension` is "high" or "wide", for
+    the message.
     """
     if mod_dims(length, patch_size).number:
         raise ShapeError(
@@ -246,11 +247,11 @@ class MixtureOfExperts(
     The operands are the tokens, the expert indices, the gate weights, `keep` if `has_mask` is True,
     `stacked_count` tensors with one slice per expert along their first axis, and values that the
     body captures. Tokens where `keep` (bool [*s]) is false are not routed, and their outputs are
-    zeros. An expert index that is out of range contributes nothing. An expert that is selected
-    twice counts twice. The body computes one expert. The inputs of the body are the tokens routed
-    to the expert, [1, …, tokens, d] with the rank of `x`, the slice of each stacked tensor for the
-    expert, and the captures. The output of the body has one position per token and is computed for
-    each token independently.
+    zeros. Expert indices that are out of range are ignored. An expert that is selected twice counts
+    twice. The body computes one expert. The inputs of the body are the tokens routed to the expert,
+    [1, …, tokens, d] with the rank of `x`, the slice of each stacked tensor for the expert, and the
+    captures. The output of the body has one position per token and is computed for each token
+    independently.
     """
 
     body: "Graph"
@@ -293,8 +294,8 @@ class MixtureOfExperts(
         )
 
     def get_signature(self) -> Signature:
-        """Build the signature. The axes of stacked and captured operands have names that no other
-        operand has, because every token reads all elements along them.
+        """Build the signature. The axes of stacked and captured operands have unique names, because
+        every token reads all elements along these axes.
         """
         x, *others = (v.type for v in self.get_body_inputs())
         terms = [f"{KIND_BY_DTYPE[x.dtype]}[*s d]", "i[*s k]", "f[*s k]"]

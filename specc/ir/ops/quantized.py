@@ -53,10 +53,10 @@ class QuantizedLinear(
     """Linear layer with quantized weights: `x' @ (w · scale).T + b`, or `(w - z) · scale` with zero
     points.
 
-    `rounding` is how activations `x` are quantized to `x'`. `none` does not quantize, `row` is
-    per-token int8 with the scale absmax / 127, `block` is int8 per group of `group_size` values,
-    and `tensor` is per-tensor uint8 with a zero point as in ONNX `DynamicQuantizeLinear`, whose 256
-    levels span the range of the values and 0. Scales and quotients are float32.
+    `rounding` is the quantization of the activations `x` to `x'`. `none` does not quantize. `row`
+    is per-token int8 with the scale absmax / 127. `block` is int8 per group of `group_size` values.
+    `tensor` is per-tensor uint8 with a zero point as in ONNX `DynamicQuantizeLinear`: the 256
+    levels span the range of the values, including 0. Scales and quotients are float32.
     """
 
     bits: int = 8
@@ -94,9 +94,9 @@ class QuantizedLstm(
 
     The equations are those of `lstm`. Inputs are quantized per tensor (the rounding `tensor` of
     `quantized_linear`), with one scale for all valid positions of the batch. In each iteration, the
-    hidden states of all batch elements are quantized with one scale, and the states of finished
-    sequences count as zeros. Results therefore depend on other batch elements. The operands are the
-    sequence, both weights, their scales, then the remaining operands of `lstm`.
+    hidden states of all batch elements are quantized with one scale. The states of finished
+    sequences are treated as zeros. Results therefore depend on other batch elements. The operands
+    are the sequence, both weights, their scales, then the remaining operands of `lstm`.
     """
 
     reverse: bool = False
@@ -141,8 +141,8 @@ class QuantizedEmbedding(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
 
 
 class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
-    """Quantize keys or values of the KV cache to int8: `x / scale`, rounded half to even, clipped
-    to -128 to 127.
+    """Quantize keys or values of the KV cache to int8: `x / scale`, rounded half to even and
+    clamped to [-128, 127].
 
     The scales are per channel within each head. Quotients are float32.
     """
@@ -228,8 +228,8 @@ class QuantizationFormat:
         return "i4" if self.bits == 4 else "i8"
 
     def compute_tensor_shape(self, shape: tuple[int, ...], role: TensorRole) -> tuple[int, ...]:
-        """Return the shape of the codes, scales or zero points of a weight, or of a stack of
-        weights, whose shape is `shape`.
+        """Return the shape of the codes, scales or zero points of a weight (or a stack of weights)
+        of shape `shape`.
         """
         *stack_sizes, out_features, in_features = shape
         if self.is_transposed:

@@ -38,13 +38,17 @@ class Range(Op, sig="-> i[n]", is_view=True):
 
 
 class Extent(Op, sig="a[*a t@ *b] -> i[t]", is_view=True):
-    """The position ids `0, 1, …` along axis `axis` of the operand, whose elements are not read."""
+    """The position ids `0, 1, …` along axis `axis` of the operand. The elements of the operand are
+    not read.
+    """
 
     axis: int
 
 
 class Size(Op, sig="-> i[]", is_view=True):
-    """An axis size as an integer scalar. The size of the time axis is unknown during generation."""
+    """An axis size as an integer scalar. During generation, the size of the time axis is
+    unknown.
+    """
 
     length: Dim
 
@@ -205,7 +209,7 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         lengths = [a.shape[self.axis] for a in args if a is not None]
-        # set the concatenated axis to size 0, so that only the other axes are compared
+        # set the concatenated axis to size 0: only the other axes are compared
         empty_types = (
             a
             and Type(a.dtype, (*a.shape[: self.axis], Dim.from_value(0), *a.shape[self.axis + 1 :]))
@@ -223,8 +227,8 @@ class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
 
 
 class Delay(Op, sig="a[*a t[steps:steps] *b] -> a[*a t *b]"):
-    """Shift right along axis `axis` by `steps` positions, so that position t of the result is
-    position `t - steps` of the operand. The first `steps` positions are `fill_value`.
+    """Shift right along axis `axis` by `steps` positions: position t of the result is position `t -
+    steps` of the operand. The first `steps` positions are `fill_value`.
     """
 
     axis: int
@@ -296,8 +300,8 @@ PAD_MODES = ("constant", "reflect", "edge")
 
 
 class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
-    """Rotate axis `axis` by `shift` positions, so that position t of the result is position `(t -
-    shift) mod n` of the operand.
+    """Roll axis `axis` by `shift` positions: position t of the result is position `(t - shift) mod
+    n` of the operand.
     """
 
     axis: int
@@ -329,7 +333,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
         axes["u"] = self.padding_before + length + self.padding_after
 
     def list_nonnegative_dims(self, length: Dim) -> tuple[Dim, ...]:
-        """Return the dimensions that must be non-negative to pad an axis of size `length`."""
+        """Return the dimensions that must be non-negative when padding an axis of size `length`."""
         ends = self.padding_before, self.padding_after
         if self.mode == "constant" or self.padding_before == 0 == self.padding_after:
             return ends
