@@ -183,9 +183,7 @@ def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | Non
         return GenerationConfigFile(path, read_json_object(path))
     path = find_repository_file(directories, CONFIG_FILE_NAME)
     config = read_json_object(path) if path else {}
-    values = {
-        key: config[key] for key in config.keys() & CONFIG_JSON_KEYS if config[key] is not None
-    }
+    values = {k: config[k] for k in config.keys() & CONFIG_JSON_KEYS if config[k] is not None}
     if path is None or values.keys() <= TOKEN_KEYS:
         return None
     return GenerationConfigFile(path, values)
@@ -234,9 +232,8 @@ def _read_general_settings(file: GenerationConfigFile) -> None:
 
 
 def _read_forced_eos_token(file: GenerationConfigFile) -> None:
-    """Read `forced_eos_token_id`. If it is a list, use the lowest id that is not suppressed.
-    transformers assigns equal scores to these tokens, and greedy search selects the lowest of the
-    ids with equal scores.
+    """Read `forced_eos_token_id`. Of a list, use the lowest id that is not suppressed, as greedy
+    search in transformers does, because all tokens of the list have equal scores.
     """
     forced_tokens = {
         key: _convert_to_token_list(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)
@@ -252,9 +249,7 @@ def _read_forced_eos_token(file: GenerationConfigFile) -> None:
 
 
 def _read_banned_tokens(file: GenerationConfigFile) -> None:
-    """Read `bad_words_ids`. As in transformers, single tokens other than stop tokens are
-    suppressed.
-    """
+    """Read `bad_words_ids`. Like transformers, suppress single tokens, except stop tokens."""
     # transformers applies forced tokens before `bad_words_ids` and after suppressed tokens
     forced_tokens = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
     single_tokens, banned_sequences = list[object](), list[object]()
