@@ -86,8 +86,8 @@ class Model(InferenceModel):
 
     def run(self, *batches: object, **inputs: object) -> OutputArrays | Iterator[OutputArrays]:
         """Run the model on inputs (arrays, nested lists, strings, images) and return its outputs by
-        name. For an iterable of batches (mappings of inputs by name), return an iterator that
-        computes the outputs of each batch lazily.
+        name. For an iterable of batches (mappings from input names to inputs), return an iterator
+        that lazily computes the outputs of each batch.
 
         >>> model = specc.load("xor.onnx")
         >>> model.run(x=[[0, 1], [1, 1]])["y"].tolist()
@@ -95,10 +95,10 @@ class Model(InferenceModel):
         >>> [made["y"].item() for made in model.run({"x": [[a, 1]]} for a in (0, 1))]
         [1.0, 0.0]
 
-        A model with a task head takes `text=…` (`text_pair=`, `question=` and `context=`, `image=`
-        and `candidate_labels=`; docs/tasks.md): the result is a
-        `specc.runtime.task_runner.Predictions`, which contains one prediction per input: a label,
-        spans, an answer, candidates or an embedding.
+        For a model with a task head (docs/tasks.md), pass `text=…` (or `text_pair=`, `question=`
+        and `context=`, `image=` and `candidate_labels=`). The result is a
+        `specc.runtime.task_runner.Predictions` with one prediction per input: a label, spans, an
+        answer, candidates or an embedding.
 
         Raise an E09xx error if an input is invalid.
         """
@@ -146,8 +146,8 @@ class Model(InferenceModel):
         """Generate a sequence for each prompt with continuous batching. The results are in the
         order of the prompts.
 
-        `batch_size` sequences are decoded together. When a sequence ends, the next prompt takes the
-        slot of this sequence. For an invalid prompt, yield a diagnostic
+        `batch_size` sequences are decoded together. When a sequence ends, the next prompt is
+        assigned to its batch slot. For an invalid prompt, yield a diagnostic
         (`specc.runtime.batched_generation`). Raise E0701 if the spec has no `generate` section, and
         E0891 if `batch_size` is invalid.
         """
@@ -155,8 +155,8 @@ class Model(InferenceModel):
         return generate_each(generator, prompts, batch_size, generator.resolve_settings(settings))
 
     def stream(self, **constant_inputs: object) -> InputStream:
-        """Start a stream, to which `push` passes chunks of the streamed input. `constant_inputs`
-        are the inputs without a time axis.
+        """Start streaming inference. Pass chunks of the streamed input to `push` of the result.
+        `constant_inputs` are the inputs without a time axis.
 
         Raise E0977 if the spec has no `stream` section.
         """
@@ -177,9 +177,9 @@ class Model(InferenceModel):
     ) -> "JobReport":
         """Run batch inference over files, like the command `specc map` (docs/batch-inference.md).
 
-        `columns` maps input names to column names. `settings` are generation settings. An
-        interrupted job resumes from the directory `out`. Raise E0870 to E0888 if the job fails, and
-        E0970 if an argument is invalid.
+        `columns` maps input names to column names. `settings` are generation settings. To resume an
+        interrupted job, call `map` again with the same arguments. Raise E0870 to E0888 if the job
+        fails, and E0970 if an argument is invalid.
         """
         check_argument_values(MAP_KINDS, locals(), "E0970")
         from specc.batch_inference import job, job_planner
@@ -213,8 +213,8 @@ class Model(InferenceModel):
 
         `images` are paths or Pillow images, in the order of their image parts. If no message has a
         content part `{"type": "image"}`, the images precede the last message. An image part may
-        also name an image file as its `path`. Raise E0423 to E0426 if the model has no usable chat
-        template, and E0991 if the number of images differs from the number of image parts.
+        also contain the `path` of an image file. Raise E0423 to E0426 if the model has no usable
+        chat template, and E0991 if the number of images differs from the number of image parts.
         """
         inputs = prepare_chat_inputs(self.input_signature, messages, images=images)
         return self.generate(**inputs, **settings)

@@ -45,10 +45,10 @@ def load(
 ) -> "Model":
     """Load a compiled model or package on an execution provider, such as `cpu` or `cuda`.
 
-    A step graph processes a prompt in chunks of `prefill_chunk_size` tokens, which bounds the
-    memory of activations. A size of 0 disables chunking. For batches whose KV cache is updated in
-    place, a chunk contains several whole prompts or a part of one prompt. Nodes never silently fall
-    back to another execution provider.
+    Prefill processes a prompt in chunks of `prefill_chunk_size` tokens, which bounds the memory of
+    activations. 0 disables chunking. If the KV cache is updated in place, a chunk contains several
+    whole prompts or a part of one prompt. Nodes never fall back silently to another execution
+    provider.
 
     >>> with specc.load("xor.onnx") as model:
     ...     model

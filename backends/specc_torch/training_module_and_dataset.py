@@ -50,10 +50,10 @@ def module(
     """Build the graph of a spec as an `nn.Module` with the spec's parameter names and tied
     weights.
 
-    Calling the module, e.g. `model(pixel_values=x)`, returns the outputs by name. The arguments of
-    `module` are those of `specc.compile`. Initial values come from `weights`, from the seed `init`,
-    or from the weights that the spec names. If there are none, the seed is 0. Raise the errors of
-    `specc.compile`.
+    Calling the module, e.g. `model(pixel_values=x)`, returns the outputs by name. The arguments
+    have the same meaning as those of `specc.compile`. The initial parameter values are read from
+    `weights` or from the weights that the spec names, or are random with the seed `init` (by
+    default 0). Raise the same errors as `specc.compile`.
     """
     check_argument_values(ARGUMENT_TYPES, locals())  # `locals()` contains only arguments here
     opened_spec = open_spec_argument(
@@ -92,7 +92,8 @@ def batch(model: nn.Module, examples: Sequence[TrainingExample]) -> tuple[Tensor
 
 
 class Dataset(TorchDataset[TrainingExample]):
-    """A map-style data set over training examples, preprocessed lazily by the spec's `reading`.
+    """A map-style data set of training examples, preprocessed lazily by the spec's `reading`
+    section.
 
     An example is a mapping from input names to values that `Model.run` accepts (arrays, texts,
     images or their paths) and from output names to targets: a label, a string or numbers. For a
@@ -112,7 +113,7 @@ class Dataset(TorchDataset[TrainingExample]):
         return self.examples[index]
 
     def collate(self, examples: Sequence[TrainingExample]) -> tuple[Tensors, Tensors]:
-        """Collate examples to `(inputs, targets)`.
+        """Collate examples into `(inputs, targets)`.
 
         `inputs` are the arguments of `model(**inputs)`. `targets` are int64 or float32, depending
         on the output, and padded with -100.
@@ -143,12 +144,12 @@ def save(
     *,
     force: bool = False,
 ) -> None:
-    """Write the parameters to a safetensors file, for `specc compile --weights` and `weights: -
-    from: …`.
+    """Write the parameters to a safetensors file, for `specc compile --weights` or the `weights`
+    section of a spec.
 
     Tied parameters are stored once. The file is written atomically. A file that specc did not write
-    is overwritten only if `force` is True (E0833). Wrappers (`torch.compile`, `DataParallel`) are
-    removed.
+    is overwritten only if `force` is True (E0833). Parameter names do not contain the prefixes of
+    wrappers (`torch.compile`, `DataParallel`).
     """
     unwrap_spec_module(model).save(path, metadata, force=force)
 

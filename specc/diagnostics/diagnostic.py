@@ -112,9 +112,10 @@ class Diagnostic:
     """An error or warning with its locations.
 
     `title` is the message, `primary` is its location, and `related_labels` are related locations.
-    The primary label of an error in the standard library is the user's call. `notes` contain
-    additional facts, and `helps` are suggestions, if possible with code. `count` is the number of
-    identical diagnostics, and `related_locations` are the locations of similar diagnostics.
+    For an error in the standard library, the primary label is the call in the user's spec. `notes`
+    contain additional facts, and `helps` are suggested fixes, if possible with code. `count` is the
+    number of identical diagnostics, and `related_locations` are the locations of similar
+    diagnostics.
     """
 
     code: str
@@ -180,7 +181,7 @@ class ErrorCollector:
 
 
 class SpeccError(Exception):
-    """The exception for errors in specs, weights, models and inputs. `diagnostics` are the
+    """An exception for errors in specs, weights, models and inputs. `diagnostics` contains the
     errors.
     """
 

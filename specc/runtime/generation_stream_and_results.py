@@ -36,9 +36,8 @@ class GenerationResult:
     if the model has a tokenizer, `score` if beam search was used, and `log_probs` if requested.
     `complete` is true if a stop token or stop string ended the sequence.
 
-    For a model with `num_codebooks` codebooks, `tokens` and `log_probs` contain one value per
-    codebook for each time step in turn, without delays, and `complete` is true if a stop token
-    ended every codebook.
+    For a model with `num_codebooks` codebooks, `tokens` and `log_probs` are [time, codebooks],
+    flattened and without delays, and `complete` is true if a stop token ended every codebook.
     """
 
     tokens: tuple[int, ...]
@@ -70,8 +69,8 @@ def split_by_codebook(values: tuple[T, ...], num_codebooks: int) -> tuple[tuple[
 
 @dataclass(kw_only=True)
 class GenerationStream(GenerationRequest):
-    """The generation of a batch of sequences. Iterate over the stream for tokens or over `pieces`
-    for text, or call `results` for the final sequences.
+    """A stream of generated tokens for a batch of prompts. Iterate over the stream for tokens or
+    over `pieces` for text, or call `results` for the final sequences.
 
     `logged_steps` stores the decode steps, so that a second iteration starts from the beginning.
     `hypotheses` are the results of a finished beam search.
@@ -99,7 +98,7 @@ class GenerationStream(GenerationRequest):
             index += 1
 
     def pieces(self) -> Iterator[list[str]]:
-        """Yield the new text of each sequence, as soon as later tokens cannot change the text."""
+        """Yield the new text of each sequence as soon as later tokens cannot change it."""
         detokenizer = _make_detokenizer(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
         for step in self:
@@ -133,7 +132,7 @@ class GenerationStream(GenerationRequest):
         ]
 
     def explain_truncation(self, result: GenerationResult) -> str:
-        """Return why a sequence was truncated, or "" if it ended or there are no stop tokens."""
+        """Return why a sequence was truncated, or "" if it is complete or has no stop tokens."""
         # Without stop tokens, every sequence has the maximum length, so no remark is needed.
         if result.complete or not self.settings.stop:
             return ""

@@ -67,11 +67,10 @@ def attend(
     """Compute scaled dot-product attention over [batch, heads, length, head_dim]. Returns (out,
     weights).
 
-    If the inputs have no heads axis, there is a single head. For a query [batch, d] without a
-    length axis, the results have no length axis either. If there are fewer key heads than query
-    heads, the function computes grouped-query attention. `scale` defaults to 1/sqrt(d). `cap` is
-    the limit of logit soft-capping, which precedes the bias `add` and the mask. `sinks` [heads] are
-    the logits of attention sinks.
+    Inputs without a heads axis have a single head. If the query is [batch, d], the results have no
+    length axis. If there are fewer key heads than query heads, compute grouped-query attention.
+    `scale` defaults to 1/sqrt(d). `cap` is the logit soft-capping limit; soft-capping is applied
+    before the bias `add` and the mask. `sinks` [heads] are the logits of attention sinks.
     """
     site.check_range(cap, "cap", 0.0)
     site.check_range(scale, "scale", -math.inf)
@@ -159,14 +158,14 @@ def attend_by(
 ) -> Results:
     """Compute attention with any score function of a query vector `q` and a key vector `k`. Returns
     (out, weights). `q`, `k` and `v` are [batch, length, d], optionally with a heads axis after the
-    batch axis. `q` may also be [batch, d]. `normalize` computes the attention weights from the
-    unmasked scores: `softmax` over the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the
-    queries of each key (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum
-    (arXiv:1502.03044, 4.1); `sampled`, one-hot at a key sampled from the softmax by adding Gumbel
-    `noise` of the weights' shape (arXiv:1611.01144, eq. 1); `kernel`, each score divided by the sum
-    of scores (Nadaraya 1964), with negative scores treated as zero; `uniform`, equal weights; or a
-    definition such as `sparsemax`, `entmax15`, `topk(8)`. The weights of a query are zero if no key
-    is visible or all kernel values are zero.
+    batch axis. `q` may also be [batch, d]. `normalize` is the function from unmasked scores to
+    weights: `softmax`, over the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the queries
+    of each key (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum (arXiv:1502.03044,
+    4.1); `sampled`, one-hot at a key sampled from the softmax by adding Gumbel `noise` of the
+    weights' shape (arXiv:1611.01144, eq. 1); `kernel`, scores divided by their sum (Nadaraya 1964),
+    with negative scores clamped to zero; `uniform`, equal weights; or a definition such as
+    `sparsemax`, `entmax15`, `topk(8)`. If all keys are masked or all kernel values are zero, the
+    weights are zero.
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
@@ -246,8 +245,8 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     """Evaluate a score, bias or mask for every query and key as a tensor [batch, (heads,) q, k].
 
     `q` and `k` are [batch, length, d], optionally with a heads axis after the batch. The result for
-    a bias or mask always has a heads axis, has size 1 along every axis on which it does not depend,
-    and can be used by several attention layers.
+    a bias or mask always has a heads axis, and has size 1 along axes on which it does not depend.
+    Several attention layers can use the result.
     """
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):

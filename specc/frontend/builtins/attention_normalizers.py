@@ -206,8 +206,8 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
 
 @register_builtin()
 def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
-    """Divide each unmasked score by the sum over the keys, with negative scores treated as zero.
-    The weights are zero if the sum is zero.
+    """Divide each unmasked score by the sum over the keys, with negative scores clamped to zero. If
+    the sum is zero, the weights are zero.
     """
     return _normalize_masked(site, scores, mask, StringChoice("kernel", NORMALIZER_NAMES))
 

@@ -39,7 +39,7 @@ def conv(
     `groups` is the number of channel groups, which are convolved independently. `padding` is the
     number of zeros at both ends: a number, `[2, 0]` for start and end of the time axis, `[height,
     width]`, or `[[2, 0], [1, 1]]` for start and end of each axis. `padding=same` keeps the length
-    (if the number of zeros is odd, the end gets one more zero). `padding=causal` pads only at the
+    (an odd number of zeros puts the additional zero at the end). `padding=causal` pads only at the
     start, so that no output reads later positions. With `keep` [batch, time], masked-out positions
     are treated as zeros, and the results are (out, keep) with the mask of the output positions.
     Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=` and `bias=` accept
@@ -132,8 +132,8 @@ def average_pool(
     """Apply average pooling per channel to [batch, time, channels] or to a feature map [batch,
     channels, height, width].
 
-    The options are those of `max_pool`. With `count_include_pad`, the mean includes padded zeros.
-    `count_include_pad` is required if there is padding.
+    The options are those of `max_pool`. `count_include_pad`, which is required if there is padding,
+    includes padded zeros in the mean.
     """
     window = WindowedInput(site, x).make_pool_window(kernel, stride, ONE, padding)
     # with padding, there is no default, because the defaults of PyTorch and ONNX differ

@@ -36,31 +36,31 @@ from specc.ir.dim import Dim
 from specc.ir.ops.tensor import POINTWISE_FUNCTIONS
 
 FUNCTION_DOCS = {
-    "abs": "The absolute value.",
-    "ceil": "The smallest integer that is at least x.",
-    "cos": "The cosine of x in radians.",
-    "erf": "The error function.",
-    "exp": "The exponential function.",
+    "abs": "Return the absolute value of each element.",
+    "ceil": "Round each element up to an integer.",
+    "cos": "Return the cosine of each element, in radians.",
+    "erf": "Return the error function of each element.",
+    "exp": "Return e to the power of each element.",
     "expm1": "exp(x) - 1, accurate near 0.",
-    "floor": "The largest integer that is at most x.",
+    "floor": "Round each element down to an integer.",
     "gelu": "GELU, exact: x · Φ(x) (arXiv:1606.08415, sec. 2).",
     "gelu_tanh": "GELU by its tanh approximation, as in GPT-2 and BERT's original code "
     "(arXiv:1606.08415, sec. 2).",
-    "log": "The natural logarithm.",
+    "log": "Return the natural logarithm of each element.",
     "log1p": "log(1 + x), accurate near 0.",
-    "neg": "The negative, -x.",
+    "neg": "Return -x.",
     "quick_gelu": "x · sigmoid(1.702 x) (arXiv:1606.08415, sec. 2).",
     "reciprocal": "1 / x.",
     "relu": "max(0, x).",
     "relu2": "Squared ReLU: max(0, x)² (arXiv:2109.08668).",
-    "round": "The nearest integer; halves round to even.",
+    "round": "Round each element to the nearest integer; halves are rounded to even.",
     "sigmoid": "1 / (1 + exp(-x)).",
-    "sign": "The sign of x: -1, 0 or 1.",
+    "sign": "Return the sign of each element: -1, 0 or 1.",
     "silu": "SiLU (Swish): x · sigmoid(x) (arXiv:1702.03118).",
-    "sin": "The sine of x in radians.",
+    "sin": "Return the sine of each element, in radians.",
     "softplus": "log(1 + exp(x)).",
-    "sqrt": "The square root.",
-    "tanh": "The hyperbolic tangent.",
+    "sqrt": "Return the square root of each element.",
+    "tanh": "Return the hyperbolic tangent of each element.",
 }
 """The documentation of the elementwise unary functions, by name."""
 
@@ -131,7 +131,7 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
 
 @register_builtin()
 def in_same_group(site: CallSite, x: Tensor, y: Tensor) -> Tensor:
-    """Return True where two group ids are equal and positive. The id 0 means no group. All
+    """Test elementwise whether two group ids are equal and positive. The id 0 means no group. All
     positions of a group, such as an image in a prompt, are processed in one decode step, so the
     mask `same_group` is considered causal.
     """
@@ -140,8 +140,8 @@ def in_same_group(site: CallSite, x: Tensor, y: Tensor) -> Tensor:
 
 @register_builtin()
 def cast(site: CallSite, x: Tensor, *, to: Literal["float", "int", "bool"]) -> Tensor:
-    """Convert to another element type. True becomes 1, floats are truncated towards zero, and every
-    value except 0 becomes true.
+    """Convert to another element type. True is converted to 1, floats are truncated towards zero,
+    and all values except 0 are converted to true.
     """
     if to == "bool":
         if x.type.dtype == "bool":
@@ -178,7 +178,7 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
-    """Return `x`, or raise E0417 if `x` is below `least`, e.g. to check an argument."""
+    """Return `x`. Raise E0417 if `x` is less than `least`, e.g. to check an argument."""
     if not isinstance(x, Number) or not isinstance(least, Number):
         site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
     number, minimum = get_static_float(x), get_static_float(least)

@@ -189,7 +189,8 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
 
     If `ids` lacks axis `axis`, like the result of `argmax`, one position is selected and the axis
-    is removed. `ids` has no axes after `axis`; for a table and ids of any shape, use `embedding`.
+    is removed. `ids` must not have axes after `axis`. To look up ids of any shape in a table, use
+    `embedding`.
     """
     axis_index = site.resolve_axis(x, axis)
     for leading_axis, (ids_length, length) in enumerate(

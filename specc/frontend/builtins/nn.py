@@ -86,8 +86,8 @@ def layer_norm(
     """Apply layer normalization over the last axis (arXiv:1607.06450). Weights: `weight`, `bias`
     [d].
 
-    With `offset=1.0`, the layer adds 1 to the stored weight, so that a stored weight of zero means
-    no scaling.
+    With `offset=1.0`, the layer adds 1 to the stored weight, so a stored weight of zero means no
+    scaling.
     """
     _check_float_tensor(site, x)
     site.check_range(eps, "eps", 0.0)
@@ -237,7 +237,7 @@ def patches(
 
 @register_builtin()
 def maxout(site: CallSite, x: Tensor, pieces: Dim) -> Tensor:
-    """Take the maximum of every `pieces` consecutive features (maxout, arXiv:1302.4389,
+    """Apply maxout: return the maximum of every `pieces` consecutive features (arXiv:1302.4389,
     sec. 2).
     """
     last_axis = len(x.shape) - 1
@@ -318,7 +318,7 @@ def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
 def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
     """Compute the dot product along the last axis.
 
-    An attention score `dot` is computed for all queries and keys by one matrix multiplication.
+    As an attention score, `dot` is computed by one matrix multiplication.
     """
     if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == b.shape[-3] == 1:
         # compute the products of [… q, 1, d] and [… 1, k, d] by a single matrix product

@@ -25,11 +25,10 @@ MAX_SINUSOID_WIDTH = 2**20
 
 @register_builtin()
 def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Return position ids. For a padding mask `keep`, position ids are int[batch, n], the number of
-    unpadded positions before each position, so that padding on either side is not counted. A padded
-    position has the id of the last unpadded position before it, or 0. For any other tensor,
-    position ids are int[n], the indices 0, 1, … along `axis`. `offset` is added to all position
-    ids.
+    """Return position ids. For a padding mask `keep`, the result is int[batch, n]: the number of
+    unpadded positions before each position. The id of a padded position is the id of the last
+    unpadded position before it, or 0. For any other tensor, the result is int[n]: the indices 0, 1,
+    … along `axis`. `offset` is added to all position ids.
     """
     # position ids are the cumulative sum of the mask minus 1, and 0 in left padding
     if x.type.dtype == "bool":
@@ -58,8 +57,8 @@ def sinusoid(
 ) -> Tensor:
     """Compute sinusoidal position embeddings of width `dim` (arXiv:1706.03762, sec. 3.5).
 
-    `layout` is the order of sines and cosines: `interleaved` is alternating, `halves` is all sines
-    first, and `fairseq` is all sines first with the frequencies of fairseq.
+    `layout` is the order of sines and cosines: `interleaved` alternates sines and cosines, `halves`
+    puts all sines first, and `fairseq` is `halves` with the frequencies of fairseq.
     """
     if at.type.dtype != "i64":
         site.raise_error("E0301", f"position ids must be integers, got {describe_value(at)}", "at")
@@ -121,11 +120,11 @@ def rope(
     `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and `attention_factor`, or `mscale` and
     `mscale_all_dim`, which determine the attention factor. `longrope` divides the frequencies by
     `divisors` (`short_factor`), or by `beyond` (`long_factor`) if `longest` exceeds the `original`
-    length. `dynamic`: `factor`, `original` and `longest`, from which theta is computed. `ntk_alpha`
-    multiplies theta by `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of the
-    feature pairs of a head, with `factor=1.0`. `axial` computes separate frequencies for the
-    section of each position axis of `rotate`. `longest` is the maximum sequence length, by default
-    `original`. `--context-length` sets `longest`, and the model rejects longer sequences.
+    length. `dynamic` computes theta from `factor`, `original` and `longest`. `ntk_alpha` multiplies
+    theta by `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of the feature pairs
+    of a head, with `factor=1.0`. `axial` computes separate frequencies for the section of each
+    position axis of `rotate`. `longest` is the maximum sequence length, by default `original`.
+    `--context-length` sets `longest`. The model rejects longer sequences.
     """
     options = locals()
     numbers: dict[str, RopeNumber] = {
@@ -218,13 +217,13 @@ def rotate(
     (arXiv:2104.09864).
 
     `pairs=half` rotates feature n with feature n + d/2 (transformers' `rotate_half`), and
-    `pairs=interleaved` rotates feature 2n with feature 2n + 1 (the original RoPE). `dim` rotates
-    only the first `dim` features (partial rotary), and one more if `dim` is odd. `at` is int[batch,
-    length] or int[length], or a list with the position ids of each axis, such as `[t, h, w]`
-    (M-RoPE, arXiv:2409.12191). For a list, `sections` is the number of feature pairs of each axis,
-    and `order` is the order of these pairs: `contiguous` means first all pairs of the first axis,
-    and `interleaved` means alternating between the axes, where pairs beyond the section of an axis
-    belong to the first axis.
+    `pairs=interleaved` rotates feature 2n with feature 2n + 1 (the original RoPE). With `dim`, only
+    the first `dim` features are rotated (partial rotary), and one more if `dim` is odd. `at` is
+    int[batch, length] or int[length], or a list with the position ids of each axis, such as `[t, h,
+    w]` (M-RoPE, arXiv:2409.12191). For a list, `sections` is the number of feature pairs of each
+    axis, and `order` is the order of these pairs: `contiguous` assigns consecutive pairs to each
+    axis; `interleaved` alternates between the axes, and assigns pairs beyond the section of an axis
+    to the first axis.
     """
     if len(x.shape) != 4:
         site.raise_error(

@@ -93,10 +93,10 @@ def gru(
     state at every time step, with both directions concatenated. `last` [batch, layers, hidden]
     contains the final states, layer by layer, forward before backward. `start` has the layout of
     `last` and defaults to zeros. Time steps masked out by `keep` leave the state unchanged and
-    output zeros. The `reset` gate is applied before the recurrent projection, as in the paper, or
-    after the projection, as in PyTorch. `update` determines whether an update gate of 1 selects the
-    old state or the new state. Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden,
-    hidden], `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, with `_l1` and so on for further layers, and
+    output zeros. `reset=before` applies the reset gate before the recurrent projection (the paper),
+    `reset=after` after it (PyTorch). `update` is the state, `old` or `new`, that an update gate of
+    1 selects. Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden, hidden],
+    `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, with `_l1` and so on for further layers, and
     `_reverse` for the backward direction. The gate order is reset, update, new.
     """
     stack = _LayerStack(
@@ -133,8 +133,8 @@ def lstm(
     """Apply LSTM layers (Gers et al. 2000) to [batch, time, in]. Returns (out, last, cell).
 
     The options, results and weights are those of `gru`, with four gates: input, forget, cell,
-    output. `cell` and `start_cell` are [batch, layers, hidden]. `peepholes` connects the gates to
-    the cell state (Gers and Schmidhuber 2000), with the weight `peephole_l0` [3 hidden] for the
+    output. `cell` and `start_cell` are [batch, layers, hidden]. `peepholes=true` connects the gates
+    to the cell state (Gers and Schmidhuber 2000), with the weight `peephole_l0` [3 hidden] for the
     gates input, forget and output. `proj` is the projection size of the hidden state
     (arXiv:1402.1128, PyTorch's `proj_size`), with the weight `weight_hr_l0` [proj, hidden].
     """

@@ -296,5 +296,5 @@ def broadcast_batch_axis(call: CallSite, x: Tensor, batch: Dim) -> Tensor:
 
 @register_builtin()
 def apply(site: CallSite, f: Anything, *inputs: Anything) -> EvalResult:
-    """Call `f`, a block, activation, norm or position encoding, with `inputs`."""
+    """Call the block, activation, norm or position encoding `f` with `inputs`."""
     raise AssertionError("`apply` is resolved by the caller")

@@ -138,7 +138,7 @@ def route(
 
     `to` is the block of one expert. The experts' weights are stored with a leading axis of length
     `experts`. Tokens masked out by `keep` […] are not routed, and their output is zeros. Experts
-    without tokens do not run.
+    without tokens are skipped.
     """
     _check_routed_operands(site, x, ids, gates, keep)
     _check_expert_count(site, ids.shape[-1], gates, experts)

@@ -164,9 +164,9 @@ def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...]
     """Split, permute and merge axes with an einops pattern: `rearrange(x, "b n (h d) -> b h n d",
     sizes=[heads])`.
 
-    `sizes` are the lengths of the names in parentheses on the left side, in order, except the last
-    name in each pair of parentheses. A `1` on the left side removes an axis of length 1, and a `1`
-    on the right side adds an axis.
+    `sizes` are the lengths of the axes in parentheses on the left side, in order; the last axis in
+    each pair of parentheses is omitted, because its length is inferred. A `1` on the left side
+    removes an axis of length 1, and a `1` on the right side adds an axis.
     """
     for op in build_rearrange_ops(site, x, pattern, sizes):
         x = site.add_op(op, x)
@@ -304,7 +304,7 @@ def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) ->
 
 @register_builtin()
 def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Concatenate `p` after `x` along an axis, broadcasting `p` over the batch."""
+    """Concatenate `x` and `p` along an axis. `p` is broadcast over the batch."""
     return _concat_broadcast(site, x, p, axis, is_prefix=False)
 
 
