@@ -167,8 +167,8 @@ class TensorSpec:
 
 @immutable_dataclass
 class QuantizedMatMul:
-    """A quantized MatMul of an open model, or the quantization of its activation: the operator, the
-    value names by role (`x`, `w`, `scales`, `y`), and the integer attributes.
+    """A quantized MatMul or activation quantization of a model: the operator, the value names by
+    role (`x`, `w`, `scales`, `y`), and the integer attributes.
     """
 
     operator: str
@@ -178,13 +178,13 @@ class QuantizedMatMul:
 
 @immutable_dataclass
 class Subgraphs:
-    """The `If` branches and `Loop` bodies of a compiled model, and the name of the output that
-    counts their executions.
+    """The `If` branches and `Loop` bodies of a compiled model, and the name of the output with
+    their execution counts.
     """
 
     execution_counts_output: str  # int64 [n], the number of executions of each subgraph
     names: tuple[str, ...]
-    compared_constants: tuple[int, ...]  # integers to which `If` conditions compare sizes
+    compared_constants: tuple[int, ...]  # integers with which `If` conditions compare sizes
 
 
 class DeviceTensor(Protocol):
@@ -201,14 +201,14 @@ DeviceTensors: TypeAlias = dict[str, DeviceTensor]
 
 
 class BoundSession(Protocol):
-    """A repeatable model run whose inputs and outputs are bound to device tensors (IO binding)."""
+    """A model with inputs and outputs bound to device tensors (IO binding), for repeated runs."""
 
     def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> DeviceTensors:
         """Run the model on `inputs` and the bound inputs. Raise E0924 if the run fails."""
 
 
 class Executable(Protocol):
-    """A function that maps arrays by input name to arrays by output name."""
+    """A callable that maps input arrays by name to output arrays by name."""
 
     @property
     def outputs(self) -> Mapping[str, TensorSpec]:
@@ -230,7 +230,7 @@ class Session(Executable, Protocol):
         """The types of the optional inputs by name."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Compute all outputs of a long-running model. Ctrl-C interrupts the run."""
+        """Run the model and return all outputs. Ctrl-C interrupts a long run."""
 
     def copy_to_device(self, array: "Array") -> DeviceTensor:
         """Copy an array to the device of the model."""
@@ -298,7 +298,7 @@ class ModelFile(Protocol):
         """Open the model for running. Raise E0921 to E0923 on failure."""
 
     def open_in_background(self, threads: int = 0) -> None:
-        """Open a CPU session in the background, which the next call of `open` returns."""
+        """Open a CPU session in the background. The next call of `open` returns it."""
 
     def open_with_static_shapes(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
@@ -372,7 +372,7 @@ def load_reference() -> ReferenceBackend:
 
 def find_missing_members(package: ModuleType, protocol: type) -> set[str]:
     """Return the names of a protocol that a package neither defines nor lists in `__all__`."""
-    # `isinstance` with a protocol ignores the `__getattr__` of a module since Python 3.12
+    # since Python 3.12, `isinstance` with a protocol ignores the `__getattr__` of a module
     names = {name for name in vars(protocol) if not name.startswith("_")}
     return names - {*vars(package), *vars(package).get("__all__", ())}
 
@@ -392,7 +392,7 @@ def _import_backend(name: str, protocol: type) -> ModuleType:
 
 
 def _find_package(name: str) -> str:
-    """Return the package of a backend, which other distributions register as an entry point."""
+    """Return the package that a distribution registers as the entry point of a backend."""
     if find_spec(package := f"specc_{name}"):
         return package
     from importlib.metadata import entry_points  # imported here because the import takes 15 ms

@@ -155,7 +155,7 @@ def _pad_window_axes(op: ops.SlidingWindowOp, x: Array, value: float) -> Array:
 def _select_window_offset(
     op: ops.SlidingWindowOp, padded: Array, offset: Sequence[int], window_counts: Sequence[int]
 ) -> Array:
-    """Return, for every window, the element at one kernel offset."""
+    """Return the element of every window at one kernel offset."""
     steps = zip(offset, op.dilations, op.stride, window_counts, strict=True)
     slices = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
     leading = [slice(None)] * (padded.ndim - len(slices))

@@ -75,7 +75,7 @@ def gather(op: ops.Gather, lengths: LengthValues, table: Array, ids: Array) -> A
 
     a[*b t *d], i[*b u] -> a[*b u *d]
     """
-    check_indices(ids, table.shape[op.axis], "the axis that is gathered from")
+    check_indices(ids, table.shape[op.axis], "the gathered axis")
     result: Array = np.empty((*ids.shape, *table.shape[op.axis + 1 :]), table.dtype)
     for batch_index in np.ndindex(*ids.shape[:-1]):
         result[batch_index] = table[batch_index][ids[batch_index]]

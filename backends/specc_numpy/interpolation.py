@@ -114,7 +114,7 @@ def _compute_antialiased_weights(
 
 
 INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
-"""For each interpolation mode, the function that computes source indices (clamped to the axis) and
+"""The function of each interpolation mode that computes source indices (clamped to the axis) and
 interpolation weights.
 """
 
@@ -126,7 +126,7 @@ def grid_sample(op: ops.GridSample, lengths: LengthValues, x: Array, grid: Array
     f[b c h w], f[b *u xy] -> f[b c *u]
     """
     if min(x.shape[2:]) < 1:
-        raise_error("E0912", f"a feature map of shape {x.shape} is sampled")
+        raise_error("E0912", f"cannot sample a feature map of shape {x.shape}")
     points = grid.reshape(len(grid), math.prod(grid.shape[1:-1]), 2)
     columns, rows = (_compute_pixel_weights(op, points[..., n], x.shape[3 - n]) for n in range(2))
     batch = np.arange(len(x))[:, None]

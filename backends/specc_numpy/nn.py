@@ -192,7 +192,7 @@ def attend(
     f[b h q e], f[b h q k]
     """
     # Query heads of one group are adjacent. For example, if there are 4 query heads and 2 key
-    # heads, query heads 0 and 1 read key head 0. If there are no key heads, the divisor is 1.
+    # heads, query heads 0 and 1 use key head 0. If there are no key heads, the divisor is 1.
     heads_per_group = query.shape[1] // max(key.shape[1], 1)
     key, values = (
         np.repeat(key, heads_per_group, axis=1),
@@ -296,7 +296,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, lengths: LengthValues, *operand
     inputs = op.split_operands(operands)
     *leading_shape, width = inputs.x.shape
     token_count = int(np.prod(leading_shape))
-    # flatten the axes of tokens to one axis
+    # flatten the token axes to one axis
     tokens = inputs.x.reshape(*[1] * (len(leading_shape) - 1), token_count, width)
     body_lengths = {**lengths, op.token_count_symbol: token_count}
     body_output = op.get_body_output()

@@ -31,12 +31,12 @@ NUMPY_DTYPES: Mapping[str, type[np.generic]] = {
 
 
 def get_numpy_dtype(dtype: str) -> type[np.generic]:
-    """Return the NumPy dtype for an IR element type, which is float64 for all float types."""
+    """Return the NumPy dtype for an IR element type (float64 for all float types)."""
     return NUMPY_DTYPES.get(dtype, np.float64)
 
 
 ResultHook: TypeAlias = Callable[[Value, Array], Array]
-"""A function that maps a node result's IR value and array to the array that replaces it."""
+"""A callable that maps a node result (IR value and array) to its replacement array."""
 
 _CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("result_hook", default=None)
 """The result hook of the current evaluation, which is also called in loop bodies."""
@@ -50,8 +50,8 @@ def evaluate_nodes(
     result_hook: ResultHook | None = None,
 ) -> dict[Value, Array]:
     """Return the arrays of `requested_values`, computed from `known_values` (inputs and parameters,
-    which are converted when they are first read). `result_hook` may replace each node result,
-    including results inside loops.
+    converted on first use). `result_hook` may replace each node result, including results inside
+    loops.
     """
     active_hook = result_hook or _CURRENT_HOOK.get()
 
@@ -80,7 +80,7 @@ def evaluate_nodes(
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""The IR element kind of each NumPy dtype kind that has another letter. `V` is bfloat16."""
+"""The IR element kind for each NumPy dtype kind with a different letter. `V` is bfloat16."""
 
 
 def evaluate_graph(

@@ -10,7 +10,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
 MIN_TOKEN_MAXIMUM = np.float32(1e-30)
-"""Lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""
+"""Lower bound of a token's absolute maximum. It ensures a nonzero scale for an all-zero token."""
 
 
 @evaluate

@@ -4,16 +4,16 @@ session's memory to huge pages.
 A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs. Flushing
 denormals does not change results, because every softmax sum also contains a term of 1. ONNX
 Runtime's option `session.set_denormal_as_zero` applies to its thread pool but not to the calling
-thread, which also runs kernels. This module sets the flush-to-zero mode through C's `fenv.h`, if
-the platform has this header, and restores the previous mode after every run, so that NumPy on the
-same thread keeps its denormals.
+thread, which also runs kernels. This module sets the flush-to-zero mode through C's `fenv.h` if the
+platform has this header. It restores the previous mode after every run, so NumPy on the same thread
+keeps denormals.
 
 A decode step reads all packed weights once, so a large part of its time is spent on address
 translation. ONNX Runtime allocates each weight separately, so the operating system does not back
 weights with huge pages. With huge pages (Linux 6.1), a decode step of a Llama with 134 M parameters
 takes 0.76 to 0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on memory
-fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On other
-systems than Linux, no memory is moved.
+fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On systems
+other than Linux, no memory is moved.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 
 
 class FlushToZeroMode:
-    """A switch for the calling thread's flush-to-zero mode, which uses C's `fenv_t`."""
+    """The flush-to-zero mode of the calling thread, set through C's `fenv_t`."""
 
     def __init__(self, offset: int, bits: int) -> None:
         library = ctypes.PyDLL(None)
@@ -135,16 +135,15 @@ class SessionMemoryMappings:
         library = ctypes.CDLL(None)
         for start, end in self.intervals:
             for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
-                # a kernel that rejects MADV_COLLAPSE because it is too old moves the memory later
-                # by itself
+                # older kernels reject MADV_COLLAPSE and move the memory later in the background
                 library.madvise(
                     ctypes.c_size_t(start), ctypes.c_size_t(end - start), ctypes.c_int(advice)
                 )
 
 
 def list_anonymous_mappings() -> list[Interval]:
-    """Return the private writable mappings of this process that have no file, in ascending order.
-    Return [] if transparent huge pages are unsupported or disabled.
+    """Return the private, writable, anonymous mappings of this process in ascending order. Return
+    [] if transparent huge pages are unsupported or disabled.
     """
     if not sys.platform.startswith("linux"):
         return []

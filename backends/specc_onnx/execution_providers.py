@@ -166,7 +166,7 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
     "qnn": "QNNExecutionProvider",
     "xnnpack": "XnnpackExecutionProvider",
 }
-"""ONNX Runtime's provider names, keyed by our command line's provider names."""
+"""ONNX Runtime's provider names, keyed by the provider names of the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
 """Options of each provider. TF32 is disabled, so that f32 MatMuls agree with the reference."""
@@ -212,7 +212,7 @@ def get_ort_provider(provider: str) -> str:
     if provider not in installed_providers:
         names = format_quoted_names(installed_providers)
         raise_missing_provider_error(
-            provider, [f"the installed ONNX Runtime does not support it, only {names}"]
+            provider, [f"the installed ONNX Runtime supports only {names}"]
         )
     return ort_provider_name
 

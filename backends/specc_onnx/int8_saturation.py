@@ -1,4 +1,4 @@
-"""Exact int8 products on x86 CPUs without VNNI.
+"""Compute int8 products exactly on x86 CPUs without VNNI.
 
 On these CPUs, ONNX Runtime multiplies uint8 activations by int8 weights with `pmaddubsw`, which
 saturates the sum of two products at 16 bits. Measured errors were up to 0.3 times the largest
@@ -110,7 +110,7 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
             for index, zero_point_index, offset in WEIGHT_OPERANDS.get(node.op_type, ()):
                 name = node.input[index]
                 is_uint8 = name in constants and constants[name].data_type != TensorProto.INT8
-                # the name of computed weights that are already converted contains `:uint8`
+                # the name of a computed weight contains `:uint8` if the weight is already converted
                 if is_uint8 or name.startswith(f"{node.output[0]}:uint8"):
                     continue
                 names = converted_initializers if name in constants else converted_values
@@ -185,6 +185,6 @@ def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
 
 
 def _set_operand(node: NodeProto, index: int, name: str) -> None:
-    """Set an operand of a node. If it has fewer operands, append empty names first."""
+    """Set an operand of a node. If the node has fewer operands, append empty names first."""
     node.input.extend([""] * (index + 1 - len(node.input)))
     node.input[index] = name

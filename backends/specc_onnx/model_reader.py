@@ -268,7 +268,7 @@ def _copy_model(model: ModelProto) -> ModelProto:
 
 
 def read_model(path: Path) -> OnnxModelFile:
-    """Read a model file. Raise E0802 if the file is unreadable, and E0926 if it is no model."""
+    """Read a model file. Raise E0802 if the file is unreadable, and E0926 if it is not a model."""
     try:
         data = read_regular_file(path, MAX_MODEL_BYTES)
     except UnreadableFileError as error:

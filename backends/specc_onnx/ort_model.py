@@ -35,7 +35,7 @@ from specc_onnx.execution_providers import (
 
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
-    """An ONNX Runtime session for a model on one execution provider. `name` denotes the model in
+    """An ONNX Runtime session for a model on one execution provider. `name` is the model name in
     error messages. `optional_inputs` have default values. `converted_weights` must live as long as
     the session, because the session reads them in place.
     """
@@ -167,7 +167,7 @@ class OrtModel:
 
 @dataclass(frozen=True)
 class OrtBoundModel:
-    """A runner that has bound `bound_outputs` and some inputs to device buffers."""
+    """A runner with `bound_outputs` and some inputs bound to device buffers."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
@@ -195,7 +195,7 @@ class OrtBoundModel:
 UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
 """Help text for ONNX Runtime errors without a more specific help text."""
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
-"""Help text for a failed `GatherND` node, which indexing such as `x[:, t]` is lowered to."""
+"""Help text for a failed `GatherND` node, the lowering of indexing such as `x[:, t]`."""
 
 
 def raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:

@@ -76,7 +76,7 @@ def gather(op: ops.Gather, context: ForwardContext, table: Tensor, ids: Tensor) 
 
     a[*b t *d], i[*b u] -> a[*b u *d]
     """
-    check_tensor_indices(ids, table.shape[op.axis], "the axis that is gathered from")
+    check_tensor_indices(ids, table.shape[op.axis], "the gathered axis")
     inner_shape = table.shape[op.axis + 1 :]
     indices = (
         ids.long().reshape(*ids.shape, *[1] * len(inner_shape)).expand(*ids.shape, *inner_shape)

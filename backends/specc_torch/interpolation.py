@@ -73,7 +73,7 @@ def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Te
     f[b c h w], f[b *u xy] -> f[b c *u]
     """
     if min(x.shape[2:]) < 1:
-        raise_error("E0912", f"a feature map of shape {tuple(x.shape)} is sampled")
+        raise_error("E0912", f"cannot sample a feature map of shape {tuple(x.shape)}")
     points = grid.reshape(len(grid), grid.shape[1:-1].numel(), 1, 2)
     sampled = functional.grid_sample(x, points, op.mode, op.padding_mode, op.align_corners)
     return sampled.reshape(*x.shape[:2], *grid.shape[1:-1])

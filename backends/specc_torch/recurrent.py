@@ -97,7 +97,7 @@ def apply_lstm_gates(
         p_i, p_f, p_o = peepholes.chunk(3)
         i, f = i + p_i * cell, f + p_f * cell
     new_cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-    # the peephole of the output gate reads the new cell state
+    # the peephole of the output gate uses the new cell state
     o = o if peepholes is None else o + p_o * new_cell
     return torch.sigmoid(o) * torch.tanh(new_cell), new_cell
 

@@ -111,9 +111,9 @@ class SpecModule(nn.Module):
         self, path: str | Path, metadata: Mapping[str, str] | None = None, *, force: bool = False
     ) -> None:
         """Write the parameters to a safetensors file atomically. Tied parameters are written once.
-        Raise E0833 if specc did not write an existing file `path` and `force` is False.
+        Raise E0833 if `path` exists, specc did not write it, and `force` is False.
 
-        The metadata says that names and shapes are the spec's own, so that the `load` rules for
+        The metadata marks the names and shapes as those of the spec, so the `load` rules for
         published checkpoints are not applied to the file.
         """
         tensors = {n: _to_numpy(p) for n, p in self.named_spec_parameters() if n not in self.ties}

@@ -1,7 +1,7 @@
 """Run a graph in PyTorch, with a rule for each op and a context for each forward pass.
 
-A rule is called as `rule(op, context, *operands)`. A rule is differentiable if its op is. An absent
-operand is None. All floats have the dtype of the module's parameters.
+A rule is called as `rule(op, context, *operands)`. The rule of a differentiable op is
+differentiable. An absent operand is None. All floats have the dtype of the module's parameters.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -55,8 +55,8 @@ class ForwardContext:
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
     def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:
-        """Return a scalar tensor. It is filled on the device, because copying to a GPU
-        synchronizes.
+        """Return a scalar tensor. It is filled on the device, because a copy from the host would
+        synchronize the GPU.
         """
         return torch.full((), value, dtype=dtype, device=self.device)
 

@@ -33,9 +33,9 @@ CHUNK = Dim.from_value(CHUNK_LENGTH)
 class LinearRecurrence:
     """The operands of a linear recurrence in a loop body. No operand depends on the state.
 
-    The last two axes of the state are the key axis and the value axis, so `key_axis` is -2 or -1.
-    Keys and queries lack the value axis or have size 1 along it, and values lack the key axis or
-    have size 1 along it. `decay` has size 1 along both axes. `delta_rule_beta` [*lead, 1] is the
+    The last two axes of the state are the key axis and the value axis, in either order: `key_axis`
+    is -2 or -1. The value axis of keys and queries is absent or has size 1. The key axis of values
+    is absent or has size 1. `decay` has size 1 along both axes. `delta_rule_beta` [*lead, 1] is the
     update strength β of the delta rule.
     """
 
@@ -56,7 +56,7 @@ class LinearRecurrence:
 def build_chunkwise_recurrence(
     b: GraphBuilder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
 ) -> NodeResults:
-    """Add nodes that compute the loop `op`, whose body is `recurrence`, chunk by chunk. Return the
+    """Add nodes that compute the loop `op` with the body `recurrence` chunk by chunk. Return the
     results of the loop: the final state and a scan output per query. `args` are the operands of the
     loop.
     """
@@ -84,7 +84,7 @@ def build_chunkwise_recurrence(
 
 
 def _transpose_state(b: GraphBuilder, recurrence: LinearRecurrence, state: Value) -> Value:
-    """Transpose the state so that its key axis precedes its value axis, or transpose it back."""
+    """Swap the key axis and the value axis of the state, unless the key axis is first."""
     return state if recurrence.key_axis == -2 else _transpose_matrix(b, state)
 
 
@@ -95,11 +95,10 @@ def _transpose_matrix(b: GraphBuilder, x: Value) -> Value:
 
 @dataclass(frozen=True)
 class _ChunkedOperands:
-    """The operands of the recurrence at all positions, [b, n, …, x], split into chunks, [b, chunks,
-    64, …, x].
+    """The operands of the recurrence, [b, n, …, x], split into chunks, [b, chunks, 64, …, x].
 
-    At masked positions and at the padding of the last chunk, keys, values and the logarithm of the
-    decay are zero, so that the state does not change.
+    At masked positions and in the padding of the last chunk, keys, values and the logarithm of the
+    decay are zero, which leaves the state unchanged.
     """
 
     b: GraphBuilder
@@ -133,7 +132,7 @@ class _ChunkedOperands:
         return queries | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return `value` at all positions, without its axis `axis` of size 1 if it has the rank of
+        """Return `value` at all positions. Remove its axis `axis`, of size 1, if it has the rank of
         the state. `full_values` maps values of the body to values at all positions.
         """
         x = full_values[value]
@@ -178,7 +177,9 @@ def _compare_blocks(b: GraphBuilder, fn: str, row: Value, column: Value, size: i
 
 @dataclass(frozen=True)
 class _ChunkBodyBuilder(RecurrentCellBuilder):
-    """A builder of the loop body for a chunk (operands [*lead, 64, x], state [*lead, k, v])."""
+    """A builder of the loop body. It processes one chunk (operands [*lead, 64, x], state [*lead, k,
+    v]).
+    """
 
     rank: int
 
@@ -215,7 +216,7 @@ class _ChunkBodyBuilder(RecurrentCellBuilder):
         return self.b.add_op(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
     def _add_chunk_input(self, name: str, x: Value) -> Value:
-        """Add an input for a chunk [b, 64, …, x] and move its position axis before the last one."""
+        """Add an input for a chunk [b, 64, …, x], and move its position axis to index -2."""
         shape = (x.shape[0], *x.shape[2:])
         chunk = self.b.add_input(name, Input(Type(x.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)

@@ -5,9 +5,9 @@
       logits = linear(h, w)                      logits = linear(h, w)
     }                                          }
 
-A body is matched against patterns, which are the graphs of the cells in
-`specs/std/recurrent.specc`. Other scan outputs may depend on the scanned values and the new state;
-the remaining loop has no loop-carried values and is therefore vectorized completely.
+The loop body is matched against patterns: the graphs of the cells in `specs/std/recurrent.specc`.
+Other scan outputs may depend on the scanned values and the new state. They remain in a loop without
+loop-carried values, which is vectorized completely.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +51,8 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
     states = inner.initial_carries
     if not 1 <= op.carry_count <= 2 or any(s.rank != 2 for s in states):
         return None
-    # Any scanned value may be the input of the cell, and scan outputs may read the other scanned
-    # values.
+    # Any scanned value may be the input of the cell, and scan outputs may depend on the other
+    # scanned values.
     for element, cell in _iterate_element_patterns(inner.scanned, states):
         bindings = _match_cell(cell, element, states, op.get_next_carries())
         # No two cells compute the same function, so at most one pattern matches.
@@ -64,7 +64,7 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
 def _iterate_element_patterns(
     scanned: Sequence[Value], states: Sequence[Value]
 ) -> "Iterator[tuple[Value, _CellPattern]]":
-    """Yield each scanned value that may be a cell's input with each pattern for its type."""
+    """Yield pairs of a scanned value (a possible cell input) and a pattern for its type."""
     for element in scanned:
         if element.rank == 2 and element.shape[0] == states[0].shape[0]:
             for cell in _iterate_patterns(element.type, [s.type for s in states]):
@@ -122,8 +122,8 @@ class _PatternBuilder(RecurrentCellBuilder):
         """Return the next state as `z * h + (1 - z) * candidate`, as in `specs/std`."""
         z, candidate = build_gru_gates(self, op, x, h, weights)
         complement = self.add_op("sub", self.add_input("one"), z)
-        # The update gate is the fraction of the old state that is kept or, depending on
-        # `op.update`, replaced.
+        # Depending on `op.update`, the update gate is the fraction of the old state that is kept or
+        # replaced.
         keep, update = (z, complement) if op.update == "old" else (complement, z)
         update_term = self.add_op("mul", update, candidate)
         return self.add_op("add", update_term, self.add_op("mul", keep, h))
@@ -261,15 +261,15 @@ class _LoopFusion:
     def _build_scan_output(
         self, scan_outputs: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Yield the scan outputs. A scan output equal to `state` is `states`, the layer's states at
-        all positions. All other scan outputs are recomputed.
+        """Yield the scan outputs. A scan output equal to `state` is replaced by `states`, the
+        layer's states at all positions. All other scan outputs are recomputed.
         """
         others = [v for v in scan_outputs if v is not state]
         values = iter(self._build_other_values(others, state, states) if others else ())
         return (states if v is state else next(values) for v in scan_outputs)
 
     def _subtracts_from_one(self) -> bool:
-        """Return True if gates are subtracted from the constant 1."""
+        """Return True if the constant from which gates are subtracted is 1."""
         if "one" not in self.leaves:
             return True
         value = self.outer.get(self.leaves["one"], self.leaves["one"])
@@ -305,8 +305,8 @@ class _LoopFusion:
     def _build_other_values(
         self, values: Sequence[Value], new_state: Value, states: Value
     ) -> NodeResults:
-        """Compute the other scan outputs, `values`, by a loop over the scanned operands and the
-        `states` of the layer, which has no loop-carried values.
+        """Compute the other scan outputs, `values`, in a loop without loop-carried values over the
+        scanned operands and the `states` of the layer.
         """
         op, builder = self.op, GraphBuilder()
         inputs = {f"row {n}": v for n, v in enumerate(self.inner.scanned)} | {"state": new_state}

@@ -42,7 +42,7 @@ from specc.transforms.quantizable_weights import find_underlying_weight, match_m
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
-    """Expand recurrent layers to loops: all layers, or layers that read one of `weight_names`."""
+    """Expand recurrent layers to loops: all layers, or layers that use one of `weight_names`."""
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph
@@ -72,7 +72,7 @@ def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
 
 
 def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
-    """Return the names of weights that are read only by LSTMs without projection."""
+    """Return the names of weights that are used only by LSTMs without projection."""
     lstm_weights = {name for pair in list_lstm_weight_pairs(graph) for name in pair}
     users, outputs = graph.collect_users(), set(graph.outputs.values())
     values = ((n, graph.parameters[n]) for n in lstm_weights)
@@ -206,7 +206,9 @@ class _WeightQuantizer:
         return self._convert_linear(node, weight)
 
     def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
-        """Slice codes, scales and zero points along the last (layout `columns`) or first axis."""
+        """Slice codes, scales and zero points along the last axis (layout `columns`) or the first
+        axis.
+        """
         is_last_axis = weight.format.layout == "columns"
         return weight.map_components(
             lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if is_last_axis else 0), v)
@@ -214,12 +216,12 @@ class _WeightQuantizer:
 
     def _convert_linear(self, node: Node, weight: QuantizedParameters) -> NodeResults:
         format = weight.format
-        # A derived graph may contain the layer in a loop, so per-layer scales become per-tensor
-        # scales.
+        # Per-layer scales become per-tensor scales, because a derived graph may contain the layer
+        # in a loop.
         mode: ActivationRoundingMode = "tensor" if format.rounding == "layer" else format.rounding
         op = ops.QuantizedLinear(format.bits, format.group_size, format.layout, mode)
         product = match_matmul(node)
-        assert product is not None, "the plan has no other consumer"
+        assert product is not None, "weights in the plan have no other users"
         x = node.get_operand(product.activation_index)
         bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
         return self.builder.add_node(
@@ -232,7 +234,7 @@ class _WeightQuantizer:
         )
 
     def _convert_layer(self, node: Node, op: ops.Lstm) -> NodeResults:
-        """Convert an LSTM whose two weights are quantized to a `quantized_lstm`."""
+        """Convert an LSTM with two quantized weights to a `quantized_lstm`."""
         weights = [
             self.quantized_weights[v] for v in (op.input_weights(node), op.recurrent_weights(node))
         ]

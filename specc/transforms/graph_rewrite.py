@@ -51,7 +51,8 @@ def _copy_node_origin(
     builder: GraphBuilder, origin: NodeOrigin, values: NodeResults, count: int
 ) -> None:
     """Add `origin` to all nodes after the first `count`, and to nodes that compute `values`."""
-    # A dictionary cannot be sliced, so the new nodes are read from the end in reverse order.
+    # Dictionaries do not support slicing, so the new nodes are iterated in reverse order from the
+    # end.
     new_nodes_reversed = islice(reversed(builder.nodes), len(builder.nodes) - count)
     new_nodes: list[Node] = list(new_nodes_reversed)[::-1]
     for node in dict.fromkeys([*new_nodes, *(v.node for v in values if v.node)]):

@@ -3,11 +3,11 @@
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
 Devices accumulate products and norms in 32 bits. Softmax, means, recurrences and position encodings
-are computed in fp32. Layers that read a standardized input are also computed in fp32, because the
-input is large if its standard deviation is close to zero. Each f32 value has a precision class:
-*half* (computed in 16 bits), *float32* (computed in 32 bits) or *neutral* (a constant, position
-embedding or weight, which is cast to the dtype of the other operands). Inputs and outputs stay f32,
-except between derived graphs.
+are computed in fp32. Layers with a standardized input are also computed in fp32, because a standard
+deviation close to zero results in large inputs. Each f32 value has a precision class: *half*
+(computed in 16 bits), *float32* (computed in 32 bits) or *neutral* (a constant, position embedding
+or weight, which is cast to the dtype of the other operands). Inputs and outputs stay f32, except
+between derived graphs.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,7 +26,7 @@ ALWAYS_HALF_OPS: tuple[type[Op], ...] = (
 """Ops that are always computed in 16 bits."""
 
 NORM_OPS: tuple[type[Op], ...] = (ops.LayerNorm, ops.RMSNorm)
-"""Norms with a single operator that accumulates in 32 bits."""
+"""Norms that lower to a single operator, which accumulates in 32 bits."""
 
 DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
     *(ops.Concat, ops.Delay, ops.Expand, ops.Flip, ops.Gather, ops.Index, ops.Insert, ops.Last),
@@ -39,7 +39,7 @@ INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
 """Ops whose results are indices, which may change if their operand is rounded."""
 
 UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
-"""Ops without float operands whose values in [-1, 1] cannot overflow in 16 bits."""
+"""Ops without float operands. Their values are in [-1, 1] and cannot overflow in 16 bits."""
 
 ERROR_STABLE_FUNCTIONS = frozenset(
     ("abs", "gelu", "gelu_tanh", "neg", "relu", "sigmoid", "silu", "tanh")
@@ -50,7 +50,7 @@ ERROR_STABLE_ARITHMETIC = frozenset(("add", "max", "min", "mul", "sub"))
 """`Arith` functions that do not amplify errors of their operands."""
 
 BOUNDED_RESULT_OPS = (ops.GroupNorm, ops.LayerNorm, ops.MaskedWeights, ops.RMSNorm, ops.Softmax)
-"""Ops whose results are small for operands of any magnitude."""
+"""Ops whose results are bounded for operands of any magnitude."""
 
 BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))
 """`Pointwise` functions whose results are between -1 and 1."""
@@ -129,7 +129,7 @@ def _convert_graph(
     input_dtypes: Mapping[str, str],
     output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
-    """Convert a graph. Float inputs in `input_dtypes` and outputs in `output_dtypes` have these
+    """Convert a graph. `input_dtypes` and `output_dtypes` map names of float inputs and outputs to
     dtypes. All other outputs keep the dtype in which they are computed. Return the graph, and the
     dtypes of outputs that are not in `output_dtypes`, by name.
     """
@@ -166,8 +166,8 @@ def _convert_graph(
 
 
 def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
-    """Return `input_facts`, with the dtype `half_dtype` for a float input to which a value of this
-    dtype is passed. `passed_dtype` is the dtype of the passed value, and None means f32.
+    """Return `input_facts`, with the dtype `half_dtype` if the input is a float and `passed_dtype`,
+    the dtype of the passed value (None: f32), is `half_dtype`.
     """
     if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
         return replace(input_facts, type=replace(input_facts.type, dtype=half_dtype))
@@ -175,14 +175,15 @@ def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str 
 
 
 def _find_output_matmuls(graph: Graph, output_dtypes: Mapping[str, str]) -> set[Node]:
-    """Return the MatMul nodes that compute logits or router scores, which are computed in f32:
-    their results are f32 outputs or select indices, possibly after ops that move or shift values.
+    """Return the MatMul nodes that compute logits or router scores. They are computed in f32,
+    because their results are f32 outputs or select indices, possibly after ops that move or shift
+    values.
     """
     inner_values: set[Value] = set()
     products: set[Node] = set()
     exposed_values = {v for n, v in graph.outputs.items() if output_dtypes.get(n) == "f32"}
-    # A MatMul result that another MatMul reads is excluded, even if it is also an output. Nodes are
-    # visited in reverse order, so that the users of a value come first.
+    # A MatMul result that is also an operand of another MatMul is excluded, even if it is an
+    # output. Nodes are visited in reverse order, so that the users of a value come first.
     for node, results in reversed(graph.nodes):
         is_exposed = not exposed_values.isdisjoint(results) and inner_values.isdisjoint(results)
         if isinstance(node.op, ops.Linear | ops.MatMul) and is_exposed:
@@ -194,9 +195,9 @@ def _find_output_matmuls(graph: Graph, output_dtypes: Mapping[str, str]) -> set[
 
 
 def _find_unbounded_values(graph: Graph) -> set[Value]:
-    """Return the quotients of values that are computed from the inputs alone, such as a time series
-    divided by its standard deviation, and the values computed from these quotients up to a norm or
-    another op that bounds its result. With a divisor close to zero, the quotients overflow float16.
+    """Return the quotients of values that depend only on inputs, such as a time series divided by
+    its standard deviation. Also return the values computed from these quotients, up to a norm or
+    another op with bounded results. With a divisor close to zero, the quotients overflow float16.
     """
     input_values = {v for v in graph.inputs.values() if v.dtype == "f32"}
     weight_dependent = {*graph.parameters.values()}
@@ -261,7 +262,8 @@ class _HalfConverter:
         if value not in self.half_values:
             node = value.node
             is_neutral = self.precision_classes[value] == "neutral"
-            # Keep a view of a weight as a view, so that lowering finds the stored weight.
+            # Views of weights remain views, because the lowering looks up the stored weight through
+            # views.
             if node is not None and is_neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
                 self.half_values[value] = self.builder.add_node(node.op, *args)[value.index]
@@ -301,7 +303,7 @@ class _HalfConverter:
         return self.builder.add_node(op, *(a and self.convert_to_half(a) for a in node.args))
 
     def _convert_expert(self, body: Graph) -> Graph:
-        """Convert an expert body so that its inputs and results have 16 bits."""
+        """Convert an expert body to 16-bit inputs and results."""
         input_dtypes = dict.fromkeys(body.inputs, self.half_dtype)
         output_dtypes = dict.fromkeys(body.outputs, self.half_dtype)
         return _convert_graph(body, self.half_dtype, input_dtypes, output_dtypes)[0]

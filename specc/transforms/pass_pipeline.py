@@ -4,9 +4,9 @@
                        (optional)                       │  (optional, for each graph)
                                                         └─ prove ─ step ─ encode
 
-A pass maps a `CompilerPassState` to a new `CompilerPassState`. With `VERIFY_AFTER_PASSES`, graphs
-are verified (`specc.ir.ir_verifier`) after each pass, to find the pass that produces an invalid
-graph. `specc show --ir --print-after PASS` prints the result of a pass.
+A pass maps a `CompilerPassState` to a new `CompilerPassState`. If `VERIFY_AFTER_PASSES` is set,
+graphs are verified (`specc.ir.ir_verifier`) after each pass, which identifies the pass that
+produces an invalid graph. `specc show --ir --print-after PASS` prints the result of a pass.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -52,17 +52,17 @@ VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerPassState:
-    """The graph and the compile options that each pass reads, and the results of earlier passes.
+    """The input of a pass: the graph, the compile options, and the results of earlier passes.
 
-    `defaults` computes omitted inputs of `graph`, and the pass `inline` adds it to the graph.
+    `defaults` is a graph that computes omitted inputs of `graph`. The pass `inline` inlines it.
     `generation` or `streaming` names the input with the time axis. The pass `chunk` expresses this
-    axis's size in chunks of `chunk_length` positions. `logits_positions` selects the positions of
-    the logits that a step returns. Unless `evicts_positions` is True, sliding-window attention
-    keeps positions outside the window. If `starts_without_prompt` is True, the encoder returns the
-    logits for an empty prompt. `outputs` are the outputs that a step can return, as found by
-    `prove`. `quantization_plan` contains the formats of quantized weights (default: int8), and
-    `half_dtype` is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass
-    `step`, and `derived` is the result of the pass `encode`.
+    axis's size in chunks of `chunk_length` positions. `logits_positions` selects the positions for
+    which a step returns logits. Unless `evicts_positions` is True, sliding-window attention keeps
+    positions outside the window. If `starts_without_prompt` is True, the encoder returns the logits
+    for an empty prompt. `outputs` are the outputs that a step can return, as found by `prove`.
+    `quantization_plan` contains the formats of quantized weights (default: int8), and `half_dtype`
+    is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`, and
+    `derived` is the result of the pass `encode`.
     """
 
     graph: Graph
@@ -184,7 +184,7 @@ def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
     """Raise E0701 for a model that generates no sequence, with a help text on derived graphs."""
     help_text = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
-        help_text = "use the graph that it was derived from, `score`, or the spec"
+        help_text = "use the spec, or the graph `score`, from which it was derived"
     raise_error("E0701", f"`{graph.name}` has no generation settings", helps=[help_text])
 
 
@@ -296,8 +296,8 @@ def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
 
 
 def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[str]]:
-    """Return `graph` with those weights in `names` that only linear layers read in the layout
-    `[in, out]`, and the names of these weights.
+    """Return `graph` with transposed weights (layout `[in, out]`), and the names of these weights.
+    Weights in `names` are transposed if only linear layers use them.
     """
     linear_names = find_linear_weights(graph) & frozenset(names)
     transposed = transpose_stored_weights(graph, linear_names) if linear_names else graph
@@ -306,14 +306,14 @@ def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Grap
 
 
 def convert_to_half_precision(graph: Graph, half_dtype: HalfDtype) -> Graph:
-    """Return `graph` with mixed precision in `half_dtype`."""
+    """Convert `graph` to mixed precision with the 16-bit type `half_dtype`."""
     return run_passes(CompilerPassState(graph=graph, half_dtype=half_dtype), ("narrow",)).graph
 
 
 def convert_derived_graphs_to_half_precision(
     derived: DerivedGraphs, half_dtype: HalfDtype
 ) -> DerivedGraphs:
-    """Return the encoder and the decode step in mixed precision, with KV caches in `half_dtype`."""
+    """Convert the encoder and decode step to mixed precision, with KV caches in `half_dtype`."""
     converted = convert_derived_graphs_to_half(derived, half_dtype)
     _verify_graphs((converted.encode, converted.step), "the pass `narrow`")
     return converted

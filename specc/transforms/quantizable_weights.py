@@ -4,8 +4,8 @@
     matmul(x, w)                           w is [in, out]
     einsum("b n i, i o -> b n o", x, w)    the axis names determine the layout of w
 
-A weight can be quantized if only linear layers and token embeddings read it, possibly transposed or
-sliced along its output features. A stacked weight can be quantized if each expert reads one matrix.
+A weight can be quantized if only linear layers and token embeddings use it, possibly transposed or
+sliced along its output features. A stacked weight can be quantized if each expert uses one matrix.
 Position embeddings are small and are not quantized.
 """
 
@@ -19,7 +19,7 @@ from specc.ir.op import Op
 
 
 class MatMulOperandIndices(NamedTuple):
-    """A MatMul's operand indices of activations and matrix, `[in, out]` if `is_transposed`."""
+    """The operand indices of a MatMul's activations and matrix (`[in, out]` if `is_transposed`)."""
 
     activation_index: int
     matrix_index: int
@@ -68,7 +68,7 @@ def _parse_einsum_matmul(equation: str) -> MatMulOperandIndices | None:
 def _match_transposed_matrix(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return True if an einsum reads its matrix as `[out, in]`, or None if it is not a MatMul."""
+    """Return True if the matrix of an einsum is `[out, in]`, or None if it is not a MatMul."""
     *leading_axes, contracted_axis = activation_axes
     first, second = matrix_axes
     is_transposed = first == contracted_axis
@@ -93,10 +93,10 @@ STACKED_RANK = 3
 class WeightUses:
     """The uses of a weight, by scope.
 
-    `linear_scopes` are linear layers, and `orientations` contains True if a layer reads the weight
-    as `[in, out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding
+    `linear_scopes` are linear layers. `orientations` contains True if a layer uses the weight as
+    `[in, out]`, and False if a layer uses it as `[out, in]`. `embedding_scopes` are embedding
     lookups. `is_in_loop`, `is_read_by_experts` and `is_sliced` are true if a loop body, an expert
-    or a slice reads the weight. `unquantizable_uses` are ops that do not support quantized weights.
+    or a slice uses the weight. `unquantizable_uses` are ops that do not support quantized weights.
     """
 
     linear_scopes: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ class WeightUses:
 
     @property
     def scopes(self) -> list[str]:
-        """Return all scopes that read the weight."""
+        """Return all scopes that use the weight."""
         return list(
             dict.fromkeys(scope for scope in (*self.linear_scopes, *self.embedding_scopes) if scope)
         )
@@ -126,7 +126,7 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A weight after transposes and slices, with one matrix per expert if `is_stacked` is True."""
+    """A transposed or sliced view of a weight (one matrix per expert if `is_stacked`)."""
 
     name: str
     is_transposed: bool = False
@@ -166,8 +166,8 @@ def is_weight_matrix(value: Value) -> bool:
 
 @dataclass
 class _WeightUseCollector:
-    """A collector that traverses a graph and its bodies. The depths count the loop bodies and
-    expert bodies that enclose the current graph.
+    """A collector that traverses a graph and its bodies. The depths are the numbers of loop bodies
+    and expert bodies that enclose the current graph.
     """
 
     uses_by_weight: dict[str, WeightUses]
@@ -203,11 +203,11 @@ class _WeightUseCollector:
     def _record_read(
         self, node: Node, operand_index: int, view: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
-        """Record that a node reads the weight of `view` as operand `operand_index`, and return
-        None. If the node only transposes or slices the weight, return the new view instead.
+        """Record that a node uses the weight of `view` as operand `operand_index`, and return None.
+        If the node only transposes or slices the weight, return the new view instead.
         """
         uses = self.uses_by_weight[view.name]
-        # A stack of weights has an additional axis, so only experts can read it.
+        # A stack of weights has an additional axis, so only experts can use it.
         if view.is_stacked:
             uses.unquantizable_uses.append(format_op_location(node.op, scope))
             return None
@@ -218,7 +218,7 @@ class _WeightUseCollector:
             case _ if (
                 product
                 and operand_index == product.matrix_index
-                # it may not slice the weight along its input features
+                # the weight must not be sliced along its input features
                 and view.sliced_axes <= {int(view.is_transposed != product.is_transposed)}
             ):
                 uses.linear_scopes.append(scope)
@@ -291,7 +291,7 @@ def propagate_weight_view(node: Node, view: WeightView) -> WeightView | None:
         case ops.Transpose((1, 0)):
             return WeightView(view.name, not view.is_transposed, view.sliced_axes)
         case ops.Slice(axis):
-            # a transposed view slices the other axis of the stored weight
+            # a slice of a transposed view slices the other axis of the stored weight
             sliced_axes = view.sliced_axes | {axis ^ int(view.is_transposed)}
             return WeightView(view.name, view.is_transposed, sliced_axes)
     return None

@@ -40,7 +40,7 @@ DEFAULT_GROUP_SIZE = 128
 PER_TOKEN_ROUNDING: ActivationRoundingMode = "row"
 PER_TENSOR_ROUNDING: ActivationRoundingMode = "tensor"
 MIN_INT4_ELEMENTS = 1 << 16
-"""The minimum number of elements that a matrix needs for 4-bit quantization."""
+"""The minimum number of elements of a matrix that is quantized to 4 bits."""
 
 
 @immutable_dataclass(kw_only=True)
@@ -70,7 +70,7 @@ class QuantizationOptions:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Return all patterns of the options. Each pattern must match a weight."""
+        """Return all patterns of these options. Each pattern must match a weight."""
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
@@ -101,9 +101,9 @@ def choose_weight_formats(
 ) -> QuantizationDecision:
     """Choose the quantization format of each weight of a simplified graph.
 
-    `ties` maps a tied weight to the weight that stores its values. `layout` is the layout in which
-    the target's kernels read groups; `quantizes_activations` is True if these kernels quantize
-    activations, and `has_quantized_lstm` is True if the target has an int8 LSTM.
+    `ties` maps a tied weight to the weight that stores its values. `layout` is the group layout of
+    the target's kernels. `quantizes_activations` is True if these kernels quantize activations.
+    `has_quantized_lstm` is True if the target has an int8 LSTM.
     """
     loops = expand_recurrent_layers(graph)
     uses_by_weight = collect_weight_uses(loops)
@@ -161,7 +161,7 @@ def _keep_complete_pairs(
 def _move_pair_to_loop(
     weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
-    """Give both weights of an LSTM in `plan` MatMul formats, and drop them from `lstm_weights`."""
+    """Set MatMul formats for both weights of an LSTM, and remove them from `lstm_weights`."""
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
         if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)
@@ -188,7 +188,7 @@ def _list_known_names(uses_by_weight: Mapping[str, WeightUses]) -> tuple[str, ..
 
 
 def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:
-    """Return groups of names, each of which contains a weight and all weights tied to it."""
+    """Group the names of weights. A group contains a weight and all weights tied to it."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(ties.get(name, name), []).append(name)
@@ -211,7 +211,7 @@ def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
 
 @immutable_dataclass(kw_only=True)
 class _FormatChooser:
-    """A chooser of weight formats. `lm_head_weights` are the output projection's weights, and
+    """The selection of weight formats. `lm_head_weights` are the output projection's weights, and
     `first_attention_weights` are the first attention layer's weights.
     """
 
@@ -298,9 +298,9 @@ class _FormatChooser:
     def _choose_per_tensor_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | None:
-        """Return the int8 format with a per-tensor activation scale for a weight in a loop or an
-        LSTM whose two weights are quantized. Return None for other weights, for which per-token
-        scales are as fast.
+        """Return the int8 format with per-tensor activation scales for a weight in a loop, or in an
+        LSTM with two quantized weights. Return None for other weights: per-token scales are as fast
+        for them.
         """
         is_lstm = self.quantized_lstm_weights.issuperset(tied_names)
         is_lstm = is_lstm and uses.orientations == {False}
@@ -314,8 +314,8 @@ class _FormatChooser:
         """Return the storage format of a weight quantized to `kind`, in the target's layout."""
         is_per_channel = self.layout == "columns" and _needs_row_layout(kind, uses)
         if is_per_channel or kind in ("int8", "int8-tensor"):
-            # integer MatMul kernels read `[in, out]`, but embedding tables and expert weights are
-            # `[out, in]`
+            # integer MatMul kernels require `[in, out]`, but embedding tables and expert weights
+            # are `[out, in]`
             is_rowwise = self.layout == "rows" and (
                 uses.embedding_scopes or uses.is_read_by_experts
             )
@@ -330,8 +330,8 @@ class _FormatChooser:
         )
 
     def _choose_activation_mode(self, uses: WeightUses) -> ActivationRoundingMode:
-        """Return the activation quantization mode. Kernels quantize activations only if weights are
-        prepacked, but the weights of an expert are selected at run time.
+        """Return the activation quantization mode. Kernels quantize activations only for prepacked
+        weights. Expert weights are not prepacked, because they are selected at run time.
         """
         return (
             "block"
@@ -355,7 +355,7 @@ def _explain_unsupported(uses: WeightUses) -> str:
         return f"also read by {uses.unquantizable_uses[0]}"
     if not uses.linear_scopes and not uses.embedding_scopes:
         return "unused"
-    return "read with and without a transpose" if len(uses.orientations) > 1 else ""
+    return "used with and without a transpose" if len(uses.orientations) > 1 else ""
 
 
 # --- weights of the first attention layer ---------------------------------------------

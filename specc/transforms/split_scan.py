@@ -6,9 +6,9 @@
       s = tanh(u + linear(s, r))              }
     }                                         y = linear(concat([s_before, xs]), v)
 
-If at least one contraction can move, nodes that need only scanned values move before the loop, and
-nodes that no loop-carried value needs move after the loop. Loop-invariant operands keep their shape
-if they can be broadcast; otherwise they are expanded.
+If at least one contraction can move, nodes that depend only on scanned values move before the loop.
+Nodes on which no loop-carried value depends move after the loop. Loop-invariant operands keep their
+shape if they can be broadcast; otherwise they are expanded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -88,7 +88,7 @@ def _can_add_leading_axis(
 def _align_operands(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int
 ) -> list[Value | None]:
-    """Return an elementwise op's operands. Invariant operands broadcast along the scan axis."""
+    """Return the operands of an elementwise op. Invariant ones broadcast along the scan axis."""
     # The rank excludes the time axis, which scanned operands already have.
     rank = max(a.rank - scanned for a, scanned in zip(args, is_scanned, strict=True) if a)
     return [
@@ -120,7 +120,7 @@ def vectorize_op(
 def _expand_parts(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
-    """Return a concatenation's operands. Invariant operands are repeated along the scan axis."""
+    """Return the operands of a concatenation. Invariant ones are repeated along the scan axis."""
     return [
         a if scanned else b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), a))
         for a, scanned in zip(args, is_scanned, strict=True)
@@ -173,8 +173,8 @@ def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | Non
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
-    # Moving only cheap ops is not worthwhile, because the values that leave the loop must then be
-    # stored for all time steps.
+    # Moving only cheap ops is not worthwhile, because their results must be stored for all time
+    # steps.
     if not any(
         n.op.is_compute_intensive for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)
     ):
@@ -184,8 +184,8 @@ def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | Non
 
 @dataclass
 class _BodyParts:
-    """A loop body's nodes, split into nodes that move before the loop, stay in the loop and move
-    after the loop. Each part is in graph order.
+    """The nodes of a loop body in three parts: before the loop, in the loop and after the loop.
+    Each part is in graph order.
     """
 
     nodes_before_loop: list[Node] = field(default_factory=list)
@@ -220,8 +220,8 @@ class _BodyParts:
 def find_vectorizable_nodes(
     body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
-    """Return the nodes of a loop body that can be computed before the loop for all iterations at
-    once, because they depend on `scanned_values` and loop-invariant `captured_values`, but on no
+    """Return the nodes of a loop body that can be computed before the loop, for all iterations at
+    once. They depend on `scanned_values` and loop-invariant `captured_values`, but on no
     loop-carried value. `axis` is the scan axis.
     """
     nodes: set[Node] = set()
@@ -274,7 +274,7 @@ class _ScanRebuilder:
         """
         vectorize_nodes(self.b, self.op, self.parts.nodes_before_loop, self.stacked, self.captures)
         scan_outputs = list(self.op.get_scan_outputs())
-        # The remaining loop returns the values that nodes after the loop or the caller read.
+        # The remaining loop returns the values that nodes after the loop or the caller use.
         read_values = [a for n in self.parts.nodes_after_loop for a in n.operands] + scan_outputs
         stacked = list(dict.fromkeys(v for v in read_values if v in self.loop_values))
         final_carries = self._build_loop(stacked)

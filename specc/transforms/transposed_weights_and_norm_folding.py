@@ -22,7 +22,7 @@ MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 
 
 def find_linear_weights(graph: Graph) -> frozenset[str]:
-    """Return the names of parameters that are read only by linear layers."""
+    """Return the names of parameters that are used only by linear layers."""
     users, outputs = graph.collect_users(), set(graph.outputs.values())
     return frozenset(
         name
@@ -53,7 +53,7 @@ def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
 
 def restore_weight_layout(graph: Graph) -> Graph:
     """Undo `transpose_stored_weights`: return `graph` with the layout `[out, in]` for weights that
-    only linear layers read. Architectures are compared in the layout `[out, in]`, regardless of the
+    only linear layers use. Architectures are compared in the layout `[out, in]`, regardless of the
     checkpoint's layout.
     """
     types = _find_transposed_types(graph)
@@ -75,7 +75,7 @@ def restore_weight_layout(graph: Graph) -> Graph:
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """Return the `[out, in]` type of each weight that linear layers alone read transposed."""
+    """Return the `[out, in]` type of each weight that is used only transposed, by linear layers."""
     transposes = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     other_reads: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
@@ -89,7 +89,7 @@ def _iterate_other_operands(
 ) -> Iterator[Value | None]:
     """Yield the operands of a node, except the matrix of a transpose or of a linear layer."""
     is_transpose = node.op == MATRIX_TRANSPOSE
-    # This includes weights that a linear layer also reads without a transpose.
+    # This includes weights that a linear layer also uses without a transpose.
     matrix_index = 0 if is_transpose else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
         if n != matrix_index or (operand in transposed and not is_transpose):
@@ -120,7 +120,7 @@ class _ValueUsers:
         self.results = {node: result for node, (result, *_) in graph.nodes}
 
     def find_norm_fold(self, norm: Node, result: Value) -> FoldedNorm | None:
-        """Return how a norm's weight can be folded into linear layers, or None."""
+        """Return the fold of a norm's weight into linear layers, or None if it cannot be folded."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.outputs:
             return None
         # a norm without a weight cannot be folded, even if it has a bias
@@ -183,7 +183,7 @@ class _ValueUsers:
         return is_transposed
 
     def _is_only_reader(self, weight: Value, result: Value) -> bool:
-        """Return True if only linear layers with the input `result` read `weight`."""
+        """Return True if only linear layers with the input `result` use `weight`."""
         for user in self.users_by_value.get(weight, ()):
             if isinstance(user.op, ops.Transpose):
                 if not self._is_only_reader(self.results[user], result):

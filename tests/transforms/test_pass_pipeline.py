@@ -95,7 +95,7 @@ def test_ir_of_spec_model_and_package(
         assert main(asked) == 1
         said = capsys.readouterr().err
         assert "error[E0701]: `g step` has no generation settings" in said
-        assert "use the graph that it was derived from, `score`" in said
+        assert "the graph `score`, from which it was derived" in said
 
 
 def test_every_pass_is_in_the_docs() -> None:

@@ -1,4 +1,5 @@
-"""Build standalone generators, which run decode step and decoding strategy in an ONNX `Loop`.
+"""Build standalone generators: models that run the decode step and the decoding strategy in an ONNX
+`Loop`.
 
 A generator is built from derived graphs and decoding settings, and maps prompt tokens to generated
 tokens.

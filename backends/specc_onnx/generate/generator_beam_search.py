@@ -1,4 +1,4 @@
-"""Emit beam search of a standalone generator (Wu et al. 2016, arXiv:1609.08144, sec. 7).
+"""Emit the beam search of a standalone generator (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
 As in transformers, a step keeps more candidates than beams, so that enough unfinished candidates
 remain if some finish. Finished hypotheses are stored with length-normalized scores. In shapes, `s`,
@@ -37,7 +37,7 @@ MIN_SCORE = float(np.finfo(np.float32).min)
 """The minimum score of a sequence."""
 
 SEQUENCES_DIM = Dim.symbol("sequences")
-"""The dimension whose size is the number of sequences, each with `num_beams` beams."""
+"""The symbolic number of sequences. Each sequence has `num_beams` beams."""
 
 
 class BeamState(NamedTuple):
@@ -279,7 +279,8 @@ def _emit_gathered_beams(
     """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`. Return `[s, m, t]`."""
     length = emit_axis_length(x, 2)
     count = emit_axis_length(x, 0) * [width]
-    # `t` is 0 before the first step, so 0 must not mean "copy this axis" in the shape.
+    # `t` is 0 before the first step, so `Reshape` must not interpret 0 in the shape as "copy this
+    # axis".
     flat_beams = x.emit_node("Reshape", count.emit_node("Concat", length, axis=0), allowzero=1)
     flat_result = flat_beams.gather(_emit_flat_indices(step, indices, width))
     shape = indices.runtime_shape().emit_node("Concat", length, axis=0)

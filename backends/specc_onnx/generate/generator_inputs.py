@@ -1,5 +1,5 @@
-"""Define a standalone generator's inputs and the state of the functions that build it, and emit the
-prompt: start tokens for an omitted prompt, its padding mask and its first logits.
+"""Define the inputs of a standalone generator and the context in which the generator is built. Emit
+the prompt: its padding mask, start tokens if it is omitted, and the logits for the first token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,8 @@ PENALTY_INPUT = "repetition_penalty"
 """Name of the input f32[] with the repetition penalty. 1 has no effect."""
 
 SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p": "f32"}
-"""The scalar inputs of a sampling model. `top_k` and `min_p` have no effect if they are 0, and
-`temperature` and `top_p` have none if they are 1.
+"""The scalar inputs of a sampling model. `top_k` and `min_p` have no effect if they are 0.
+`temperature` and `top_p` have no effect if they are 1.
 """
 
 GENERATED_DIM = Dim.symbol("generated")
@@ -208,7 +208,7 @@ class GenerationContext(GeneratorDefinition):
 
     @property
     def per_token_inputs(self) -> list[str]:
-        """Return the names of the step inputs with one value per token, without the token ids."""
+        """Return the names of the step inputs with one value per token, except the token ids."""
         other_inputs = {
             self.derived.sequence_input,
             *self.derived.loop_invariant_inputs,
@@ -265,7 +265,8 @@ def emit_start_tokens(context: GenerationContext) -> OnnxValue | None:
     tokens = _emit_optional_input(context, prompt_input)
     if not context.can_start_from_prefix:
         is_absent = emit_axis_length(tokens, 1).equals([0])
-        # A slice of size 0 or 1 replaces an `If`, whose branches would need equal shapes.
+        # A slice of size 0 or 1 is used instead of an `If`, because the branches of an `If` must
+        # have equal shapes.
         start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
         shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
         count = is_absent.cast("i64") * [len(start_ids)]

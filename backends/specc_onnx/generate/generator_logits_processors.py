@@ -204,9 +204,9 @@ def _emit_updated_seen_tokens(seen_tokens: OnnxValue, tokens: OnnxValue) -> Onnx
 def emit_repetition_penalty(
     logits: OnnxValue, seen_tokens: OnnxValue, penalty: OnnxValue
 ) -> OnnxValue:
-    """Emit logits `[batch, vocab]`, in which logits of seen tokens are divided by the penalty if
-    they are positive, and multiplied if they are negative (arXiv:1909.05858, sec. 4.1, only
-    divides).
+    """Apply the repetition penalty to logits `[batch, vocab]`. Positive logits of seen tokens are
+    divided by the penalty, and negative logits are multiplied by it (arXiv:1909.05858, sec. 4.1,
+    only divides).
     """
     divided, multiplied = logits / penalty, logits * penalty
     penalized_logits = (logits > 0.0).if_else(divided, multiplied)

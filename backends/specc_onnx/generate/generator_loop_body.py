@@ -32,7 +32,7 @@ from specc_onnx.lower.subgraphs import (
 
 def find_mask_default_graph(context: GenerationContext, name: str) -> Graph | None:
     """Return the input default that computes whether a generated token is valid, or None if all
-    generated tokens are valid. Raise E0944 if the default depends on other inputs than the token.
+    generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
     defaults, prompt_input = context.defaults, context.derived.sequence_input
     # If padding is allowed on one side only, all generated positions are valid.
@@ -43,8 +43,8 @@ def find_mask_default_graph(context: GenerationContext, name: str) -> Graph | No
     if default is None:
         raise_error(
             "E0944",
-            f"the default of `{name}` reads positions of `{prompt_input}` other than the last one",
-            notes=["the loop of a standalone generator reads only the newest token"],
+            f"the default of `{name}` depends on positions of `{prompt_input}` before the last one",
+            notes=["the loop of a standalone generator processes only the newest token"],
             helps=["compile a package: --graphs step", f"or compute `{name}` from one token"],
         )
     return None if _is_true_for_tokens(default.outputs[name]) else default
@@ -60,7 +60,7 @@ def _is_true_for_tokens(value: Value) -> bool:
 
 
 class DecodingStrategy(Protocol):
-    """A decoding strategy, which emits the selection of the next tokens in each iteration.
+    """A decoding strategy. It emits the nodes that select the next tokens in each iteration.
     `carried_values` are its loop-carried values.
     """
 
@@ -156,8 +156,8 @@ def emit_iteration_logits(
     body_tensors: Mapping[str, Tensor],
     iteration: OnnxValue,
 ) -> OnnxValue:
-    """Emit an iteration's logits f32[batch, vocabulary]. In the first iteration of sequences
-    without a prompt, they are `empty_prompt_logits`, otherwise the logits of the decode step.
+    """Emit an iteration's logits f32[batch, vocabulary]. They are `empty_prompt_logits` in the
+    first iteration of sequences without a prompt, otherwise the logits of the decode step.
     """
     g, state_carries = context.g, context.derived.states
     next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]

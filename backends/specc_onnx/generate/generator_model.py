@@ -56,11 +56,11 @@ def build_generation_model(
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the standalone generator for `source`. `storage_dtypes` and `ties` are the arguments of
-    `build_model`. The model has the inputs of the definition and of `get_scalar_input_types`, the
-    output `tokens`, and the output `log_probs` or (for beam search) `scores`. An output whose name
-    is also the name of an input gets a numeric suffix. Raise E0944 for a per-token input without a
-    value inside the loop.
+    """Build the standalone generator for `source`. `storage_dtypes` and `ties` have the same
+    meaning as in `build_model`. The model has the inputs of the definition and of
+    `get_scalar_input_types`, the output `tokens`, and the output `log_probs` or (for beam search)
+    `scores`. An output whose name is also the name of an input gets a numeric suffix. Raise E0944
+    for a per-token input without a value inside the loop.
     """
     onnx_targets.check_opset(opset)
     definition = GeneratorDefinition.from_graph(source)
@@ -191,7 +191,7 @@ def lower_encoder(context: GenerationContext) -> None:
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
             if is_absent and name in context.padding_masks:
-                # the start token is valid even if the start token is the pad token
+                # the start token is valid even if it is equal to the pad token
                 tensor = (tensor | is_absent).with_type(tensor.type)
             context.main_tensors[name] = tensor
 

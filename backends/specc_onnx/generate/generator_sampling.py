@@ -1,4 +1,4 @@
-"""Emit greedy decoding and sampling of a standalone generator.
+"""Emit the greedy decoding and the sampling of a standalone generator.
 
 A strategy's constructor emits loop-invariant nodes into the main graph. `emit_step` emits one step
 into the loop body. `emit_outputs` computes the outputs from the final loop-carried values.
@@ -107,12 +107,12 @@ class SamplingStrategy:
 
 
 def check_sampling_opset(opset: int) -> None:
-    """Raise E0821 if the opset lacks `BitwiseXor`, which the random number generator needs."""
+    """Raise E0821 if the opset lacks `BitwiseXor`, which the random number generator uses."""
     if not onnx_targets.is_operator_available("BitwiseXor", opset):
         raise_error(
             "E0821",
             f"sampling is not supported at opset {opset}",
-            notes=["random numbers need `BitwiseXor`, which opset 18 introduced"],
+            notes=["the random number generator requires `BitwiseXor` (opset 18)"],
             helps=[
                 f"remove `--opset` to use the default, {onnx_targets.DEFAULT_OPSET}, or use "
                 "greedy decoding"
@@ -142,7 +142,7 @@ def emit_uniform_sample(key: OnnxValue) -> OnnxValue:
 
 
 def _emit_random_word(key: OnnxValue, word_index: OnnxValue) -> OnnxValue:
-    """Emit a stream's word `word_index`, n, by SplitMix64: `mix(key + n · GAMMA + GAMMA)`."""
+    """Emit word n = `word_index` of a stream by SplitMix64: `mix(key + n · GAMMA + GAMMA)`."""
     steps = word_index * SPLITMIX_GAMMA
     return _emit_mixed_bits(key + SPLITMIX_GAMMA + steps)
 

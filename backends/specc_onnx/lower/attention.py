@@ -1,5 +1,5 @@
 """Lower attention ops. `Attend` is lowered to KV buffer attention, blocked attention or dense
-attention. If another op reads the attention weights, the normalization of masked scores and the
+attention. If another op uses the attention weights, the normalization of masked scores and the
 weighted sum of values are separate ops, which are lowered separately.
 """
 
@@ -82,7 +82,7 @@ def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> BlockedAt
     if not g.target.uses_blocked_attention:
         return f"{g.target.name} does not use blocked attention"
     if g.context.used_results[1]:
-        return "attention weights are an output or are read by other operations"
+        return "attention weights are an output or are used by other operations"
     if queries != keys:
         return "query and key lengths differ"
     if operands.score_shape[1].number is None or operands.v.shape[3].number is None:

@@ -322,7 +322,7 @@ def _emit_partial_attention(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionResult:
-    """Emit dense attention of a span of queries to a span of keys. If it is None, use all keys."""
+    """Emit dense attention of a span of queries to a span of keys (None: all keys)."""
     with _enter_blocks_scope(g):
         block_operands = slice_attention_operands(op, g, operands, queries, keys)
     return emit_dense_attention(op, g, block_operands)
@@ -337,7 +337,7 @@ def _emit_concatenated_blocks(
     """
     leading_axes = blocks.rank - 2
     width = blocks.shape[-1].number
-    assert width is not None, "blocked attention needs a static width"
+    assert width is not None, "blocked attention requires a static width"
     order = [*range(1, leading_axes + 1), 0, leading_axes + 1, leading_axes + 2]
     batch_first = blocks.transpose(order)
     all_blocks = batch_first.reshape([*[0] * leading_axes, -1, width])

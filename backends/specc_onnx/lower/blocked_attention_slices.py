@@ -96,8 +96,8 @@ class QueryKeySlicer:
         ]
 
     def _should_recompute(self, op: Op, axis_count: int) -> bool:
-        """Return True if results of `op` are recomputed instead of sliced. `axis_count` is 1 if
-        they have one of the query axis and the key axis, and 2 if they have both.
+        """Return True if results of `op` are recomputed instead of sliced. `axis_count` is 2 if the
+        results have both a query axis and a key axis, otherwise 1.
         """
         if isinstance(op, ops.Scan):
             return False
@@ -143,7 +143,7 @@ class QueryKeySlicer:
 
 
 def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
-    """Return the dependences of one of a node's results on the operands."""
+    """Return the dependences of a node result on the operands of the node."""
     types = tuple(a.type if a else None for a in node.args)
     dependences = find_op_dependences(node.op, types, node.op.infer_result_types(*types))
     return [dependence for dependence in dependences if dependence.result == result_index]
@@ -320,7 +320,9 @@ def emit_position_slice(
 
 
 def _emit_gathered_positions(x: OnnxValue, axis: int, span: PositionSpan) -> OnnxValue:
-    """Emit the positions of a span, global positions first. If it has none, return `x`."""
+    """Emit the positions of a span, global positions first. Return `x` if there are no global
+    positions.
+    """
     if span.global_positions is None:
         return x
     positions = x.gather(span.global_positions, axis)

@@ -1,8 +1,8 @@
 """Lower convolutions and pooling.
 
 ONNX's operators are channels-first, so inputs and results are transposed. A runtime removes the
-transposes between consecutive layers. The operators reject an empty axis, so if an axis may be
-empty, it is padded with one window of zeros, whose results are sliced off.
+transposes between consecutive layers. The operators reject empty axes. An axis that may be empty is
+padded with one window of zeros, and the results of this window are sliced off.
 """
 
 from collections.abc import Callable, Sequence

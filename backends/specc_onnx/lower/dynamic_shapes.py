@@ -1,7 +1,7 @@
-"""Emit nodes that compute the sizes of dynamic dimensions from input shapes. A symbolic dimension
-is read from an axis of the first input whose type contains it. If the axis is a sum such as `past +
-new`, the known terms are subtracted. Sizes are computed once in the main graph, as i64[1] tensors,
-which are concatenated to shapes.
+"""Emit nodes that compute the sizes of dynamic dimensions from input shapes. The size of a symbolic
+dimension is the size of an axis of the first input with this dimension. If the axis is a sum such
+as `past + new`, the known terms are subtracted. Sizes are computed once in the main graph, as
+i64[1] tensors, which are concatenated to shapes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,8 +96,8 @@ class DimResolver:
         )
 
     def emit_nonnegative_check(self, g: "Emitter", size: OnnxValue, *lengths: Dim) -> OnnxValue:
-        """Emit `size`, i64[1], in such a way that the model fails at run time if one of `lengths`
-        is negative. ONNX has no assertions, so an index that is out of range causes the failure.
+        """Emit `size`, i64[1], with a run-time check: the model fails if one of `lengths` is
+        negative. ONNX has no assertions, so an index that is out of range causes the failure.
         """
         with g.hoist_nodes("lengths"):
             for length in lengths:
@@ -161,9 +161,7 @@ class DimResolver:
         return emit_exact_quotient(axis_length, [source.factor])
 
     def _emit_dim_from_axis(self, g: "Emitter", length: Dim) -> OnnxValue:
-        """Emit a size such as `a * b`, whose factors are not known, by reading it from an input
-        axis, as i64[1].
-        """
+        """Emit a size with unknown factors, such as `a * b`, i64[1], from an input axis."""
         for name, type in self.inputs.items():
             if length in type.shape:
                 return _emit_input_length(g, name, type.shape.index(length))

@@ -17,7 +17,7 @@ from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 
 INTEGER_DTYPES = frozenset({"i64", "i32"})
-"""Integer types in which a graph may compute."""
+"""Integer types that a graph may use for computations."""
 EXACT_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
 """The ONNX operators of functions that ONNX Runtime computes exactly for integers."""
 FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}

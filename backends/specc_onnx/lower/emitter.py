@@ -56,7 +56,9 @@ class LoweringContext:
 
 @dataclass(slots=True)
 class GraphBody:
-    """A graph's or subgraph's nodes, their results by node hash key, and the results' IR types."""
+    """The nodes of a graph or subgraph, their results by node hash key, and the IR types of the
+    results.
+    """
 
     nodes: list[NodeProto] = field(default_factory=list)
     results_by_key: dict[Hashable, tuple[OnnxValue, ...]] = field(default_factory=dict)
@@ -78,7 +80,7 @@ class NameTable:
 class ValueTable:
     """Emitted values. `tensors` maps IR values to ONNX tensors. `stored_types` are the types of
     weights before a cast. If a weight is cast to a wider type, `narrow_weights` maps its name to
-    the initializer. `kv_buffers` are the values to which attention appends.
+    the initializer. `kv_buffers` are the KV buffers to which attention layers append.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -116,7 +118,7 @@ class LoweringCache:
 
 @dataclass(slots=True)
 class GraphAnalysis:
-    """Facts about the graph that are computed before lowering: padding sides of masks, use counts
+    """Properties of the graph that are computed before lowering: padding sides of masks, use counts
     of values, ends of slices that partition an axis, and upper bounds of dimensions.
     `branch_thresholds` collects the sizes above which the model takes a different branch.
     """
@@ -367,7 +369,9 @@ def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
 
 
 class _IdentityKey:
-    """A hash key that compares graphs by identity. It keeps its graph alive, so ids are unique."""
+    """A hash key that compares graphs by identity. The key keeps its graph alive, so `id` values
+    are unique.
+    """
 
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph

@@ -114,7 +114,7 @@ def emit_decomposed_attention(
         for t in (operands.q, operands.k, operands.v)
     )
     rank = 4 if group_size is None else 5
-    # Keys are `[…, t, d]`; the MatMul needs `[…, d, t]`.
+    # Keys are `[…, t, d]`; the MatMul requires `[…, d, t]`.
     keys = keys.transpose([*range(rank - 2), rank - 1, rank - 2])
     # Queries are scaled instead of scores, which have more elements for long sequences.
     if op.scale != 1.0:
@@ -215,7 +215,8 @@ def _emit_nonempty_branch(
     emit_attention: Callable[[], list[OnnxValue]],
 ) -> tuple[list[OnnxValue], dict[str, str]]:
     """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return its
-    results, and the names of values inside the `If` for the attention weights.
+    results, and the names of the values inside the `If` from which the attention weights can be
+    computed.
     """
     # The product of the sizes is 0 if any size is 0.
     with g.hoist_nodes("lengths"):

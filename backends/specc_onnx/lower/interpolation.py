@@ -162,7 +162,7 @@ ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float
     "bilinear": lambda distance: np.maximum(1 - distance, 0),
     "bicubic": _evaluate_cubic,
 }
-"""The filter of each mode, which maps the distances of source positions from the center of an
+"""The filter function of each mode. It maps distances between source positions and the center of an
 output position, divided by the filter scale, to filter weights.
 """
 

@@ -176,8 +176,8 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, is_causal: OnnxValue, mask: Tensor
 ) -> tuple[OnnxValue, ...]:
-    """Emit an `If` that calls the kernel without a bias, which is faster, if `is_causal` is true,
-    and otherwise with the mask as bias. Return the attention output and the updated buffers.
+    """Emit an `If` with two calls of the kernel: without a bias if `is_causal` is true (faster),
+    otherwise with the mask as the bias. Return the attention output and the updated buffers.
     """
     types = (call.result, *(get_kv_buffer_type(x.past.type) for x in call.buffers))
     lengths = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
@@ -243,7 +243,7 @@ def _emit_zeros_for_masked(result: OnnxValue, mask: Tensor) -> OnnxValue:
 
 
 MIN_KV_BUFFER_OPSET = 18
-"""The first opset whose reductions take their axes as an operand."""
+"""The first opset in which the axes of reductions are an operand, not an attribute."""
 
 HEAD_WIDTH_MULTIPLE = 8
 """`GroupQueryAttention` supports head sizes that are multiples of this number."""
@@ -271,8 +271,9 @@ def find_in_place_kv_caches(
 
 
 def _is_bufferable(state: DecodeState) -> bool:
-    """Return True if a state can be an in-place buffer. A sliding window cannot, because its oldest
-    positions are evicted, nor can a cache with prefix positions, because it is larger than `past`.
+    """Return True if a state can be an in-place buffer. A sliding-window cache cannot, because its
+    oldest positions are evicted. A cache with prefix positions cannot, because it is larger than
+    `past`.
     """
     return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
 

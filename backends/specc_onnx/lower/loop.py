@@ -1,7 +1,8 @@
 """Lower `Scan` to ONNX `Scan` or `Loop`. A linear recurrence over many positions runs in chunks.
 
-A loop body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects an
-empty axis, so if an axis may be empty, it is padded with one position, whose results are removed.
+A loop body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects
+empty axes. An axis that may be empty is padded with one position, and the results of this position
+are removed.
 """
 
 from collections.abc import Sequence
@@ -124,9 +125,8 @@ def _emit_without_placeholder(
     initial_carries: Sequence[Tensor],
     length: Dim,
 ) -> tuple[OnnxValue, ...]:
-    """Emit the results of a `Scan` over an axis of size `length`. If the axis was empty, a
-    placeholder position was added, so return the initial loop-carried values and empty scan
-    outputs.
+    """Emit the results of a `Scan` over an axis of size `length`. If a placeholder position was
+    added because the axis is empty, return the initial loop-carried values and empty scan outputs.
     """
     has_positions = g.emit_length(length) > 0
     final_carries = [
@@ -188,7 +188,9 @@ def lower_scan_body(
 
 
 def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[OnnxValue]:
-    """Lower the loop body. An `If` skips conditional outputs after all sequences have ended."""
+    """Lower the loop body. Conditional outputs are computed in an `If` and skipped after all
+    sequences have ended.
+    """
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
     unconditional_nodes = collect_required_nodes(values[len(conditional_outputs) :])
@@ -287,15 +289,17 @@ def _has_early_exit(op: ops.Scan) -> bool:
 
 
 def _emit_any_unfinished(is_finished: OnnxValue) -> OnnxValue:
-    """Emit a bool[] that is true if a sequence is unfinished. A sum supports an empty batch."""
+    """Emit a bool[] that is true if a sequence is unfinished. The reduction is a sum, because a sum
+    supports an empty batch.
+    """
     return emit_count_nonzero(~is_finished, dtype="i32") > 0
 
 
 def _emit_zero_filled(
     op: ops.Scan, g: Emitter, scan_outputs: OnnxValue, type: Type, iterations: OnnxValue
 ) -> OnnxValue:
-    """Extend `scan_outputs`, which has an entry for each iteration that ran, to `iterations`
-    entries with zeros. `type` is the type of the result.
+    """Pad `scan_outputs` (one entry per executed iteration) with zeros to `iterations` entries.
+    `type` is the type of the result.
     """
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(scan_outputs, 0)

@@ -5,9 +5,9 @@
 Activations are never materialized for all pairs of token and expert, and weights are read only for
 experts that have tokens. The expert id of a padded token is out of range. If there are few experts,
 each expert is unrolled into an `If`, for which a runtime packs the slices of stacked weights at
-load time. Many experts become a `Loop`, which copies the slices. With 8 experts of 512 × 1 024, one
-token took 1.4 ms in the loop and 0.7 ms unrolled. 512 tokens took 31 and 25 ms (ONNX Runtime 1.31,
-one core).
+load time. A large number of experts is lowered to a `Loop`, which copies the slices. With 8 experts
+of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms unrolled. 512 tokens took 31 and 25 ms
+(ONNX Runtime 1.31, one core).
 """
 
 from collections.abc import Sequence

@@ -32,7 +32,7 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor |
     """Lower a linear layer to `Gemm`, `FusedMatMul` or `MatMul`, depending on target and layout."""
     weight, is_transposed = _find_stored_weight(g, weight)
     result_type = g.context.types[0]
-    # `MatMul` accepts any leading axes; `Gemm` needs two reshapes.
+    # `MatMul` accepts any leading axes; `Gemm` requires two reshapes.
     uses_product = g.target.linear_operator == "product" and x.rank > 2 and x.dtype == "f32"
     if x.rank > 1 and not uses_product:
         transposition = 1 if is_transposed else None
@@ -192,7 +192,9 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
 
 @lower
 def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[OnnxValue, OnnxValue]:
-    """Emit the cosines and sines of RoPE angles. Each M-RoPE feature pair has a position axis."""
+    """Emit the cosines and sines of RoPE angles. In M-RoPE, each feature pair uses the position ids
+    of one axis.
+    """
     assert op.dim.number is not None, "the width is static"
     frequencies: Sequence[float] = op.frequencies
     if not frequencies:
@@ -258,8 +260,8 @@ def _emit_rotary_embedding(
         "rotary_embedding_dim": None if 2 * pairs == width else (2 * pairs).number,
     }
     result = x.emit_node("RotaryEmbedding", *tables, **options)
-    # Attention may use packed heads `[b, t, h·d]`, so RoPE is also applied to packed heads. If they
-    # are used, the transposes are dead nodes.
+    # Attention may use packed heads `[b, t, h·d]`, so RoPE is also applied to packed heads. If
+    # packed heads are used, the transposes are unused and removed.
     packed = g.cache.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number

@@ -44,7 +44,7 @@ ONNX_TYPE_CODES: dict[str, int] = {
 """The ONNX data type of each IR element type."""
 
 FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
-"""Floating-point types in which a graph may compute."""
+"""Floating-point types that a graph may use for computations."""
 
 HALF_DTYPES = frozenset({"f16", "bf16"})
 """16-bit floating-point types, for which sums along an axis are accumulated in f32."""
@@ -67,7 +67,7 @@ BF16_CONV_SINCE = 22
 """The first opset whose convolutions support bfloat16."""
 
 REDUCE_AXES_INPUT_SINCE = 18
-"""The first opset whose `ReduceMean`, `ReduceMax` and `ReduceMin` take their axes as an operand."""
+"""The first opset in which the axes of `ReduceMean`, `ReduceMax` and `ReduceMin` are an operand."""
 PROBABILITIES_OUTPUT_MODE = 3
 """The `qk_matmul_output_mode` that returns attention weights after softcap, mask and softmax."""
 

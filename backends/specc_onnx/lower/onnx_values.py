@@ -47,7 +47,7 @@ results of all other operators have the element type of the first operand.
 
 class OnnxValue:
     """A value of the ONNX graph, with its unique name and element type. Operators and methods emit
-    nodes. A Python number as the other operand gets the value's element type.
+    nodes. If the other operand is a Python number, it is converted to the value's element type.
     """
 
     __slots__ = ("dtype", "g", "name")
@@ -152,15 +152,15 @@ class OnnxValue:
         return self.emit_node("Floor")
 
     def round(self) -> "OnnxValue":
-        """Emit the elements rounded to integers, halves to even."""
+        """Round the elements to integers, halves to even."""
         return self.emit_node("Round")
 
     def reshape(self, shape: "Operand") -> "OnnxValue":
-        """Emit the value in the shape i64[n]. 0 copies an axis size, and -1 is inferred."""
+        """Reshape the value to the shape i64[n]. 0 copies an axis size, and -1 is inferred."""
         return self.emit_node("Reshape", shape)
 
     def expand(self, shape: "Operand") -> "OnnxValue":
-        """Emit the value broadcast to the shape i64[n]."""
+        """Broadcast the value to the shape i64[n]."""
         return self.emit_node("Expand", shape)
 
     def runtime_shape(self) -> "OnnxValue":
@@ -172,27 +172,27 @@ class OnnxValue:
         return self.emit_node("Size")
 
     def squeeze(self, *axes: int) -> "OnnxValue":
-        """Emit the value without `axes` of size 1, or without all axes of size 1."""
+        """Remove `axes` of size 1, or all axes of size 1."""
         return self.g.emit_node("Squeeze", self, [*axes] or None)
 
     def unsqueeze(self, *axes: int) -> "OnnxValue":
-        """Emit the value with new axes of size 1 at the indices `axes` of the result."""
+        """Insert axes of size 1 at the indices `axes` of the result."""
         return self.g.emit_node("Unsqueeze", self, [*axes]) if axes else self
 
     def transpose(self, axes: Sequence[int]) -> "OnnxValue":
-        """Emit the value with its axes in the order `axes`."""
+        """Transpose the value to the axis order `axes`."""
         return self.g.emit_node("Transpose", self, perm=axes)
 
     def gather(self, indices: "Operand", axis: int | None = None) -> "OnnxValue":
-        """Emit the entries at `indices` along an axis (default: the first axis)."""
+        """Gather the entries at `indices` along an axis (default: the first axis)."""
         return self.g.emit_node("Gather", self, indices, axis=axis)
 
     def gather_elements(self, indices: "Operand", axis: int) -> "OnnxValue":
-        """Emit the elements at `indices` along an axis (one index per result element)."""
+        """Gather the elements at `indices` along an axis (one index per result element)."""
         return self.g.emit_node("GatherElements", self, indices, axis=axis)
 
     def slice(self, axis: int, start: DimLike, stop: DimLike) -> "OnnxValue":
-        """Emit the positions `start` to `stop` (exclusive) along an axis."""
+        """Slice the positions `start` to `stop` (exclusive) along an axis."""
         bounds = (self.g.emit_shape([bound]) for bound in (start, stop))
         return self.g.emit_node("Slice", self, *bounds, [axis])
 

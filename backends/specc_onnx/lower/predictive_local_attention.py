@@ -35,7 +35,7 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys in a window. `reads_window_only`, bool[], is false if all keys are read."""
+    """The span of keys in a window. `reads_window_only`, bool[], is false if all keys are used."""
 
     keys: PositionSpan
     reads_window_only: OnnxValue
@@ -223,7 +223,7 @@ def emit_window_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> Onn
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
-    """Return the window of the attention weights `value`, or of a factor of `value`, or None."""
+    """Return the window of attention weights from which `value` is computed by scaling, or None."""
     pending = [value]
     while pending:
         value = pending.pop()

@@ -1,8 +1,8 @@
 """Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
 
-ONNX's recurrent operators need time-major input, another gate order than the IR, and right padding.
-The nodes that reorder weights have only constant inputs, so a runtime constant-folds them when it
-loads the model.
+ONNX's recurrent operators require time-major input, right padding, and a gate order that differs
+from the IR. The nodes that reorder weights have only constant inputs, so a runtime constant-folds
+them when it loads the model.
 """
 
 from collections.abc import Sequence
@@ -119,7 +119,7 @@ def _emit_joined_bias(
 def emit_reordered_gates(
     g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0
 ) -> OnnxValue:
-    """Put the gates in `weights`, which are concatenated along `axis`, into ONNX's order."""
+    """Reorder the gates of `weights`, concatenated along `axis`, to ONNX's gate order."""
     count = len(gate_order.order)
     if count == 1:
         return weights
@@ -219,7 +219,7 @@ class _RecurrentLayer:
         return self.keep.name if self.keep else "."
 
     def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> OnnxValue:
-        """Convert `x` `[b, t, d]` to right-padded `[t, b, d]`. If `zero_padding`, padding is 0."""
+        """Convert `x` `[b, t, d]` to right-padded `[t, b, d]`. `zero_padding` sets padding to 0."""
         if (time_major := _find_time_major_operand(self, x)) is not None:
             return time_major
         sequence: OnnxValue = x
@@ -350,7 +350,7 @@ def _emit_fused_layer(
     )
     time_major_output = hidden_states.squeeze(1)
     output = layer.convert_from_time_major(time_major_output.transpose([1, 0, 2]))
-    # If the next layer is recurrent, it reads the time-major output and needs no transposes.
+    # If the next layer is recurrent, it uses the time-major output without transposes.
     g.cache.time_major_outputs[output.name] = layer.padding_mask, time_major_output
     results = [output]
     for final_state, initial_state in zip(final_states, initial_states, strict=False):

@@ -2,10 +2,10 @@
 
 ONNX Runtime's `Sigmoid` kernel has an absolute error of about 1e-7, so the relative error is up to
 24 % at -10, and the result is 0 below -18. A gate of an MLP or of a convolution may use the
-`Sigmoid` kernel, because the gated values are added to values of moderate magnitude. Other sigmoids
-are computed as `1 / (1 + exp(-x))` with a small relative error: those whose result is normalized,
-returned, used as a divisor, broadcast over several elements, or multiplied by the result of a loop
-or of attention, which may have any magnitude.
+`Sigmoid` kernel, because the gated values are added to values of moderate magnitude. All other
+sigmoids are computed as `1 / (1 + exp(-x))`, which has a small relative error. Their result is
+normalized, returned, used as a divisor, broadcast over several elements, or multiplied by the
+result of a loop or of attention, which may have any magnitude.
 """
 
 from collections.abc import Collection, Mapping
@@ -51,8 +51,8 @@ def find_precision_sensitive_sigmoids(graph: Graph) -> set[Value]:
 
 def _is_concat_buffer(graph: Graph, value: Value) -> bool:
     """Return True for a state that appends to an input of the graph. The state is not treated as an
-    output, because in the next step, it is read by the ops that read the concatenation in the
-    current step. Therefore, a step and the full graph compute the same sigmoids accurately.
+    output, because the next step uses it in the same ops in which the current step uses the
+    concatenation. Therefore, a step and the full graph compute the same sigmoids accurately.
     """
     node = value.node
     while node and isinstance(node.op, (ops.Slice, ops.StridedSlice)):

@@ -33,7 +33,7 @@ def iterate_nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
-    """Yield the name of every value that a node, or a node in its subgraphs, reads."""
+    """Yield the operand names of a node and of all nodes in its subgraphs."""
     yield from node.input
     for body in iterate_node_subgraphs(node):
         for body_node in body.node:

@@ -45,7 +45,9 @@ lower.add_rules(
 
 @lower
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit `Transpose`. Record the packed layout `[b, t, h·d]` of split heads for kernels."""
+    """Emit `Transpose`. Split heads, and record their packed layout `[b, t, h·d]` for attention
+    kernels.
+    """
     result = x.transpose(list(op.order))
     match x.value and x.value.node:
         case Node(ops.Split(axis=2), (Value() as packed,)) if (

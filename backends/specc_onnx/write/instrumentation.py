@@ -2,8 +2,8 @@
 
 The `Attention` operator returns the attention weights only as its fourth output, with
 `qk_matmul_output_mode=3`. In the copy, an `If` that guards an `Attention` against empty inputs is
-replaced by its branch with the `Attention`, so the copy needs nonempty inputs. Blocked attention is
-replaced by dense attention.
+replaced by its branch with the `Attention`, so the copy requires nonempty inputs. Blocked attention
+is replaced by dense attention.
 
 A copy with execution counts also returns i64[n], the number of executions of each branch of an `If`
 and each body of a `Loop` or `Scan`. Branches get an additional output, and loop bodies get an
@@ -61,7 +61,7 @@ _Producers = dict[str, NodeProto | TensorProto]
 def _iterate_graph_scopes(
     graph: GraphProto, outer_producers: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
-    """Yield each graph with the nodes and initializers of all values that it can read, by value
+    """Yield each graph with the nodes and initializers that are visible in the graph, by value
     name.
     """
     producers: _Producers = {**outer_producers, **{t.name: t for t in graph.initializer}}
@@ -113,7 +113,7 @@ def _iterate_subgraph_names(graph: GraphProto) -> Iterator[str]:
 
 @dataclass
 class _ExecutionCounter:
-    """A helper that adds nodes to a model that count the executions of its `size` subgraphs."""
+    """A helper that adds nodes to count the executions of the `size` subgraphs of a model."""
 
     size: int
     subgraph_index: int = 0

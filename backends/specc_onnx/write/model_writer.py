@@ -95,7 +95,7 @@ def build_verified_models(
     dtype: str = "",
     verify_load: bool = True,
 ) -> VerifiedModels:
-    """Plan the weights of all graphs in `directory`, then lower and verify the graphs."""
+    """Plan the weight files in `directory`, then lower and verify all graphs."""
     onnx_targets.check_opset(opset)
     weight_graphs = [_get_weight_graph(g) for g in graphs]
     placement = plan_weight_placement(

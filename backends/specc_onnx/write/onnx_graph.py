@@ -256,7 +256,7 @@ def _make_graph_proto(
     outputs: Mapping[str, Tensor],
     weights: Mapping[str, TensorProto],
 ) -> GraphProto:
-    """Return a graph with the emitted nodes and the constants that the nodes read."""
+    """Return a graph with the emitted nodes and the constants that the nodes use."""
     nodes = g.bodies.open_bodies[0].nodes
     used_names = {name for node in nodes for name in iterate_node_inputs(node)}
     constants = [t for name, t in g.values.constants.items() if name in used_names]

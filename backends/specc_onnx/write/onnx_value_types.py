@@ -259,8 +259,8 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""The regular expression for a symbolic dimension. If an axis of a loop-carried value changes its
-size, it has a name with a dot, such as `state.2`.
+"""The regular expression for a symbolic dimension. An axis of a loop-carried value with a changing
+size has a name with a dot, such as `state.2`.
 """
 
 

@@ -143,8 +143,8 @@ def _infer_body(
 
 
 def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the result types of an `If`, which are those of the selected branch or, if the
-    condition is unknown, the joined types of both branches.
+    """Infer the result types of an `If`: the types of the selected branch, or the joined types of
+    both branches if the condition is unknown.
     """
     condition = inferred_types.constants.get(node.input[0])
     is_then_branch = None if condition is None else bool(condition.all())
@@ -342,7 +342,7 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
             )
     inferred_types = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
     long_lengths = _choose_lengths(built_model, built_model.branch_thresholds)
-    # Long inputs may take other branches, so types are also inferred for long inputs.
+    # The model may take other branches for long inputs, so types are also inferred for long inputs.
     if built_model.branch_thresholds and all(
         long_lengths.get(s, 0) > n for s, n in built_model.branch_thresholds.items()
     ):

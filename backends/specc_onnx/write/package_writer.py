@@ -141,11 +141,11 @@ def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[Extra
     on case-insensitive file systems.
     """
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
-    assert graphs, "a package has a graph"
-    assert all(map(is_portable_file_name, names)), f"{names} are not all plain names"
-    assert len({n.lower() for n in names}) == len(names), f"two of {names} are the same"
+    assert graphs, "a package requires a graph"
+    assert all(map(is_portable_file_name, names)), f"invalid file names in {names}"
+    assert len({n.lower() for n in names}) == len(names), f"duplicate file names in {names}"
     assert len({e.role or e.name for e in extra_files}) == len(extra_files), (
-        "two extras with one role"
+        "duplicate roles of extra files"
     )
 
 
@@ -205,7 +205,7 @@ def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
         description = (
             "a model that specc did not compile"
             if path.suffix == ".onnx"
-            else "a file that no package of specc wrote"
+            else "a file that specc did not write"
         )
         raise_overwrite_error(
             path,

@@ -63,8 +63,8 @@ def has_per_tensor_activation_scales(model: ModelProto) -> bool:
 
 
 def remove_activation_quantization(model: ModelProto) -> None:
-    """In place, replace the quantization of activations in a model with identities, and integer
-    MatMuls with float MatMuls of the weight codes. Weight scales are still applied.
+    """Replace activation quantization in a model with identities, and integer MatMuls with float
+    MatMuls of the weight codes, in place. Weight scales are still applied.
     """
     for graph in iterate_nested_graphs(model.graph):
         nodes = [replacement for node in graph.node for replacement in _make_exact_product(node)]
@@ -173,7 +173,7 @@ def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
 def _find_operand_roles(
     node: NodeProto, constant_types: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Map the role of a quantized node's operands and results to their name and element type."""
+    """Return the name and element type of a quantized node's operands and results by role."""
     result, inputs = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":

@@ -2,8 +2,8 @@
 the checkpoint.
 
 Graphs that are written together share one plan and store each parameter once. The plan is computed
-from checkpoint headers before lowering. A weight that stays in the checkpoint keeps its element
-type and needs a cast in the graph, but a copied weight is converted.
+from checkpoint headers before lowering. A linked weight stays in the checkpoint with its element
+type, and the graph casts it. A copied weight is converted when it is written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -143,7 +143,7 @@ def _make_external_tensor(
     opset: int,
     reasons: dict[Path, str],
 ) -> ExternalTensor:
-    """Return a weight in its storage dtype, which is the dtype in the checkpoint file only if a
+    """Return a weight in its storage dtype. This is the dtype in the checkpoint file only if a
     model in the output `directory` can link the file. `reasons` collects why files cannot be
     linked.
     """
