@@ -182,7 +182,7 @@ def measure_decoder(name: str, directory: Path, plan: MeasurementPlan) -> Iterat
     numbers = generation.count_weight_bytes_per_token(checkpoint) // 4
     speed = measure_bandwidth(plan)
     yield f"### {name}, {plan.count} tokens after a prompt of {plan.prompt}, greedy\n"
-    yield f"Each token reads {numbers / 1e6:.0f} million weights; the memory bandwidth of the GPU is {speed / 1e9:.0f} GB/s.\n"
+    yield f"Each decode step reads {numbers / 1e6:.0f} million weights; the memory bandwidth of the GPU is {speed / 1e9:.0f} GB/s.\n"
     yield "| program | dtype | batch | prefill ms | ms per token | tokens/s | time / time to read the weights | tokens equal specc's float32 |"
     yield "|---|---|---|---|---|---|---|---|"
     first: Mapping[int, np.ndarray] = {}

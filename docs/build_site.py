@@ -1,9 +1,9 @@
 """Build the documentation site (`make docs`).
 
-The pages and a gallery of every built-in spec, with attention plots, are written to build/docs.
-zensical renders the pages to build/site, and then all links are checked. Pages are plain Markdown
-that renders the same on GitHub. Links are rewritten to the layout of the site, whose first page is
-the README.
+Write the pages, and a gallery of all built-in specs with attention plots, to build/docs. zensical
+then renders the pages to build/site, and the script checks all links. The sources are plain
+Markdown, which GitHub also renders. Links are rewritten to the layout of the site. The first page
+of the site is the README.
 """
 
 import argparse
@@ -46,8 +46,8 @@ def draw_attention(name: str, path: Path) -> str:
     """Plot the last attention layer of a built-in spec as SVG. Return the caption, or "" for a spec
     without attention.
 
-    Specs with trained weights get a real input. Other specs are compiled with small sizes and
-    random weights, so their plots show the structure of attention and masks, not learned weights.
+    Plot a real input for specs with trained weights. Compile other specs with small sizes and
+    random weights; their plots show the structure of masks, not learned attention.
     """
     if name in MODELS_WITHOUT_ATTENTION:
         return ""
