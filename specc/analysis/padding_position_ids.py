@@ -1,12 +1,11 @@
 """Track position ids that count padding, and find uses of such ids that do not affect results.
 
-Every padded position increases each later position id `i` by 1, and `2 * i` by 2. The analysis
-tracks the *padding count* of a value: the amount that padding adds to the value, as a multiple of
-the number of padded positions and possibly of other values. A difference or comparison does not
+Every padded position increases each later position id `i` by 1, and `2 * i` by 2. The *padding
+count* of a value is the amount that padding adds to the value. It is a multiple of the number of
+padded positions, with a factor that may contain other values. A difference or comparison does not
 depend on padding if both sides have equal counts. Softmax weights do not depend on padding if the
-scores of all positions increase by the same amount, such as ALiBi scores written as `slope * j`.
-Uses of position ids other than differences, comparisons and softmax depend on the amount of
-padding.
+scores of all positions increase by the same amount. An example is ALiBi with scores of the form
+`slope * j`. All other uses of position ids depend on the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +28,8 @@ coefficients. None means that the amount differs between positions.
 @immutable_dataclass
 class MiddlePaddingCount:
     """The padding count of position ids on an axis that has padding between valid positions. Only
-    the ids after the padding count it, so padding changes the distances between position ids but
-    not their order.
+    the ids after the padding include the number of padded positions. Padding therefore changes the
+    distances between position ids, but not their order.
     """
 
     length: Dim
@@ -43,8 +42,9 @@ class MiddlePaddingCount:
 
 @immutable_dataclass
 class RelativePaddingCount:
-    """The padding count of position ids relative to the start or end of the padding. Before this
-    start or end, relative ids are negative. From there on, padding adds `padding_terms`.
+    """The padding count of position ids that are relative to the start or end of the padding.
+    Before this start or end, relative ids are negative. Padding adds `padding_terms` to all later
+    relative ids.
     """
 
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...]
@@ -68,7 +68,7 @@ LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
 def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCount:
-    """Return the common padding count of two alternatives, or None if they differ."""
+    """Return the padding count that two alternatives share, or None if their counts differ."""
     return left if left == right else None
 
 
@@ -85,7 +85,7 @@ def infer_padding_count(
         case ops.Arith(function_name):
             return _infer_arithmetic_count(node, function_name, first, second, padded_length)
         case ops.Where():
-            # a condition that counts padding may select different values
+            # a condition that depends on the amount of padding may select different values
             return merge_padding_counts(second, counts[2]) if not first else None
         case ops.Cast(to):
             return first if _is_id_preserving_cast(node, to) else None
@@ -107,7 +107,9 @@ def _is_selection(node: Node) -> bool:
 
 
 def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, PaddingTerms]:
-    """Return the padding terms of the first two operands. An absent second operand has no terms."""
+    """Return the padding terms of the first two operands. If there is no second operand, its terms
+    are empty.
+    """
     first, second = (*(c or {} for c in counts[:2]), {})[:2]
     return first, second
 
@@ -144,7 +146,9 @@ def _add_counts(left: PaddingTerms, right: PaddingTerms, factor: Fraction | int)
 
 
 def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) -> PaddingCount:
-    """Return a padding count times `factor`, or None if `factor` varies along the padded axis."""
+    """Return the product of a padding count and `factor`, or None if `factor` varies along the
+    padded axis.
+    """
     number = find_constant_fraction(factor)
     if number is not None:
         return _add_counts({}, count, number)
@@ -154,13 +158,13 @@ def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) 
 
 
 def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
-    """Return the padding count after a view, which also applies to the factors of the count."""
+    """Return the padding count after a view. The view also applies to the factors."""
     return {((node.op, p),) if p else p: n for p, n in count.items()}
 
 
 def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
-    """Return True if a comparison compares position ids with the start or end of the padding, so
-    that its result does not depend on the amount of padding.
+    """Return True if a comparison compares position ids with the start or end of the padding. Its
+    result does not depend on the amount of padding.
     """
     for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
         factor, bound = _get_only_factor(count), _find_constant_length(right)
@@ -175,8 +179,8 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
 
 
 def _is_excluding_start(node: Node, operand: int) -> bool:
-    """Return True if a comparison of operand `operand` with the start of the padding has the same
-    result for padded positions and for the first valid position after them.
+    """Return True if a comparison of `operand` with the start of the padding has the same result at
+    padded positions and at the first valid position after the padding.
     """
     excluding_functions = ("gt", "le") if operand else ("lt", "ge")
     return node.op in [ops.Compare(function_name) for function_name in excluding_functions]
@@ -206,7 +210,7 @@ def _are_position_ids(value: Value | None) -> bool:
 
 
 def _find_constant_length(value: Value | None) -> Dim | None:
-    """Return the axis size to which all elements of a value are equal, or None."""
+    """Return the axis size that equals all elements of a value, or None."""
     match find_op_behind_views(value):
         case ops.Size(length):
             return length
@@ -216,7 +220,7 @@ def _find_constant_length(value: Value | None) -> Dim | None:
 
 
 def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of an op on position ids if padding does not change their order."""
+    """Return the padding count of an op on position ids, if padding does not change their order."""
     if isinstance(node.op, ops.Compare):
         return NO_PADDING_COUNT
     if None in counts:
@@ -270,7 +274,7 @@ def depends_on_absolute_position_ids(
 
 
 def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
-    """Return True if padding adds the same amount to all scores of a softmax and to no sink."""
+    """Return True if padding adds the same amount to all scores of a softmax without a sink."""
     score_operand, keys, sinks = 0, node.get_operand(), None
     match node.op:
         case ops.Softmax(axis):

@@ -1,9 +1,10 @@
-"""Track rotary embeddings with position ids that count padding, and find contractions in which the
-padding cancels.
+"""Track rotary embeddings whose position ids include padding, and find contractions in which the
+rotation by padding cancels.
 
-The query at position `i` is rotated by the angles of `i`, and the key at position `j` by the angles
-of `j`. The dot product of query and key depends only on `i - j`, which padding before both
-positions does not change. Uses of rotated features other than dot products depend on the angles.
+The query at position `i` is rotated by the angles of position `i`, and the key at position `j` is
+rotated by the angles of position `j`. The dot product of query and key depends only on `i - j`.
+Padding before both positions does not change this difference. All other uses of rotated features
+depend on the absolute angles.
 """
 
 from collections.abc import Sequence
@@ -17,9 +18,9 @@ from specc.ir.loop_dependence import find_dependences
 
 @dataclass(frozen=True, slots=True)
 class FeatureRotation:
-    """A rotation, identified by its angles and feature pairs (`key`), and the axis of the rotated
-    features. `feature_axis` is None for the angles themselves. Values with equal keys have the same
-    rotation.
+    """A rotation. `key` identifies its angles and feature pairs, and `feature_axis` is the axis of
+    the rotated features. `feature_axis` is None for the angles themselves. Values with equal keys
+    have the same rotation.
     """
 
     key: object
@@ -39,15 +40,15 @@ FEATURE_PRESERVING_VIEWS = (
     *(ops.Transpose, ops.Insert, ops.Squeeze, ops.Split, ops.Merge, ops.Expand),
     *(ops.Slice, ops.StridedSlice),
 )
-"""Views and slices that move complete feature vectors unless they change the feature axis."""
+"""Views and slices. They move complete feature vectors unless they change the feature axis."""
 
 
 def infer_rotation(
     node: Node, rotations: Sequence[FeatureRotation | None], counts: Sequence[PaddingCount]
 ) -> FeatureRotation | None:
-    """Return the rotation of a result's features, or None if no angle counts padding."""
+    """Return the rotation of a result's features, or None if no angle depends on padding."""
     if isinstance(node.op, ops.RopeAngles):
-        # Only angles of positions that count padding change with the amount of padding.
+        # Only the angles of position ids that include padding change with the amount of padding.
         return FeatureRotation((tuple(node.args), node.op), None) if any(counts) else None
     # An `extent` creates position ids without reading the elements of its operand.
     if not any(rotations) or isinstance(node.op, ops.Extent):
@@ -65,7 +66,7 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotation: FeatureRotation | None) -> FeatureRotation:
-    """Return the rotation after a unary op, `ABSOLUTE_ROTATION` if the op does not preserve it."""
+    """Return the rotation after a unary op, or `ABSOLUTE_ROTATION` if it is not preserved."""
     if rotation is None:
         return ABSOLUTE_ROTATION
     match node.op:
@@ -83,9 +84,9 @@ def _infer_unary_rotation(node: Node, rotation: FeatureRotation | None) -> Featu
 def _match_cancelled_rotation(
     node: Node, rotations: Sequence[FeatureRotation | None]
 ) -> bool | None:
-    """Return True if a contraction does not depend on absolute angles, because both factors have
-    the same rotation, and False if the contraction depends on absolute angles. Return None for
-    other ops.
+    """Return True if a contraction does not depend on absolute angles because both factors have the
+    same rotation. Return False if the contraction depends on absolute angles. Return None for other
+    ops.
     """
     match node.op:
         case ops.Attend():
@@ -137,7 +138,7 @@ def _is_matched_einsum(equation: str, rotations: Sequence[FeatureRotation | None
 def _infer_concat_rotation(
     node: Node, rotations: Sequence[FeatureRotation | None], axis: int
 ) -> FeatureRotation:
-    """Return the rotation of concatenated features, some of which are rotated, or of concatenated
+    """Return the rotation of a concatenation of features, some of which may be unrotated, or of
     positions with the same rotation.
     """
     feature_axes = {t.feature_axis for t in rotations if t}
@@ -145,7 +146,7 @@ def _infer_concat_rotation(
         return ABSOLUTE_ROTATION
     (feature_axis,) = feature_axes
     if axis != feature_axis:
-        # the vectors of additional positions or heads are rotated by the same angles
+        # the vectors of the concatenated positions or heads are rotated by the same angles
         return rotations[0] if rotations[0] and len(set(rotations)) == 1 else ABSOLUTE_ROTATION
     # Half of the features are rotated and half are not, as in GPT-J. Two vectors have the same
     # rotation only if the same features are rotated.
@@ -188,8 +189,8 @@ def _infer_view_rotation(node: Node, rotation: FeatureRotation) -> FeatureRotati
     if rotation.depends_on_absolute_angles:
         return ABSOLUTE_ROTATION
     if rotation.feature_axis is None:
-        # Different views of the same angles are different rotations, e.g. views of all positions
-        # and of half of the positions.
+        # Different views of the same angles are different rotations. For example, one view contains
+        # all positions and another view contains half of the positions.
         return replace(rotation, key=(node.op, rotation.key))
     for dependence in find_dependences(node):
         is_kept = dependence.kind == "same" and isinstance(node.op, FEATURE_PRESERVING_VIEWS)

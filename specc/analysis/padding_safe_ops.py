@@ -1,9 +1,9 @@
 """Prove that an op is safe, i.e. that padded positions do not affect the op.
 
-An op is unaffected if the op reads neutral values at padded positions (zeros, or mask fill values
-for a maximum or softmax). An op is also unaffected if a mask excludes padded positions, or if
-padded positions are outside the receptive field of the op. `padding_order_and_windows` contains the
-proofs for windows and slices.
+An op is safe if its operands hold neutral values at padded positions: zeros, or mask fill values
+for a maximum or softmax. An op is also safe if a mask excludes padded positions, or if padded
+positions are outside the receptive field of the op. `padding_order_and_windows` contains the proofs
+for windows and slices.
 """
 
 from math import inf
@@ -36,8 +36,8 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
         return _is_sort_order_safe(read)
     match read.dependence.kind:
         case "same" | "extent":
-            # An op that is elementwise along the axis does not move padded positions, and an op
-            # that reads only the axis size reads no position.
+            # An op that is elementwise along the axis does not move padded positions. An op that
+            # depends only on the axis size reads no position.
             return True
         case "newest" | "window" if _is_loop_skipping_padding(read) or _is_padding_outside_reads(
             read
@@ -60,8 +60,8 @@ def _is_last_rank(read: PaddedRead) -> bool:
 
 
 def _is_merged_read_neutral(read: PaddedRead) -> bool:
-    """Return True if an op ignores padding between valid positions of the axis that it reads,
-    because the op does not depend on the distances between valid positions.
+    """Return True if padding between valid positions does not affect an op, because the op does not
+    depend on the distances between valid positions.
     """
     if isinstance(read.op, ops.CumSum):
         return read.is_padding_zero
@@ -76,8 +76,9 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
 
 
 def _is_padding_outside_reads(read: PaddedRead) -> bool:
-    """Return True if no padded position is read, because an op reads only the current and later
-    positions (left padding) or only the current and earlier positions (right padding).
+    """Return True if an op reads no padded position. With left padding, the op must read only the
+    current and later positions. With right padding, it must read only the current and earlier
+    positions.
     """
     dependence = read.dependence
     is_left = read.padding_side == "left" and dependence.max_offset == 0
@@ -91,7 +92,7 @@ def _is_padding_outside(read: PaddedRead, interval: Interval) -> bool:
 
 
 def _is_sort_order_safe(read: PaddedRead) -> bool:
-    """Return True if padding, which is sorted last, does not affect an op along a sorted axis."""
+    """Return True if padding does not affect an op along a sorted axis with padding last."""
     if read.dependence.kind in ("same", "extent") or isinstance(read.op, ops.CumSum):
         return True
     match read.op:
@@ -119,14 +120,14 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
 
 
 def _is_loop_skipping_padding(read: PaddedRead) -> bool:
-    """Return True if a loop skips all padding, because its mask implies the padding mask."""
+    """Return True if a loop skips padded positions because its mask implies the padding mask."""
     op = read.op
     return isinstance(op, ops.Scan) and op.has_mask and 1 in read.operand_facts[0].zero_pad_axes
 
 
 def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
-    """Return True if padding does not change the state of a recurrent layer or loop. In sorted
-    order (`is_sorted`), the positions of mask and values do not match.
+    """Return True if padding does not change the state of a recurrent layer or loop. If the values
+    are sorted (`is_sorted`), their positions do not match those of the mask.
     """
     skipped = has_recurrent_padding_mask(read.node, read.operand_facts)
     is_kept = skipped or _is_state_zero(read) or is_loop_state_padding_invariant(read)
@@ -134,7 +135,7 @@ def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
 
 
 def _is_state_zero(read: PaddedRead) -> bool:
-    """Return True if a layer without bias keeps its zero state over leading padding."""
+    """Return True if the state of a layer without bias remains zero over leading padding."""
     op = read.op
     if (
         not isinstance(op, ops.RecurrentLayer)
@@ -174,14 +175,18 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
 
 
 def _have_same_positions(read: PaddedRead) -> bool:
-    """Return True if queries and keys are positions of one axis, so that earlier keys are valid."""
+    """Return True if queries and keys are positions of one axis. Keys before a valid query are then
+    valid.
+    """
     result_axis = read.dependence.result_axis
     result_type = read.node.infer_types()[read.dependence.result]
     return result_axis is not None and result_type.shape[result_axis] == read.read_length
 
 
 def _is_zero_product(read: PaddedRead) -> bool:
-    """Return True if a factor of a contraction is zero at padding and all others are finite."""
+    """Return True if one factor of a contraction is zero at padded positions and the others are
+    finite.
+    """
     zero_operands = {
         o
         for o, axes in enumerate(_find_summed_axes(read))
@@ -265,8 +270,8 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
 
 
 def _is_sort_neutral(read: PaddedRead) -> bool:
-    """Return True if padding does not affect the result of a sort: padding is sorted last, or
-    padding is sorted first and the result is the sorted values, not the indices.
+    """Return True if padding does not affect the result of a sort. This is the case if padding is
+    sorted last, or if padding is sorted first and the result contains values instead of indices.
     """
     if is_padding_sorted_last(read.node, read.read_facts):
         return True
@@ -274,7 +279,7 @@ def _is_sort_neutral(read: PaddedRead) -> bool:
 
 
 def _is_fill_before_fixed_end(read: PaddedRead, op: ops.Pad) -> bool:
-    """Return True if `pad` to a fixed length continues the constant after the valid positions."""
+    """Return True if `pad` to a fixed length appends the constant that padded positions hold."""
     lengths = (op.padding_before, read.node.infer_types()[0].shape[op.axis])
     is_fixed = op.mode == "constant" and all(n.number is not None for n in lengths)
     return is_fixed and read.is_padding_last and read.fill_constant == float(op.value)

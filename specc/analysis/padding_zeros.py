@@ -1,14 +1,14 @@
 """Infer zeros and other properties of values at padded positions.
 
-The input is a node, and the properties of its operands along one padded axis. The output is the
+The input is a node, and the properties of its operands along one padded axis. The outputs are the
 properties of each result. The analysis is sound: the result of an unknown op has no guaranteed
 properties.
 
 In the following graph, scores are filled with -inf where `keep` is false. The mask fill values are
 lower than the scores at every valid position (`is_extreme_at_padding`), and at least one valid
-position has a finite score (`iterate_axes_with_finite_scores`). The softmax, which divides by a
-nonzero sum, therefore returns zeros at padded positions, and values at padded positions have no
-effect:
+position has a finite score (`iterate_axes_with_finite_scores`). The softmax divides by a nonzero
+sum and therefore returns zeros at padded positions. The values at padded positions then have no
+effect on the weighted sum:
 
     $ padded keep
     graph "g"
@@ -64,7 +64,7 @@ MASK_QUERY_AXIS, MASK_KEY_AXIS = 2, 3
 """Axes of an attention mask, [batch, head, query, key]."""
 
 PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.WeightedSum)
-"""Ops that may multiply zero by an element of another operand."""
+"""Ops that may multiply a zero by an element of another operand."""
 
 ZERO_MOVING_OPS = (
     *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice),
@@ -117,7 +117,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
 
 
 def _find_zero_pad_axes(result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
-    """Return the axes along which a result is zero when padded, given `constants` by axis."""
+    """Return the axes with zeros at padded positions, given the `constants` by axis."""
     zero_axes = {a for a in result.find_inherited_padded_axes() if is_zero_at_padding(result, a)}
     if is_zero_everywhere(result.value):
         zero_axes |= result.find_padded_axes()
@@ -143,13 +143,13 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
         case ops.Attend():
             yield from _iterate_masked_attention_axes(result, node.op)
         case ops.Softmax(axis) if is_padding_ignored_by_softmax(node, operand_facts[0], axis):
-            # exp(-1e30 - max) is 0 if max is a finite score. If all scores might be mask fill
-            # values, each of n keys would get the attention weight 1/n.
+            # exp(-1e30 - max) is 0 if max is a finite score. If all scores were mask fill values,
+            # each of n keys would have the attention weight 1/n.
             yield axis
         case ops.Pointwise("exp"):
             yield from operand_facts[0].mask_fill_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_pad_axes:
-            # A masked loop outputs zeros at skipped positions; final loop-carried values have no
+            # A masked loop returns zeros at skipped positions. Final loop-carried values have no
             # loop axis.
             is_stacked = value.index >= node.op.carry_count
             if is_stacked and value.rank > axis and value.shape[axis] in result.padded_lengths:
@@ -180,8 +180,8 @@ def _iterate_masked_attention_axes(result: PaddedResult, op: ops.Attend) -> Iter
 
 
 def is_padding_ignored_by_softmax(node: Node, scores: PaddingFacts, axis: int) -> bool:
-    """Return True if a softmax is zero at padded positions of its axis, because padded scores are
-    mask fill values or so far below all other scores that the exponential is zero.
+    """Return True if a softmax is zero at padded positions of its axis. Padded scores must be mask
+    fill values, or so far below all other scores that the exponential underflows to zero.
     """
     fill_axes = scores.mask_fill_axes or (
         scores.minimum_pad_axes if has_underflowing_fill(node.first_operand) else frozenset()
@@ -201,7 +201,7 @@ def infer_zero_padding_sides(
     result: PaddedResult, reads: Iterable[PaddedRead]
 ) -> dict[int, frozenset[str]]:
     """Return the sides on which the padding of each axis is false, for slices of a mask and for
-    conjunctions of such slices, e.g. `keep[:, 1:] & keep[:, :-1]`.
+    conjunctions of slices, e.g. `keep[:, 1:] & keep[:, :-1]`.
     """
     op, sides = result.op, dict[int, frozenset[str]]()
     if isinstance(op, ops.Slice):
@@ -225,7 +225,7 @@ def is_zero_at_padding(result: PaddedResult, axis: int) -> bool:
     if len(infer_zero_padding_sides(result, ()).get(axis, ())) == 2:
         return True
     if isinstance(result.op, ops.Concat):
-        # An operand of `concat` without padded positions contributes other positions to the axis.
+        # An operand of `concat` without padded positions adds always-valid positions to the axis.
         is_zero = [z or not is_padded for z, is_padded in zip(is_zero, has_axis, strict=True)]
     if isinstance(result.op, ops.Pad) and result.op.axis == axis:
         return is_zero[0]  # the added positions are next to padded positions

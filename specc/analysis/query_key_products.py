@@ -1,12 +1,13 @@
-"""Find the factors of products with a query axis and a key axis (attention scores, masks and
-attention weights), prove that factors are finite, and propagate constants at masked positions.
+"""Analyze products with a query axis and a key axis (attention scores, masks and attention
+weights): find their factors, prove that factors are finite, and propagate constants at masked
+positions.
 
 A tensor with a query axis and a key axis may be a contraction of factors with the same two axes,
 such as `einsum("b h i j, h g -> b g i j", w, mix)`, which sums over heads. If one factor is zero
 for a (query, key) pair, the result is also zero, unless another factor is infinite or NaN.
 
-The analysis tracks only constants that every dtype represents exactly (halves of integers up to
-256, and infinity), so that the results also hold in the compiled model.
+The analysis tracks only constants that every dtype represents exactly: halves of integers up to
+256, and infinity. The results are therefore also valid for the compiled model.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -37,8 +38,8 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 
 
 def split_contraction_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
-    """Return the factors of a contraction. Return None if the tensor is not a contraction, has a
-    bias, or combines different query or key positions of a factor.
+    """Return the factors of a contraction. Return None if the tensor is not a contraction, if it
+    includes a bias, or if it combines different query or key positions of a factor.
     """
     node = qk.value.node
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
@@ -57,8 +58,8 @@ def split_contraction_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None
 
 def _find_factor_axes(qk: QueryKeyTensor, node: Node) -> list[dict[int | None, int]] | None:
     """Return one dictionary per factor of a contraction, which maps result axes to the
-    corresponding axes of the factor. Return None if the contraction reads a factor at different
-    query or key positions than it writes.
+    corresponding axes of the factor. Return None if a result position depends on a different query
+    or key position of a factor.
     """
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for dependence in find_dependences(node):
@@ -106,7 +107,7 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
-    """Return True if `value` may be infinite, unlike softmax results and comparisons."""
+    """Return True if `value` may be infinite. Softmax results and comparisons are always finite."""
     worklist, visited = [value], set()
     while worklist:
         current = worklist.pop()
@@ -172,10 +173,12 @@ NO_MASKED_CONSTANTS: MaskedConstants = {}
 def propagate_unary_constants(
     function: Callable[[float], float] | None, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after an elementwise `function`. If `function` is None, return none."""
+    """Return the constants after an elementwise `function`. If `function` is None, return no
+    constants.
+    """
     if function is None:
         return NO_MASKED_CONSTANTS
-    # The intervals of constants with the same result are joined, and NaN results are dropped.
+    # Intervals of constants with the same result are merged, and NaN results are dropped.
     results = [{function(n): i} for n, i in constants.items()]
     return intersect_masked_constants(
         {n: i for n, i in pair.items() if not isnan(n)} for pair in results
@@ -199,7 +202,9 @@ def propagate_binary_constants(
 
 
 def intersect_masked_constants(results: Iterable[MaskedConstants]) -> MaskedConstants:
-    """Combine results for one tensor. A constant holds outside the intersection of intervals."""
+    """Combine several analysis results for one tensor. A constant holds outside the intersection of
+    intervals.
+    """
     intersections: dict[float, Interval] = {}
     for constants in results:
         for number, interval in constants.items():
@@ -227,12 +232,12 @@ def is_preserved_by_reduction(function_name: str, constant: float, length: int) 
     """
     if constant == NEUTRAL_ELEMENTS.get(function_name):
         return True
-    # A sum of n equal constants is n times the constant, except for infinity.
+    # A sum of n constants `c` is `n * c`, which differs from `c` unless `c` is 0 or infinite.
     return length > 0 and (function_name != "sum" or isinf(constant))
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:
-    """Return True if every dtype represents the numbers exactly: `p / 2**k` with an 8-bit `p`."""
+    """Return True if every dtype represents the numbers: `p / 2**k` with an 8-bit `p`."""
     if any(isnan(n) for n in numbers):
         return False
     ratios = [n.as_integer_ratio() for n in numbers if not isinf(n)]
@@ -240,7 +245,7 @@ def _is_exact_in_all_dtypes(*numbers: float) -> bool:
 
 
 def _is_distinct_in_all_dtypes(n: float, m: float) -> bool:
-    """Return True if `n` is less than `m` after rounding to any dtype."""
+    """Return True if `n` remains less than `m` when both are rounded to any dtype."""
     largest = max(abs(x) for x in (n, m, 0.0) if not isinf(x))
     return largest < 6e4 and not isclose(n, m, rel_tol=0.01, abs_tol=1e-4)
 
@@ -279,4 +284,4 @@ EXACT_UNARY_FUNCTIONS: Mapping[str, Callable[[float], float]] = {
         lambda x: 0.0 if x == 0 else nan,
     ),
 }
-"""Functions whose results on the tracked constants are exact in every element type."""
+"""Functions whose results for the tracked constants are exact in every element type."""

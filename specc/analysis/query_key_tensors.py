@@ -1,15 +1,14 @@
-"""Follow the query axis and the key axis of attention scores, masks and attention weights through
-views and broadcasts, and solve recursive analyses of these tensors without recursion.
+"""Track the query axis and the key axis of attention scores, masks and attention weights through
+views and broadcasts. Solve recursive analyses of these tensors on an explicit stack.
 
 A query-key tensor is a value together with the indices of its query axis and its key axis. A view
-permutes, inserts or removes axes, so its operand has the same elements with different axis indices:
-if the axes of a value [n, n] are 0 and 1, they are 1 and 2 after an `insert` at 0.
+permutes, inserts or removes axes, so its operand has the same elements with different axis indices.
+For example, `insert` at axis 0 moves axes 0 and 1 of a value [n, n] to axes 1 and 2.
 
-Recursive rules are generators: a rule yields the subproblems whose results it needs, receives the
-results, and returns its own result. `solve_memoized` evaluates the rules on an explicit stack, so
-that graphs may be arbitrarily deep, and evaluates each subproblem once, up to a limit on the number
-of subproblems. A chain of thirty `where` nodes, each reading its predecessor twice, needs thirty
-evaluations instead of 2^30.
+Recursive rules are generators. A rule yields subproblems, receives their results, and returns its
+own result. `solve_memoized` evaluates the rules on an explicit stack, so the depth of a graph is
+not limited. It evaluates each subproblem once, up to a limit on the number of subproblems. A chain
+of 30 `where` nodes, each with two uses of its predecessor, requires 30 evaluations instead of 2^30.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterable
@@ -30,8 +29,8 @@ AxisSide: TypeAlias = Literal["keys", "queries"]
 class QueryKeyTensor:
     """A value with the indices of its query axis and key axis, which are None for missing axes.
 
-    With a `time_axis`, positions are counted in time, from the end of the prefix. Positions before
-    time 0 on the axis `side` are ignored.
+    If `time_axis` is not None, positions are times relative to the end of the prefix. Positions
+    before time 0 on the axis `side` are ignored.
     """
 
     value: Value
@@ -56,7 +55,7 @@ class QueryKeyTensor:
         return self.map_axes(operand, lambda a: a + (a >= axis))
 
     def map_axes(self, operand: Value, map_axis: Callable[[int], int | None]) -> "QueryKeyTensor":
-        """Return an operand whose axis `move(a)` corresponds to axis `a` of this tensor."""
+        """Return an operand. Its axis `move(a)` corresponds to axis `a` of this tensor."""
         axes = (self.query_axis, self.key_axis)
         return self.make_operand_tensor(
             operand, *(None if a is None else map_axis(a) for a in axes)
@@ -132,7 +131,7 @@ def _view_without_axis(qk: QueryKeyTensor, operand: Value, axis: int) -> QueryKe
 
 
 def is_transposed_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
-    """Return True if two operands are the same value, once at the query and once at the key
+    """Return True if two operands are the same value, at the query position and at the key
     position, as in `segment[:, i] == segment[:, j]`. The two operands are equal where `i == j`.
     """
     a, b = skip_query_key_views(left), skip_query_key_views(right)
@@ -145,7 +144,7 @@ def is_transposed_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
 
 
 def skip_query_key_views(qk: QueryKeyTensor) -> QueryKeyTensor:
-    """Return the query-key tensor that `qk` views, after following all views (`unwrap_view`)."""
+    """Return the query-key tensor under all views of `qk` (`unwrap_view`)."""
     while (inner := unwrap_view(qk)) is not None:
         qk = inner
     return qk
@@ -172,7 +171,7 @@ def _is_transparent_view(qk: QueryKeyTensor, op: Op, operand: Value) -> bool:
             return True
         case ops.Slice(axis, _, stop) if qk.time_axis and stop == operand.shape[axis]:
             # A slice that drops only prefix positions preserves times. The axes of the operand and
-            # of the result must have a prefix, and their sizes differ by the number of dropped
+            # of the result must have a prefix, and their sizes must differ by the number of dropped
             # positions.
             lengths = operand.shape[axis], qk.value.shape[axis]
             return None not in [qk.time_axis.get_prefix_length(n) for n in lengths]
@@ -240,14 +239,14 @@ def solve_memoized(
     problem: Q, rule: TraversalRule[Q, A], results: dict[Q, A], budget: TraversalBudget, default: A
 ) -> A:
     """Solve `problem`, and store the results of all subproblems in `results`. Subproblems beyond
-    the limit of `budget` have the result `default`, which must be sound for every value.
+    the limit of `budget` have the result `default`, which must be valid for every value.
     """
     if problem in results:
         return results[problem]
     if not budget.consume_step():
         return default
-    # The stack contains unfinished subproblems, each above the subproblem that needs its result.
-    # `result` is sent to the generator at the top, and None to a new generator.
+    # The stack contains unfinished subproblems. Each is above the subproblem that waits for its
+    # result. `result` is sent to the generator at the top, and None to a new generator.
     stack = [(problem, rule(problem))]
     result, is_new = default, True
     while stack:

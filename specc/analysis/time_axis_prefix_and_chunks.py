@@ -5,16 +5,17 @@ positions per chunk.
     3 + seq        prefix 3: three learned positions before the sequence
     m + 2 + seq    prefix m + 2: a memory of `m` positions, two learned positions, the sequence
 
-Position `r` of an axis with a prefix of `h` positions has the *time* `r - h`; prefix positions have
-negative times, so they need no separate rule. With strided windows, the symbolic dimension is the
-number of *chunks* of the input, and the number of positions per chunk is the *rate* of an axis:
+Position `r` of an axis with a prefix of `h` positions has the *time* `r - h`. Prefix positions have
+negative times, so no separate rule is required for them. With strided windows, the symbolic
+dimension is the number of *chunks* of the input, and the number of positions per chunk is the
+*rate* of an axis:
 
     6 seq          six per chunk: samples
     2 seq          two per chunk, after a window of stride 3
     4 + seq        one per chunk, after four prefix positions
 
-Concatenation, slicing and striding along the time axis determine which positions keep their time
-step, and how many positions form one chunk.
+Concatenation, slicing and striding along the time axis determine which positions keep their time,
+and the number of positions per chunk:
 
     concat(memory, x)     position `t` of `x` keeps its time `t`: the prefix grows
     pad(x, before=2)      position `t` of `x` keeps its time `t`: the prefix grows
@@ -23,24 +24,24 @@ step, and how many positions form one chunk.
     x[a:b] of `h + g`     reads prefix positions only if `b <= h`: constant
     x[h:h+1] of `h + g`   the first position: no position of time >= 0 is before it
 
-A window with stride 3 produces one output position per chunk of 3 input positions. Position `t`
-corresponds to the *last* input position of its chunk, `3 t + 2`: position `t` can be computed as
-soon as the chunk is complete.
+A window with stride 3 produces one output position per chunk of 3 input positions. Output position
+`t` corresponds to the *last* input position of its chunk, `3 t + 2`, because output position `t`
+can be computed as soon as the chunk is complete.
 
     input positions       0  1  2 | 3  4  5 | 6  7  8
     output positions      0       | 1       | 2
     output 1 may read     x  x  x   x  x  x
 
-Dependences are relative to the last position of the chunk, so the interval of an output that reads
-no position after its chunk begins at 0 or above.
+Dependences are relative to the last position of the chunk. If an output reads no position after its
+chunk, the interval therefore begins at 0 or above.
 
     x: f[b, seq, d]                       x: f[b, 6 seq, d]       a chunk has 6 positions
     conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two after a stride of 3
     max_pool(…, stride=2): …                 f[b, seq, d]         one after both
 
 `express_length_in_chunks` rewrites a graph so that the size of its streamed input is a multiple of
-the number of chunks. In the rewritten graph, axis sizes after strides are not quotients, and the
-size of each axis contains its rate.
+the number of chunks. In the rewritten graph, axis sizes after strides contain no quotients, and the
+size of each axis is a multiple of its rate.
 """
 
 from collections.abc import Iterable, Mapping
@@ -83,7 +84,7 @@ class TimeAxis:
     def symbol(self) -> str:
         """The symbolic dimension of the time axis."""
         name = self.length.name
-        assert name is not None, "the time axis has a named length"
+        assert name is not None, "the size of the time axis is a single symbolic dimension"
         return name
 
     def get_prefix_length(self, length: Dim) -> Dim | None:
@@ -144,13 +145,13 @@ def collect_derived_symbols(length_equations: Mapping[str, Dim], symbol: str) ->
 
 
 TimeRead: TypeAlias = tuple[int | None, Interval]
-"""The result axis along which time positions are read, and the interval that is read."""
+"""The result axis of a dependence along the time axis, and the interval that it reads."""
 
 PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
 """A read of positions that do not move while the time axis grows, e.g. prefix positions."""
 
 FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
-"""A read of only the first position, which is never later than the position that reads it."""
+"""A read of only the first position, which is never later than the current position."""
 
 
 def resolve_concat_or_slice(
@@ -219,8 +220,9 @@ def is_prefix_slice(node: Node, time_axis: TimeAxis) -> bool:
 def count_positions_before_first_chunk(
     node: Node, dependence: Dependence, time_axis: TimeAxis
 ) -> int | None:
-    """Return the number of operand positions before the first chunk, i.e. before the positions that
-    result position 0 reads. Return None if the op does not process complete chunks.
+    """Return the number of operand positions before the first chunk. The first chunk contains the
+    positions on which result position 0 depends. Return None if the op does not consume complete
+    chunks.
     """
     if dependence.result_axis is None:
         return None
@@ -281,7 +283,7 @@ def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
 
 
 def express_length_in_chunks(graph: Graph, symbol: str, chunk_size: int) -> Graph:
-    """Return the graph with `symbol` as the number of chunks (`symbol * chunk_size` positions)."""
+    """Return the graph with `symbol` as the number of chunks of `chunk_size` positions."""
     if chunk_size == 1:
         return graph
     return substitute_graph_symbols(graph, {symbol: Dim.symbol(symbol) * chunk_size})

@@ -5,12 +5,12 @@ The inputs are any valid graph and the symbolic dimension of a time axis, such a
 length. The output is the lattice element (`TimeDependence`) of every value, and the causality
 violations, i.e. ops that read later positions. `causality` decides which violations are errors.
 
-Positions are counted in time, from the end of the prefix of an axis
-(`specc.analysis.time_axis_prefix_and_chunks`). A value is constant, i.e. it depends on no value
-with the time axis or only on prefix positions, or the value is time-dependent. A time-dependent
-value has time axes, with or without a prefix, each with an accumulated receptive field: the
-interval of `t - u` for the positions `u` that its position `t` depends on. A time-dependent value
-without a time axis holds the newest position or a reduction over all positions.
+Positions are times, relative to the end of the prefix of an axis
+(`specc.analysis.time_axis_prefix_and_chunks`). A value is either constant or time-dependent. A
+constant value depends on no value with a time axis, or only on prefix positions. A time-dependent
+value may have time axes, with or without a prefix. Each time axis has an accumulated receptive
+field: the interval of `t - u` for all positions `u` on which position `t` depends. A time-dependent
+value without a time axis contains the newest position or a reduction over all positions.
 
 Each op is checked independently of later ops: an op violates causality if position `t` of its
 result depends on a position after `t` of an operand.
@@ -82,7 +82,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeD
     """
     flow = TimeDataflow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():
-        # For an input axis of size `n + 1`, no rule assigns positions to time steps.
+        # For an input axis of size `n + 1`, the time step of each position is undefined.
         shape = value.shape
         prefix_lengths = map(flow.time_axis.get_prefix_length, shape)
         axes = {axis: SAME_POSITION for axis, length in enumerate(prefix_lengths) if length == 0}
@@ -187,7 +187,7 @@ def _follow_dependence(
         time_reads.reads_all = True
         return [CausalityViolation(node, "all", dependence.operand)]
     # Intervals are summed along a path and merged over paths. Intervals are measured in input
-    # positions: one position after a stride corresponds to several input positions.
+    # positions, because one position after a stride corresponds to several input positions.
     rate = time_axis.get_positions_per_chunk(get_operand_axis_size(node, dependence))
     input_offsets = offsets.scale(time_axis.chunk_size // max(rate, 1))
     time_reads.intervals[result_axis] = time_reads.intervals[result_axis] | (
@@ -211,9 +211,9 @@ def _find_mixing_violations(
     states: list[TimeDependence],
     flow: TimeDataflow,
 ) -> list[CausalityViolation]:
-    """Return the causality violations of a node that no single dependence causes: uses of the final
-    length, captures of time-dependent values, prefix positions that read the first position, and
-    merged time axes.
+    """Return the causality violations of a node that are not caused by a single dependence: uses of
+    the final length, captures of time-dependent values, prefix positions that depend on the first
+    position, and merged time axes.
     """
     violations: list[CausalityViolation] = []
     if is_length_dependent(node, flow.time_axis):
@@ -234,8 +234,8 @@ def _visit_loop(
 ) -> tuple[list[TimeDependence], list[CausalityViolation]]:
     """Return the lattice elements of the results of a loop, and its causality violations.
 
-    A loop along the time axis is analyzed by its dependences, a loop along another axis by its
-    body.
+    A loop along the time axis is analyzed by its dependences. A loop along another axis is analyzed
+    by its body.
     """
     op = node.op
     assert isinstance(op, ops.Scan)
@@ -271,7 +271,7 @@ def _visit_loop(
 
 def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow) -> TimeDataflow:
     """Return the lattice elements of all values in the body of a loop. The elements of loop-carried
-    values are a fixpoint, which holds for any number of iterations.
+    values are a fixpoint, valid for any number of iterations.
     """
     outer, inner = op.split_operands(flow.get_operand_states(node)), op.split_body_inputs()
     input_states = {
@@ -321,8 +321,8 @@ def _list_loop_result_states(
 
 
 MAX_FOLLOWED_ITERATIONS = 3
-"""Number of analyzed loop iterations. A dependence that still increases after these iterations is
-considered unbounded.
+"""Number of analyzed loop iterations. A receptive field that still grows after these iterations is
+treated as unbounded.
 """
 
 
@@ -330,8 +330,8 @@ def _merge_carry_states(
     carry: TimeDependence, next_state: TimeDependence, iteration: int
 ) -> TimeDependence:
     """Return the join of the lattice elements of a loop-carried value before (`carry`) and after
-    (`next_state`) an iteration. A receptive field that still increases after
-    `MAX_FOLLOWED_ITERATIONS` iterations becomes unbounded.
+    (`next_state`) an iteration. A receptive field that still grows after `MAX_FOLLOWED_ITERATIONS`
+    iterations becomes unbounded.
     """
     axes: dict[int, Interval] = {}
     for axis in {*carry.axes, *next_state.axes}:
@@ -353,12 +353,12 @@ def _merge_carry_states(
 def resolve_time_dependence(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> TimeRead:
-    """Return the result axis along which `dependence` reads, and the interval of offsets that it
-    reads, counted in time if `time_axis` is not None.
+    """Return the result axis of `dependence` and the interval of offsets that it reads. Offsets are
+    differences of times if `time_axis` is not None.
 
-    With several masks, return the tightest interval. A reduction over all keys is elementwise along
-    the query axis if masked keys do not affect it. Return `PREFIX_READ` if the dependence reads no
-    position of the time axis.
+    If the node has several masks, return the tightest interval. A reduction over all keys is
+    elementwise along the query axis if masked keys do not affect it. Return `PREFIX_READ` if the
+    dependence reads no position of the time axis.
     """
     if (
         dependence.kind == "all"
@@ -394,7 +394,7 @@ def _iterate_masked_reads(
 
 
 def _rank_interval(offsets: Interval) -> tuple[bool, float, float]:
-    """Return a sort key that is larger for an interval that bounds a dependence better: prefer
-    causal intervals, then shorter intervals, then intervals with less look-ahead.
+    """Return a sort key that is larger for a tighter interval: prefer causal intervals, then
+    shorter intervals, then intervals with less look-ahead.
     """
     return offsets.low >= 0, offsets.low - offsets.high, offsets.low

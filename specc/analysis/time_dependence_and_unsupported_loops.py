@@ -1,7 +1,7 @@
-"""Time dependence of values (lattice elements, causality violations and captures of loops), and
-loops over other axes for which no decode step can be derived.
+"""Data types for the time dependence of values: lattice elements, causality violations and captures
+of loops. Find loops over other axes for which no decode step can be derived.
 
-In a loop body, a mask that is computed before the loop is an input without a definition.
+In a loop body, a mask that is computed before the loop is an input that no node computes.
 `inline_loop_captures` replaces captures by the outer values, so that the analysis of the body finds
 the definition of the mask.
 """
@@ -27,7 +27,8 @@ class TimeDependence:
     accumulated receptive field.
 
     A value without time axes may depend on the last position (`is_last_position_only`), on all
-    positions (`depends_on_all`), or only on the first position, at distances in `first_offsets`.
+    positions (`depends_on_all`), or only on the first position. `first_offsets` are the distances
+    to the first position.
     """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
@@ -47,7 +48,9 @@ class TimeDependence:
 
     @property
     def depends_only_on_first_position(self) -> bool:
-        """True if the value depends only on the first position, after which it is constant."""
+        """True if the value depends only on the first position. Such a value does not change in
+        later steps.
+        """
         return not (
             self.axes
             or self.is_last_position_only
@@ -63,8 +66,8 @@ class CausalityViolation:
     `all` (it reads every position), `newest` (it combines the last position with earlier
     positions), `length` (it needs the final size of the time axis), `captured` (a loop captures a
     time-dependent value), `first` (prefix positions read the first position after the prefix),
-    `shape` (a result axis contains other positions than the time axis). `body_violation` is the
-    body of a loop and the violation in the body.
+    `shape` (a result axis contains other positions than the time axis). If the node is a loop,
+    `body_violation` contains its body and the violation in the body.
     """
 
     node: Node
@@ -206,8 +209,9 @@ def _copy_node(
 
 
 def find_length_dependent_node(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
-    """Return the first node of a loop body that has one of `dependent_symbols` in an attribute, or
-    whose own body contains such a node. Return None if no node depends on `dependent_symbols`.
+    """Return the first node of a loop body that has one of `dependent_symbols` in an attribute. A
+    nested loop matches if its body contains such a node. Return None if no node depends on
+    `dependent_symbols`.
     """
     for node, _ in body.nodes:
         has_nested_use = isinstance(node.op, ops.Scan) and find_length_dependent_node(
@@ -268,9 +272,9 @@ def iterate_unsupported_nodes(
     live_nodes: Collection[Node] | None = None,
     scan_axis: int | None = None,
 ) -> Iterator[UnsupportedNode]:
-    """Yield each node in `live_nodes` (all nodes if None) that has no decode step. For a loop,
-    yield the first such node in its body. `scan_axis` is the scan axis of the loop whose body is
-    `graph`.
+    """Yield each node in `live_nodes` (all nodes if None) that a decode step cannot compute. For a
+    loop, yield the first such node in its body. `scan_axis` is the scan axis of the loop whose body
+    is `graph`.
     """
     for node, results in graph.nodes:
         if live_nodes is not None and node not in live_nodes:
@@ -286,7 +290,7 @@ def iterate_unsupported_nodes(
 
 
 def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
-    """Return the reason why a cumulative sum has no fixed-size decode state, or ""."""
+    """Return the reason why a cumulative sum has no decode state of fixed size, or ""."""
     if not isinstance(node.op, ops.CumSum):
         return ""
     time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis
@@ -296,8 +300,9 @@ def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
 
 
 def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAxis) -> bool:
-    """Return True if the cumulative sum of `x` along `axis` has no time axis besides `axis`, or
-    sums over keys whose later positions are masked out, so that a decode step recomputes the sum.
+    """Return True if a decode step can compute the cumulative sum of `x` along `axis`. The sum must
+    have no time axis other than `axis`, or it must sum over keys whose later positions are masked
+    out.
     """
     return all(
         any(reach.low >= 0 for reach in find_masked_constants(x, query, axis, time_axis).values())

@@ -1,8 +1,9 @@
-"""Find sizes of dynamic axes for which a graph is valid: constraints on the sizes (lower bounds,
-position tables, slices, exact divisions), and a search for sizes that satisfy the constraints.
+"""Find sizes of dynamic axes for which a graph is valid. Collect constraints on the sizes (lower
+bounds, position tables, slices, exact divisions), and search for sizes that satisfy all
+constraints.
 
-Code that chooses the axis sizes with which it runs a model needs valid sizes. For example, `x[:,
-0:30]` and `split(x, into=[n / 2, 2], axis=1)` are undefined for an axis of size 11.
+A model must be run with valid axis sizes. For example, `x[:, 0:30]` and `split(x, into=[n / 2, 2],
+axis=1)` are undefined for an axis of size 11.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from specc.ir.ir_verifier import list_nonnegative_dims
 from specc.ir.ops.loop import iterate_all_nodes
 
 SEARCH_RADII = (4, 16, 64, 600)
-"""The maximum distances from the preferred sizes, in the order in which the search tries them."""
+"""The maximum distances from the preferred sizes, in search order."""
 
 MAX_TRIES = 1_500
 """Maximum number of search steps per radius."""
@@ -24,7 +25,9 @@ MAX_TRIES = 1_500
 
 @immutable_dataclass
 class DimConstraint:
-    """A dimension whose value must be an integer, and non-negative if it counts positions."""
+    """A dimension whose value must be an integer. If it is a number of positions, it must also be
+    non-negative.
+    """
 
     length: Dim
     is_position_count: bool
@@ -44,8 +47,8 @@ def find_valid_dim_sizes(
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
     """Return sizes of the symbolic dimensions, near `preferred_lengths`, that satisfy `max_lengths`
-    and all constraints of `graph`. Return None if the search fails. A size that differs from its
-    preferred size is never one of `excluded`.
+    and all constraints of `graph`. Return None if the search fails. Sizes in `excluded` are
+    returned only if they are preferred sizes.
     """
     constraints = [
         d for d in collect_dim_constraints(graph) if d.length.symbols() <= preferred_lengths.keys()
@@ -72,7 +75,7 @@ def find_valid_dim_sizes(
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """Return each symbol's total stride, which is the largest divisor of its floor divisions."""
+    """Return the total stride of each symbol, i.e. the largest divisor of its floor divisions."""
     strides: dict[str, int] = {}
     for quotient in _iterate_quotients(graph):
         dividend, divisor = quotient.args
@@ -96,11 +99,11 @@ def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
 @lru_cache(maxsize=8)
 def collect_dim_constraints(graph: Graph) -> frozenset[DimConstraint]:
     """Collect all constraints on the axis sizes of a graph, expressed in free symbolic dimensions.
-    The result is cached, because sizes are chosen many times for the same graph.
+    The result is cached, because the caller chooses sizes many times for the same graph.
     """
     counts = {*graph.length_equations.values()}
     counts |= {limit.max_positions - limit.length for limit in iterate_position_limits(graph)}
-    # an attribute may be negative, but must not contain a division by zero or with a remainder
+    # an attribute may be negative, but its divisions must be exact and have nonzero divisors
     attributes: set[Dim] = set()
     for node, results in iterate_all_nodes(graph):
         counts.update(list_nonnegative_dims(node), *(r.shape for r in results))

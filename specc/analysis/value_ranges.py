@@ -1,11 +1,11 @@
-"""Compute value ranges and constants of values that hold for all model inputs.
+"""Compute ranges and constants of values that are valid for all model inputs.
 
-The result for a value is its minimum and maximum, which are infinite if unknown. Softmax weights
-are between 0 and 1, position ids are at least 0, and a position id plus one is at least 1. NaN and
+The result for a value is its minimum and maximum. Unknown bounds are infinite. Softmax weights are
+between 0 and 1, position ids are at least 0, and a position id plus one is at least 1. NaN and
 integer overflow are not considered.
 
-Constants are followed through casts and views, because a mask fill value may reach the scores
-through `Cast`, `Expand` and `Unsqueeze`.
+Constants are propagated through casts and views, because a mask fill value may be an operand of
+`Cast`, `Expand` or `Unsqueeze`.
 """
 
 import operator
@@ -66,11 +66,11 @@ MAX_RANGE_VALUES = 5_000
 
 
 def find_value_range(value: Value | None) -> ValueRange:
-    """Return the minimum and maximum of `value` over all model inputs, infinite for None."""
+    """Return the minimum and maximum of `value` over all model inputs (infinite for None)."""
     if value is None:
         return UNBOUNDED_RANGE
-    # Each value is visited once, on an explicit stack: residual connections double the number of
-    # paths in each layer.
+    # Each value is visited once, on an explicit stack, because residual connections double the
+    # number of paths in each layer.
     known_ranges: dict[Value, ValueRange] = {}
     worklist = [value]
     while worklist:
@@ -188,8 +188,8 @@ def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueR
 
 def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange:
     """Return the range of an increasing function for arguments of at least `low`, where `high` is
-    the upper bound of the function. For `low` below -80, the lower bound is 0, because the
-    exponential may underflow in float32.
+    the upper bound of the function. For `low` below -80, the lower bound is 0, because the function
+    may underflow in float32.
     """
     if function_name == "sqrt":
         return sqrt(low) if low > 0 else 0.0, high
@@ -200,7 +200,9 @@ def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange
 
 
 def cast_number(number: float, dtype: str) -> float:
-    """Return a number after a `Cast`. A cast to integers truncates and clips the number."""
+    """Return the value of a number after a `Cast`. A cast to integers truncates and clips the
+    number.
+    """
     if dtype not in FLOAT32_INTEGER_RANGES:
         return float(number != 0) if dtype == "bool" else number
     minimum, maximum = FLOAT32_INTEGER_RANGES[dtype]
@@ -255,7 +257,7 @@ def _scale_range(function_name: str, operand_range: ValueRange, factor: float) -
 
 
 def _make_range(low: float, high: float) -> ValueRange:
-    """Return a range in which a NaN end (from inf - inf) is replaced by infinity."""
+    """Return a range in which a NaN bound (from inf - inf) is replaced by infinity."""
     return -inf if isnan(low) else low, inf if isnan(high) else high
 
 
@@ -278,13 +280,15 @@ def find_op_behind_views(value: Value | None, *skipped_ops: type[Op]) -> Op | No
 
 
 def find_constant_fraction(value: Value | None) -> Fraction | None:
-    """Return the finite constant to which a value is equal everywhere, or None."""
+    """Return the finite constant that equals all elements of a value, or None."""
     number = find_constant_value(value)
     return None if number is None or not isfinite(number) else Fraction(number)
 
 
 def find_constant_value(value: Value | None) -> float | None:
-    """Return the constant to which a value is equal everywhere, including infinity, or None."""
+    """Return the constant that equals all elements of a value, or None. The constant may be
+    infinite.
+    """
     # `bool` is a subclass of `int` in Python
     return None if value is None or value.dtype == "bool" else find_splat_value(value)
 
@@ -321,8 +325,8 @@ def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
 
 
 def find_softmax_scores(value: Value | None, axis: int) -> Value | None:
-    """Return `x` if a value is `exp(x - max(x))` along `axis`, where another number may replace an
-    infinite maximum. Return None for other values.
+    """Return `x` if a value is `exp(x - max(x))` along `axis`. The maximum may be replaced by
+    another number if it is infinite. Return None for other values.
     """
     x, maximum = _split_exponential(value)
     match maximum and maximum.node:

@@ -36,14 +36,14 @@ from specc.drawing.drawing_elements import (
 
 PANEL_GAP = 6
 COLORBAR_WIDTH = 12
-MAX_CELLS = 1024  # maximum number of cells per side; larger maps are max-pooled
+MAX_CELLS = 1024  # maximum number of cells per side (larger maps are max-pooled)
 MIN_LABEL_HEIGHT = 9.0  # minimum row height in points for a readable label
 MAX_LABELED_ROWS = 48  # maximum number of rows for which row height equals label height
 LABEL_SIZE = 10.5
 
 
 def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
-    """Draw all attention maps with a common color scale, which is logarithmic if `log` is true."""
+    """Draw all attention maps with one color scale. The scale is logarithmic if `log` is True."""
     scale = ColorScale.from_values(
         (w for m in plot.maps for w in _collect_visible_weights(m, plot)), log=log
     )
@@ -144,7 +144,7 @@ class _AxisLayout:
 
 
 def _get_ordinal_suffix(number: int) -> str:
-    """Return the ordinal suffix of a number, such as `th` for 11 to 13."""
+    """Return the ordinal suffix of a number: `st`, `nd`, `rd` or `th`."""
     if 10 <= number % 100 <= 20:
         return "th"
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -196,12 +196,12 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
 
 
 def _draw_head_title(head: int) -> list[DrawingElement]:
-    """Draw the index of an attention head above the head's heat map."""
+    """Draw the index of an attention head above its heat map."""
     return [TextElement(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
 def _draw_query_axis(group: PanelGrid, query_layout: _AxisLayout, height: float) -> None:
-    """Draw query labels at each row of panels, and the axis caption at the first row."""
+    """Draw the query labels of each row of panels, and the axis caption of the first row."""
     for x, y in group.first_column:
         group.elements += _draw_query_labels(query_layout, x, y, height)
     x, y = group.first_column[0]
@@ -263,7 +263,7 @@ def _get_cell_size(cells: int, heads: int) -> float:
 def _draw_color_bar(
     scale: ColorScale, x: float, y: float, *, has_masked: bool
 ) -> Sequence[DrawingElement]:
-    """Draw the color scale with the maximum at the top, and the color of masked cells."""
+    """Draw the color bar, with the maximum at the top, and the color of masked cells."""
     height = 120.0
     fractions = np.linspace(1, 0, 128)[:, None]
     if scale.is_logarithmic:
@@ -297,8 +297,9 @@ MAX_PIXELS = 384
 
 
 def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelGrid:
-    """Draw the image with attention weights overlaid. There is one panel per head for the class
-    token or the mean of all patches, or one panel per generated token for the mean of all heads.
+    """Draw the image with attention weights overlaid. For the class token or the mean of all
+    patches, draw one panel per head. For generated tokens, draw one panel per token with the mean
+    of all heads.
     """
     maps = list(iterate_attention_panels(attention))
     target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL

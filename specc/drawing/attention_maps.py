@@ -28,7 +28,7 @@ from specc.io.safe_read import escape_text
 from specc.weights.parameter_name_patterns import NamePattern
 
 Role: TypeAlias = Literal["generated", "input", "audio", "image", "unnamed"]
-"""The meaning of a position: generated or input token, audio frame, patch, or unknown."""
+"""The kind of a position: generated token, input token, audio frame, patch, or unknown."""
 
 UNITS_BY_ROLE: dict[Role, str] = {
     "generated": "tokens",
@@ -64,7 +64,7 @@ class AttentionMapAxis:
     @property
     def caption(self) -> str:
         """Format the axis caption, as in `generated, 14 tokens`."""
-        # tokens before the patches are not counted as patches
+        # tokens before the patches, e.g. a class token, are not patches
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
@@ -75,8 +75,8 @@ class AttentionMapAxis:
 
 @immutable_dataclass(kw_only=True)
 class AttentionMap:
-    """The attention weights [heads, query, key] of one attention layer for one batch element.
-    `is_masked` is a bool array of the same shape, and `heads` are the indices of the heads.
+    """The attention weights [heads, query, key] of one attention layer and one batch element.
+    `is_masked` is a bool array of the same shape, and `heads` contains the indices of the heads.
     """
 
     scope: str
@@ -98,7 +98,7 @@ class AttentionMap:
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
     def select_heads(self, heads: Sequence[int]) -> "AttentionMap":
-        """Return a copy with only the heads whose indices are in `heads`."""
+        """Return a copy that contains only the heads with the indices `heads`."""
         positions = [n for n, head in enumerate(self.heads) if head in heads]
         return replace(
             self,
@@ -110,7 +110,7 @@ class AttentionMap:
 
 @immutable_dataclass(kw_only=True)
 class AttentionMaps:
-    """The attention maps of one input, and the input image (uint8 [height, width, 3]) if any."""
+    """The attention maps of one input, and the input image (uint8 [height, width, 3]) or None."""
 
     model_name: str
     input_text: str
@@ -124,7 +124,9 @@ MAX_INDEX = 9999
 
 @immutable_dataclass(kw_only=True)
 class AttentionSelection:
-    """A selection of attention maps by scope pattern, layers and heads. Empty fields select all."""
+    """A selection of attention maps by scope pattern, layers and heads. An empty field does not
+    restrict the selection.
+    """
 
     scope: str = ""
     layers: tuple[int, ...] = ()
@@ -258,7 +260,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
 
 
 def _get_step(maps: Sequence[AttentionMap]) -> int:
-    """Return the smallest max-pooling size with which all maps have at most MAX_CELLS cells."""
+    """Return the smallest max-pooling size at which all maps fit in MAX_CELLS cells in total."""
     step = 1
     while sum(_count_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1

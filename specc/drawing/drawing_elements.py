@@ -1,4 +1,4 @@
-"""Graphical elements of a drawing (text, boxes, lines, heat maps), and panels in rows."""
+"""Graphical elements of a drawing (text, boxes, lines, heat maps), and the layout of panels."""
 
 import math
 import re
@@ -48,7 +48,7 @@ def make_class_colors(count: int) -> Bytes:
 
 
 MASKED_COLOR = np.array([226, 226, 232], np.uint8)
-"""Light gray, the color of masked cells, which differs from all colors in the colormap."""
+"""The color of masked cells, a light gray that is not in the colormap."""
 
 LOG_DECADES = 4
 """Number of decades below the maximum weight that a logarithmic scale covers."""
@@ -98,13 +98,13 @@ class ColorScale:
 
 
 def format_tick_label(value: float) -> str:
-    """Format the number of a tick label, as in `0.25`."""
+    """Format a number as a tick label, as in `0.25`."""
     return "0" if value == 0 else f"{value:.2g}"
 
 
 def overlay_attention_weights(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """Blend the colors of attention weights [grid height, grid width] over a grayscale copy of an
-    image (uint8 [height, width, 3]). Larger weights are more opaque.
+    """Overlay attention weights [grid height, grid width] as colors on a grayscale copy of an image
+    (uint8 [height, width, 3]). The opacity increases with the weight.
     """
     height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
@@ -190,7 +190,9 @@ DrawingElement: TypeAlias = TextElement | BoxElement | LineElement | HeatmapElem
 
 @dataclass(kw_only=True)
 class Drawing:
-    """Marks on a white background, in drawing order. `title` is the title for screen readers."""
+    """Drawing elements on a white background, in drawing order. `title` is the title for screen
+    readers.
+    """
 
     width: float
     height: float
@@ -243,7 +245,7 @@ MARGIN = 18.0
 @dataclass(kw_only=True)
 class PanelGrid:
     """Panels and their labels as elements, with coordinates relative to the group's top left
-    corner. `first_column` and `first_row` are the corner positions of the panels in the first
+    corner. `first_column` and `first_row` are the top left corners of the panels in the first
     column and in the first row.
     """
 
@@ -290,7 +292,7 @@ def arrange_panels(
     )
     name = make_printable_label(title, 80)
     group.elements.append(TextElement(y=13, text=name, size=12, is_bold=True))
-    # bold text is wider than estimated by `estimate_text_width`
+    # bold text is wider than the estimate of `estimate_text_width`
     group.width = max(group.width, estimate_text_width(name, 12) * 1.06)
     for n, elements in enumerate(panels):
         x = (n % columns) * panel_pitch[0] + left

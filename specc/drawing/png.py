@@ -77,7 +77,7 @@ SYSTEM_FONTS = (
 """Fonts that are common on Linux, macOS and Windows, and that Pillow finds by file name."""
 
 MISSING_GLYPH = "\U0010fffe"
-"""A code point without a character, for which fonts draw the missing-glyph box."""
+"""A code point without a character. Fonts draw the missing-glyph box for it."""
 
 
 def render_png(drawing: Drawing) -> bytes:
@@ -201,7 +201,9 @@ def _draw_runs(
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """Yield (font, text) runs of a string, with code points for characters without a glyph."""
+    """Split a string into (font, text) runs. Characters without a glyph are replaced by their code
+    points.
+    """
     fonts = _load_fonts(size)
     character_fonts = ((_find_font(c), c) for c in text)
     glyph_runs = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in character_fonts)

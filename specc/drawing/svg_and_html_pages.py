@@ -110,7 +110,9 @@ def _(element: LineElement) -> str:
 
 
 def _format_attributes(**values: float | str) -> str:
-    """Format SVG attributes. `_` in names is replaced by `-`, and empty attributes are omitted."""
+    """Format SVG attributes. Underscores in names are replaced by hyphens, and empty attributes are
+    omitted.
+    """
     return " ".join(
         f'{name.replace("_", "-")}="{escape(v) if isinstance(v, str) else _format_number(v)}"'
         for name, v in values.items()
@@ -182,7 +184,7 @@ def _(element: HeatmapElement) -> str:
 
 
 def _group_cells_by_color(colors: Bytes) -> Iterator[tuple[str, str]]:
-    """Yield each color with the SVG path of all cells of that color, merged within rows."""
+    """Yield each color and the SVG path of its cells. Adjacent cells in a row are merged."""
     color_codes = colors.astype(np.int64) @ np.array([65536, 256, 1])
     paths_by_color: dict[int, list[str]] = {}
     for y, row in enumerate(color_codes):

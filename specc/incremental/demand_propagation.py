@@ -5,8 +5,8 @@ time axis.
       y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
     }
 
-A loop-carried value has the same positions before and after an iteration, and no earlier positions,
-because the body caches the earlier positions that it reads.
+A loop-carried value has the same positions before and after an iteration. It has no earlier
+positions, because the body caches the earlier positions that it reads.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,9 +31,9 @@ from specc.ir.graph import Graph, Node, NodeResults, Value, collect_required_nod
 def compute_position_demand(
     context: PositionDemandContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
-    """Return how many earlier positions of every live value are needed along each of its time axes,
-    given how many each output needs along its first time axis. A second time axis of an output (the
-    keys of an attention map) is needed at all positions.
+    """Return the number of earlier positions of every live value that a step needs, per time axis.
+    The input is this number for each output, along its first time axis. All positions of a second
+    time axis of an output (the keys of an attention map) are needed.
     """
     # Nodes are visited in reverse order, so that the demand of all users of a node's results is
     # known.
@@ -52,7 +52,7 @@ def _propagate_demand(
     live_nodes: Collection[Node],
     needs: dict[Value, dict[int, float]],
 ) -> None:
-    """Merge the demands of a graph's or loop body's nodes on their operands into `needs`."""
+    """Merge the demands of all nodes of a graph or loop body on their operands into `needs`."""
     for node, results in reversed(graph.nodes):
         if node not in live_nodes or is_fixed_prefix_slice(node, context.flow):
             continue
@@ -81,7 +81,7 @@ def _propagate_into_body(
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
         # Each iteration must compute the positions of a loop-carried value that the next iteration
-        # needs, so iterate to a fixpoint.
+        # reads, so iterate to a fixpoint.
         if output_positions == previous:
             return
         previous = output_positions
@@ -89,7 +89,7 @@ def _propagate_into_body(
 
 
 def collect_decode_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]:
-    """Return every node that `values` need in a decode step, except nodes that compute only
+    """Return every node on which `values` depend in a decode step, except nodes that compute only
     operands of an `extent` or constant prefix positions.
     """
 
@@ -117,7 +117,7 @@ def _merge_need(
 def compute_node_demand(
     context: PositionDemandContext, node: Node, results: NodeResults, demands: PositionNeeds
 ) -> PositionDemand:
-    """Return the number of earlier positions an op or loop must read to satisfy `demands`."""
+    """Return the number of earlier positions that an op or loop must read to satisfy `demands`."""
     if node in context.flow.inlined_loop_bodies:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, demands)
     return compute_op_demand(context, node, results, demands)
@@ -212,13 +212,13 @@ class NonTimeAxisLoop:
             return 0.0 if is_cached else needs.get(body_input, {}).get(body_axis, NEWEST_ONLY)
         if first_carry <= operand_index < len(self.body_inputs):
             return result_demands[operand_index - first_carry][axis]
-        # A captured value is passed with all positions, and is sliced where it is read.
+        # All positions of a captured value are passed. The nodes that use the value slice it.
         return needs.get(operand, {}).get(axis, NEWEST_ONLY)
 
 
 def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
-    """Merge the body's demand on a loop-carried value (`input_demand`) into the demand on its next
-    value, because both values have the same number of positions. A value with a single time axis
+    """Merge the demand of the loop body on a loop-carried value (`input_demand`) into the demand on
+    its next value. Both values have the same number of positions. A value with a single time axis
     needs no earlier positions, because the body caches earlier positions.
     """
     for axis, need in input_demand.items():

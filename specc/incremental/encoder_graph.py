@@ -1,5 +1,5 @@
-"""Build the encoder graph, which computes all values that do not depend on generated positions, and
-the initial states.
+"""Build the encoder graph. It computes the initial states and all values that do not depend on
+generated positions.
 
 If there are fewer than k keys, the operand of `topk` is padded with masked keys. In the example
 with k = 3, position 0 of the full graph also has only one visible key and selects the first two
@@ -10,7 +10,7 @@ masked keys, which are -inf and have the same indices as the padding:
     └──────┬─────┘                └── selects three of these
     indices 0, 1, 2
 
-If only the last position of a value is needed, only this position is computed, from the last
+If a consumer reads only the last position of a value, only this position is computed, from the last
 positions of the operands. The last MLP and the output projection then process only one position of
 a long prefix such as image embeddings.
 
@@ -18,8 +18,8 @@ a long prefix such as image embeddings.
     logits = linear(x) @ head  →   logits' = linear(x') @ head
 
 If there are positions before the first token, the initial states contain the values at these
-positions: the encoder graph runs the same ops with a time axis of size 0. Empty operands of a
-concatenation are removed, so the encoder does not read the generated input.
+positions. The encoder graph computes them with the same ops and a time axis of size 0. Empty
+operands of a concatenation are removed, so the encoder graph does not read the generated input.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ from specc.ir.types import Type
 
 
 def pad_top_k_keys(builder: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
-    """Append masked keys to the operand of a top-k so that there are at least k keys."""
+    """Append masked keys to the operand of a top-k, for a total of at least k keys."""
     masked_score = -inf if op.largest else inf
     return builder.add_op(ops.Pad(op.axis, Dim.from_value(0), op.k, value=masked_score), keys)
 
@@ -69,7 +69,7 @@ def _add_node_with_enough_keys(
 
 
 LastPosition: TypeAlias = tuple[Value, int]
-"""The last position of a value along an axis, written as (value, axis)."""
+"""The last position of a value along an axis, as a pair (value, axis)."""
 
 
 def has_prefix_position(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
@@ -78,14 +78,16 @@ def has_prefix_position(graph: Graph, flow: TimeDataflow, output_name: str) -> b
     axes = [*flow.get_state(value).axes]
     if not all(time_axis.has_prefix(value.shape[axis]) for axis in axes):
         return False
-    # every last position that a node reads must also precede the first token
+    # every last position that a node reads must also be a position before the first token
     last_positions = _iterate_last_position_reads(graph, collect_decode_step_nodes([value], flow))
     along_time = ((x, axis) for x, axis in last_positions if axis in flow.get_state(x).axes)
     return all(time_axis.has_prefix(x.shape[axis]) for x, axis in along_time)
 
 
 def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield (value, time axis) for each `live` node that reads only the value's last position."""
+    """Yield (value, time axis) for each node in `live` that reads only the last position of the
+    value.
+    """
     for node, results in graph.nodes:
         if node in live:
             for dependence in find_dependences(node, results):
@@ -97,10 +99,10 @@ def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterat
 class LastPositionBuilder:
     """A builder of the last position of `value` along `axis`, for a time axis (`symbol`) of size 0.
 
-    If the value's node is in `computed_nodes` (nodes that are computed completely), the position is
-    sliced from the value. Otherwise, it is computed from positions of the operands. `full_values`
-    are the values that are needed at all positions. `positions` are the positions to compute, in
-    topological order.
+    If the node of the value is in `computed_nodes` (nodes whose results are computed at all
+    positions), the position is sliced from the value. Otherwise, it is computed from positions of
+    the operands. `full_values` are the values that are needed at all positions. `positions` are the
+    positions to compute, in topological order.
     """
 
     value: Value
@@ -129,9 +131,9 @@ class LastPositionBuilder:
     def _find_operand_positions(
         self, position: LastPosition
     ) -> tuple[dict[int, LastPosition], list[Value]]:
-        """Return the operand positions from which a position is computed, by operand, and the
-        values that are read at all positions. Return no positions if the position is sliced from
-        its value.
+        """Return the operand positions from which a position is computed, by operand. Also return
+        the values that are read at all positions. If the position is sliced from its value, there
+        are no operand positions.
         """
         value, axis = position
         node = value.node
@@ -180,7 +182,7 @@ class LastPositionBuilder:
         return None
 
     def build_position(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
-        """Build the last position in `builder`, whose graph contains the values of `new_values`."""
+        """Build the last position in `builder`. Its graph contains the values of `new_values`."""
         built_positions: dict[LastPosition, Value] = {}
 
         def get_position(position: LastPosition) -> Value:
@@ -213,8 +215,8 @@ class LastPositionBuilder:
 class InitialStateValue:
     """The initial value of a state, which is a value of the full-forward graph for an empty time
     axis. The state contains the last `max_positions` positions along `axis`, or their sum if
-    `is_sum`. If `is_last_position` is True, the state contains only the last position, and only the
-    positions that are needed for the last position are computed.
+    `is_sum`. If `is_last_position` is True, the state contains only the last position. The encoder
+    graph then computes only the positions on which the last position depends.
     """
 
     value: Value
@@ -229,7 +231,7 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialStateValue]
     targets.
 
     If no other input determines a size such as the batch size, the encoder graph also has the input
-    with the time axis, but reads only its shape.
+    with the time axis, and uses only its shape.
     """
     if not targets:
         return None
@@ -260,8 +262,8 @@ class EncoderGraphBuilder:
         self.last_positions: dict[Value, LastPositionBuilder] = {}
 
     def copy_nodes(self, targets: Iterable[InitialStateValue]) -> None:
-        """Copy every node on which the targets depend, except nodes that are needed only at the
-        last position. Loops with additional scan outputs are copied last.
+        """Copy every node on which the targets depend, except nodes of which only the last position
+        is needed. Loops with additional scan outputs are copied last.
         """
         b, graph, new_values = self.builder, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
@@ -294,7 +296,7 @@ class EncoderGraphBuilder:
                 new_values[value] = self._build_filled_constant(value.type, zero)
 
     def _find_full_values(self, targets: Sequence[InitialStateValue]) -> list[Value]:
-        """Return the values that are needed at more positions than the last position."""
+        """Return the values of which more than the last position is needed."""
         values = [initial.value for initial in targets if not initial.is_last_position]
         computed_nodes = collect_required_nodes(values, self._list_read_operands)
         for target in targets:
@@ -332,7 +334,7 @@ class EncoderGraphBuilder:
         return length if is_shorter else min_dims(length, max_length)
 
     def _list_read_operands(self, node: Node) -> list[Value | None]:
-        """Return the operands that a node reads if the time axis is empty. An `extent` reads no
+        """Return the operands that a node reads when the time axis is empty. An `extent` reads no
         operand, and a concatenation or `pad` reads only non-empty operands.
         """
         if isinstance(node.op, ops.Extent) or self._is_all_padding(node):
@@ -350,7 +352,7 @@ class EncoderGraphBuilder:
     def _copy_node(self, node: Node, results: NodeResults) -> NodeResults:
         """Copy a node so that it computes only the positions before the first token."""
         op = substitute_dims_in_op(node.op, {self.plan.time_symbol: Dim.from_value(0)})
-        # `extent` needs only the size of its operand
+        # `extent` uses only the axis size of its operand
         if isinstance(op, ops.Extent):
             return self.builder.add_node(ops.Range(self._remove_time_axis(results[0].shape[0])))
         if isinstance(op, ops.Pad) and self._is_all_padding(node):

@@ -1,5 +1,5 @@
-"""Adapt inputs and outputs of derived graphs: add or remove inputs that only provide a shape, and
-split axes in which heads or windows are merged with the batch axis.
+"""Adapt inputs and outputs of derived graphs. Add or remove inputs of which only the shape is used,
+and split axes in which heads or windows are merged with the batch axis.
 
 The sizes of input axes determine symbolic dimensions: an axis of size `past + m` determines `m` if
 `past` is known.
@@ -21,7 +21,7 @@ from specc.ir.types import Type
 def find_inferable_symbols(
     values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
-    """Return the symbols that follow from the shapes of `values` and from `length_equations`."""
+    """Return the symbols that the shapes of `values` and the `length_equations` determine."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     known_symbols = set[str]()
     # A known symbol may determine another symbol: `m` and `past + m` determine `past`.
@@ -76,9 +76,9 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
 
 
 def add_shape_only_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
-    """Add the inputs of `full_graph` in `input_names` whose shapes determine an axis size that
-    `graph` uses in a computation, as in `x / float(length(memory))`, or a term of such a size, as
-    in `past + m`.
+    """Add inputs of `full_graph` whose shapes determine axis sizes that `graph` uses in a
+    computation, as in `x / float(length(memory))`. A shape may also determine a term of such a
+    size, as in `past + m`. Only inputs in `input_names` are added.
     """
     needed_symbols = collect_node_symbols(graph) | collect_shape_symbols(graph.inputs.values())
     candidates = {
@@ -98,7 +98,7 @@ def _find_length_inputs(
     needed_symbols: set[str],
     length_equations: Mapping[str, Dim],
 ) -> list[str]:
-    """Return the candidates that determine `needed_symbols` missing from `present_inputs`."""
+    """Return the candidates that determine the `needed_symbols` missing in `present_inputs`."""
     length_inputs: list[str] = []
     known_symbols = find_inferable_symbols(present_inputs, length_equations)
     for name, value in candidates.items():
@@ -122,7 +122,7 @@ def collect_node_symbols(graph: Graph) -> set[str]:
 
 
 def add_shape_only_input(graph: Graph, name: str, input_facts: Input) -> Graph:
-    """Add an input that only provides its shape."""
+    """Add an input of which only the shape is used."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(input_facts.type)},

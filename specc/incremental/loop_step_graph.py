@@ -1,5 +1,5 @@
-"""Build the decode step of a loop over an axis other than the time axis, with its states and their
-initial values.
+"""Build the decode step of a loop over an axis other than the time axis, including its states and
+their initial values.
 
 The encoder graph also contains the loop and returns the initial values as scan outputs. In the
 encoder graph, the body processes only the positions before the first token, if any.
@@ -65,7 +65,7 @@ def stack_initial_values(
 def _build_initial_loop(
     loop: NonTimeAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
 ) -> Node:
-    """Build a loop with the scan outputs `values`, and only the body nodes that `values` need."""
+    """Build a loop with the scan outputs `values`, and only the body nodes on which they depend."""
     op, op_body, operands = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
     dependencies = _BodyDependencies.from_values(op, values.values())
     carries = _select_outer_values(
@@ -100,8 +100,8 @@ def _select_outer_values(
 
 @dataclass(frozen=True)
 class _BodyDependencies:
-    """The dependences of a loop body's values: the loop-carried values, the live nodes, and all
-    values that live nodes read. `next_values` maps each loop-carried value to its next value.
+    """The live part of a loop body: the loop-carried values, the live nodes, and all operands of
+    live nodes. `next_values` maps each loop-carried value to its next value.
     """
 
     carries: frozenset[Value]
@@ -132,7 +132,7 @@ class _BodyDependencies:
 @dataclass
 class _ClosedBody:
     """The body of a loop with captures as inputs. `closed_values` maps values of the original
-    (open) body to values of the closed body, and `added_nodes` are nodes to add to the closed body.
+    (open) body to values of the closed body. `added_nodes` are nodes to add to the closed body.
     """
 
     closed_values: dict[Value, Value]
@@ -158,7 +158,7 @@ class _ClosedBody:
         if value not in self.closed_values:
             node = value.node
             # The node of `value` is a nested loop with additional scan outputs.
-            assert node is not None, "every input of a body is known"
+            assert node is not None, "every input of a body is in `closed_values`"
             results = self.add_node(node.op, *(a and self.get_closed_value(a) for a in node.args))
             self.closed_values[value] = results[value.index]
         return self.closed_values[value]
@@ -180,8 +180,8 @@ def build_loop_decode_step(
 ) -> NodeResults:
     """Build the decode step of a loop. Return the loop's results in the outer step.
 
-    `outer` builds the outer graph's step, and `inner` builds the body's step. `demand` states how
-    many positions of the loop's operands are needed.
+    `outer` builds the outer graph's step, and `inner` builds the body's step. `demand` is the
+    number of positions of the loop's operands that are needed.
     """
     node, op = loop.node, loop.op
     operands = outer.draft.slice_operands(node, demand)

@@ -1,14 +1,15 @@
-"""Compute how many earlier positions of each value a decode step needs.
+"""Compute the number of earlier positions of each value that a decode step needs.
 
 The input is a graph that is causal along its time axis, and its `TimeDataflow`, which lists the
-time axes of each value. A need (position demand) is a number of earlier positions: 0 means only the
-new positions, `inf` means all earlier positions, and `NEWEST_ONLY` means only the last position.
-Needs are propagated backward from the requested outputs to the inputs; an op with a look-back of
-`hi` positions adds `hi`. The demand for a value is the maximum demand of its consumers.
+time axes of each value. A position demand (`need`) is a number of earlier positions: 0 means only
+the new positions, `inf` means all earlier positions, and `NEWEST_ONLY` means only the last
+position. Demands are propagated backward from the requested outputs to the inputs. An op with a
+look-back of `hi` positions adds `hi` to the demand. The demand for a value is the maximum demand of
+its consumers.
 
 In the example, only the last position of the output is requested. The convolution has kernel size 3
-and reads 2 earlier positions, so its operand is needed at 2 more positions. `tanh` reads no earlier
-positions and is needed only at the last position:
+and reads 2 earlier positions, so 2 more positions of its operand are needed. `tanh` reads no
+earlier positions, and only the last position of its result is needed:
 
     $ demand x y=newest
     graph "g"
@@ -52,7 +53,7 @@ from specc.ir.op import Op
 from specc.ir.signature import assign_operand_axes, assign_result_axes
 
 NEWEST_ONLY = -1.0
-"""The demand for the last position only."""
+"""The position demand of a consumer that reads only the last position."""
 
 
 STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
@@ -87,9 +88,9 @@ class PositionDemand:
 @dataclass(frozen=True)
 class PositionDemandContext:
     """The context of a demand analysis: the graph, its time dataflow, the values that are cached
-    between steps, and the values that cost nothing to recompute.
+    between steps, and the values with a recompute cost of zero.
 
-    Unless `evicts_positions` is True, sliding-window attention caches all positions, which some
+    Unless `evicts_positions` is True, sliding-window attention caches all positions, as some
     runtimes expect.
     """
 
@@ -115,7 +116,8 @@ class PositionDemandContext:
 
     def is_computed_from_state(self, node: Node, results: NodeResults) -> bool:
         """Return True if a decode step computes a node from a state of the previous step, such as a
-        cumulative sum or a loop along the time axis. Other nodes read all positions that they need.
+        cumulative sum or a loop along the time axis. Other nodes have no state and read all
+        positions that they use.
         """
         if any(r in self.recomputable_values for r in results):
             return False
@@ -135,7 +137,7 @@ class PositionDemandContext:
 
 
 def round_demand_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
-    """Round a demand up to complete chunks, so that strided windows stay aligned."""
+    """Round a demand up to complete chunks to keep strided windows aligned."""
     if layout.rate == 1 or demand <= 0 or demand == inf:
         return demand
     if layout.prefix_length.number is None:
@@ -223,10 +225,12 @@ def _assign_scan_names(
 def compute_op_demand(
     context: PositionDemandContext, node: Node, results: NodeResults, demands: PositionNeeds
 ) -> PositionDemand:
-    """Return how many earlier positions a node must compute and read to satisfy `demands`."""
+    """Return the number of earlier positions that a node must compute and read to satisfy
+    `demands`.
+    """
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
-        # a read of only the axis size needs no positions
+        # a dependence on only the axis size reads no positions
         names = [{}], names[1]
     operand_names = _select_time_axes(context, node.args, names[0])
     result_names = _select_time_axes(context, results, names[1])
@@ -235,8 +239,8 @@ def compute_op_demand(
         for name in axes.values():
             positions.setdefault(name, NEWEST_ONLY)
     resumes = context.is_computed_from_state(node, results)
-    # Each dependence adds its range to the demand on the results, not to the demand of another
-    # dependence.
+    # Each dependence adds its range to the demand on the results. The ranges of several dependences
+    # are not summed.
     result_positions = dict(positions)
     for dependence in find_dependences(node, results):
         name = operand_names[dependence.operand].get(dependence.operand_axis)
@@ -274,8 +278,8 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return how many positions of a node's results are needed, by axis name. Of a cached value,
-    only the new positions are needed.
+    """Return the number of positions of a node's results that are needed, by axis name. Only the
+    new positions of a cached value are needed.
     """
     positions: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
@@ -294,8 +298,9 @@ def _get_operand_demand(
     resumes: bool,
     time_axis: TimeAxis,
 ) -> float:
-    """Return how many earlier operand positions a dependence reads to compute the needed positions
-    of the results, by axis name. `resumes` is true if the op resumes from a state.
+    """Return the number of earlier operand positions that a dependence reads to compute the needed
+    positions of the results. `result_demand` maps axis names to the needed positions. `resumes` is
+    true if the op resumes from a state.
     """
     if resumes and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # the op resumes from a state
@@ -320,8 +325,8 @@ def _count_windows(
     positions: float,
     layout: TimeAxisLayout,
 ) -> dict[AxisName, float]:
-    """Return the number of strided windows over `positions` positions, without the earliest windows
-    that are not needed, by axis name. Return {} if the op preserves the axis size.
+    """Return the number of strided windows over `positions` positions, by axis name. Exclude the
+    earliest windows if they are not needed. Return {} if the op preserves the axis size.
     """
     if dependence.kind != "strided" or dependence.result_axis is None:
         return {}
@@ -335,8 +340,8 @@ def _count_windows(
 def _count_window_inputs(
     node: Node, dependence: Dependence, demand: float, time_axis: TimeAxis
 ) -> float:
-    """Return how many operand positions the last `demand` windows read: `stride` positions per
-    window, plus the overlap with earlier windows.
+    """Return the number of operand positions that the last `demand` windows read: `stride`
+    positions per window, plus the overlap with earlier windows.
     """
     positions_ahead = count_positions_before_first_chunk(node, dependence, time_axis)
     assert positions_ahead is not None, "a step computes whole chunks"

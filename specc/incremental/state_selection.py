@@ -1,21 +1,23 @@
-"""Select the values to cache between steps and the values to precompute, by a minimum cut.
+"""Select the values to cache between steps and the values to precompute. The selection is a minimum
+cut.
 
-The `sinks` are values that a step needs. A needed value is either cached, at the cost of its bytes,
-or recomputed, at the cost of its multiply-adds. The operands of a recomputed value are also needed.
-The cheapest choice is a minimum cut in a network with two nodes per value: "available" and
-"recomputed". If there are several minimum cuts, the cut nearest to the sinks is chosen.
+The `sinks` are the values that a step uses. A needed value is either cached, at the cost of its
+bytes, or recomputed, at the cost of its multiply-adds. The operands of a recomputed value must also
+be cached or recomputed. The cheapest choice is a minimum cut in a network with two nodes per value:
+"available" and "recomputed". If there are several minimum cuts, the cut nearest to the sinks is
+chosen.
 
 The input is the result of `compute_position_demand`. Earlier positions of a value are available
-only if they were cached, or if they can be recomputed from cached values.
+only if they are cached, or if they can be recomputed from cached values.
 
-Contractions and loops are never recomputed. Reshapes and other views are free. Values that depend
-only on positions, masks and loop-invariant inputs are always recomputed. Dynamic lengths are
-estimated as 64; estimates between 2 and 100 000 led to the same choices.
+Contractions and loops are never recomputed. Reshapes and other views have no cost. Values that
+depend only on positions, masks and loop-invariant inputs are always recomputed. Dynamic lengths are
+estimated as 64. Estimates between 2 and 100 000 resulted in the same selection.
 
-In the example, a delay needs the previous position of `exp(x W)`. Caching `x` would require the
-same number of bytes, but `x W` would be computed twice. Caching `x W` and recomputing `exp` costs
-more than caching the result of `exp`, because both have four features. `m` has no time axis, so its
-linear layer is computed once and passed to each step:
+In the example, a delay reads the previous position of `exp(x W)`. A cache of `x` would have the
+same size, but `x W` would be computed twice. A cache of `x W` would also have the same size, but
+`exp` would be computed twice. `m` has no time axis, so its linear layer is computed once and passed
+to each step:
 
     $ keeping x y=new
     graph "g"
@@ -72,7 +74,9 @@ class CacheCandidate(Generic[T]):
 
 
 def find_minimum_cut(candidates: Mapping[T, CacheCandidate[T]], sinks: Sequence[T]) -> list[T]:
-    """Return the values to cache so that `sinks` cost the least, in the order of `candidates`."""
+    """Return the values to cache for the minimum total cost of `sinks`, in the order of
+    `candidates`.
+    """
     network = _FlowNetwork[tuple[str, T | None]]()
     source, sink = ("source", None), ("sink", None)
     for value, choice in candidates.items():
@@ -96,7 +100,7 @@ N = TypeVar("N", bound=Hashable)
 
 @dataclass
 class _FlowNetwork(Generic[N]):
-    """A flow network, stored as residual capacities by node and neighbor."""
+    """A flow network, represented by the residual capacities of each node and neighbor."""
 
     residual_capacities: dict[N, dict[N, float]] = field(default_factory=dict)
 
@@ -168,8 +172,8 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
 
 
 def find_recomputable_values(graph: Graph, flow: TimeDataflow, time_axis_input: str) -> set[Value]:
-    """Return the time-dependent values that cost nothing to recompute in each step: inputs other
-    than `time_axis_input`, position ids, and results of elementwise ops on such values.
+    """Return the time-dependent values with a recompute cost of zero: inputs other than
+    `time_axis_input`, position ids, and results of elementwise ops on such values.
     """
     recomputable = {
         v
@@ -208,7 +212,7 @@ def _find_moving_operands(node: Node, flow: TimeDataflow) -> set[Value]:
 def select_cached_values(
     context: PositionDemandContext, outputs: Mapping[Value, float]
 ) -> list[Value]:
-    """Return the values to cache between steps so that `outputs` are computed at minimum cost."""
+    """Return the values to cache between steps for the minimum cost of `outputs`."""
     candidates = _find_history_values(context, compute_position_demand(context, outputs))
     if not candidates:
         return []
@@ -221,8 +225,8 @@ def select_cached_values(
         for x, outer in _list_scanned_operands(loop)
     }
     for value in candidates:
-        # Graph inputs and loop-carried values cannot be recomputed, but slices of scanned operands
-        # are free, because the whole operand is available.
+        # Graph inputs and loop-carried values cannot be recomputed. Slices of scanned operands have
+        # no cost, because the complete operand is available.
         recompute_cost = estimate_recompute_cost(value.node, value) if value.node else inf
         choices[value] = CacheCandidate(
             estimate_value_bytes(value),
@@ -251,7 +255,7 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
 
 
 def _find_history_values(context: PositionDemandContext, needs: PositionNeeds) -> list[Value]:
-    """Return the values of which a step needs earlier positions, in graph order."""
+    """Return the values whose earlier positions a step uses, in graph order."""
     values = list(context.graph.inputs.values())
     for node, results in iterate_nodes_and_loop_bodies(context.graph, context.flow):
         values += results
@@ -272,8 +276,8 @@ def _find_recompute_sources(
     cacheable_values: Collection[Value],
     scanned_operands: Mapping[Value, Value],
 ) -> list[Value]:
-    """Return the nearest of `cacheable_values` upstream of `value`, without `value` itself, from
-    which `value` can be recomputed. `scanned_operands` maps scanned inputs of loop bodies to
+    """Return the nearest of `cacheable_values` upstream of `value` from which `value` can be
+    recomputed. Exclude `value` itself. `scanned_operands` maps scanned inputs of loop bodies to
     operands of the loops.
     """
 
@@ -296,9 +300,9 @@ def _find_recompute_sources(
 def select_encoder_outputs(
     graph: Graph, flow: TimeDataflow, used_values: Iterable[Value]
 ) -> list[Value]:
-    """Return the time-independent values that the encoder graph passes to the step, so that the
-    step can compute all `used_values` at minimum cost. Values that depend only on weights and
-    constants are not passed.
+    """Return the time-independent values that the encoder graph passes to the step. With these
+    values, the step can compute all `used_values` at minimum cost. Values that depend only on
+    weights and constants are not passed.
     """
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reachable_values = set(inputs)
@@ -318,7 +322,7 @@ def select_encoder_outputs(
 def _make_choices(
     node: Node, results: Iterable[Value], flow: TimeDataflow, reachable_values: set[Value]
 ) -> dict[Value, CacheCandidate[Value]]:
-    """Return the cost of passing each result of a node to the step, and of recomputing it."""
+    """Return the cost of passing each result of a node to the step, and its recompute cost."""
     # Slices of the positions before the first token exist only in the encoder graph.
     is_encoder_only = is_fixed_prefix_slice(node, flow)
     operands = [a for a in node.operands if a in reachable_values]

@@ -1,18 +1,18 @@
 """Derive the encoder graph, the decode step and its states (docs/derivation.md).
 
-`position_demand` computes how many positions of each value a step needs, and `state_selection`
-selects the values that a step caches. This module builds the graph of the step.
+`position_demand` computes the number of positions of each value that a step needs.
+`state_selection` selects the values that a step caches. This module builds the graph of the step.
 
 Position ids start at the first needed position. A concatenation that adds positions before the
-first token returns only the new positions; the prefix is added again if earlier positions are
+first token returns only the new positions. The prefix is added again if earlier positions are
 needed. Axis sizes in attributes refer to the current step.
 
 Only stateful ops have an incremental form. All other ops run unchanged on the new positions and on
 the earlier positions in their receptive field; result positions that are not needed are dropped.
 
-In this example, the delay runs on the cached and the new positions; its first result, which belongs
-to the cached position, is dropped. The cumulative sum is stateful: it sums the new positions and
-adds the state; its last position is the next state:
+In this example, the delay runs on the cached and the new positions. Its first result position
+corresponds to the cached position and is dropped. The cumulative sum is stateful: it sums the new
+positions and adds the state. Its last position is the next state:
 
     $ step x y=new
     graph "g"
@@ -169,8 +169,9 @@ class StepGraphBuilder:
             draft.new_values[value] = new_value
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
-        """Add an input with a time axis. The input has all positions if the step reads earlier
-        positions, otherwise the new positions, which are appended to cached positions, if any.
+        """Add an input with a time axis. If the step reads earlier positions of the input, the
+        input has all positions. Otherwise, it has only the new positions, which are appended to the
+        cached positions, if any.
         """
         plan, draft = self.plan, self.draft
         time_axes = plan.find_time_axes(value)
@@ -236,7 +237,7 @@ class StepGraphBuilder:
         return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
 
     def _resume_op(self, node: Node, results: NodeResults, demand: PositionDemand) -> NodeResults:
-        """Build a stateful node by applying its op to the new positions, from its state on."""
+        """Build a stateful node by applying its op to the state and the new positions."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
             (rows,) = (x for x in draft.slice_operands(node, demand) if x)
@@ -261,7 +262,7 @@ class StepGraphBuilder:
 def _build_counted_op(
     states: StepStateBuilder, node: Node, results: NodeResults, demand: PositionDemand
 ) -> NodeResults | None:
-    """Build an op that counts, adds or removes positions or selects keys, or return None."""
+    """Build an op that creates position ids, adds or removes positions, or selects keys."""
     match node.op:
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)
@@ -275,7 +276,7 @@ def _build_counted_op(
 
 def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
     """Yield the time-independent operands that time-dependent nodes read in a step. Skip initial
-    values of stateful ops, which resume from a state, and values that only provide a size.
+    values of stateful ops, which resume from a state, and values of which only the size is used.
     """
     for node, results in plan.graph.nodes:
         is_built = node in plan.live_nodes and plan.depends_on_time(results[0])
@@ -296,7 +297,7 @@ def _is_prefix_dropped(plan: StepPlan, node: Node, results: NodeResults) -> bool
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedStep:
-    """A decode step, and the values that its encoder graph must compute.
+    """A decode step, and the values that the encoder graph must compute for it.
 
     `loop_invariant_inputs` maps inputs of the step to values of the full graph that are the same in
     every step; `initial_values` maps outputs of the encoder graph to initial values of states. With
@@ -336,7 +337,7 @@ def derive_step_graph(
     builder = StepGraphBuilder(plan)
     if first_token_logits and not has_prefix_position(graph, plan.flow, first_token_logits):
         first_token_logits = ""
-    # Keep a state as an input even if no node reads it, because the runtime always passes it.
+    # Keep the input of a state even if no node reads it, because the runtime always passes it.
     step, states = builder.build_graph(), tuple(builder.states.states)
     step = remove_unused_inputs(step, frozenset(state.name for state in states))
     invariants = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
@@ -353,7 +354,7 @@ def derive_step_graph(
 
 
 def build_derived_graphs(step: DerivedStep) -> DerivedGraphs:
-    """Build the encoder graph of `step`; return the encoder graph, the step and the states."""
+    """Build the encoder graph of `step`. Return the encoder graph, the step and the states."""
     inputs, invariants = step.plan.graph.inputs.values(), step.loop_invariant_inputs.items()
     # A static input of the spec is also an input of the step; `encode` returns all other values.
     targets = {n: InitialStateValue(v) for n, v in invariants if v not in inputs}
@@ -381,7 +382,7 @@ def _make_first_result(step: DerivedStep, names: Collection[str]) -> dict[str, I
 
 
 def update_op_sizes(plan: StepPlan, node: Node, results: NodeResults, demand: PositionDemand) -> Op:
-    """Return a copy of a node's op whose size attributes match the positions that are needed."""
+    """Return a copy of a node's op with its size attributes adapted to the needed positions."""
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:
             # The op broadcasts to the size of a time axis.

@@ -1,13 +1,13 @@
-"""Plan a decode step: choose the cached values, the number of positions per value, and the symbolic
+"""Plan a decode step: select the cached values, the number of positions per value, and the symbolic
 dimensions. `PartialStepGraph` builds the step graph.
 
 The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
-every live value has a need (a number of earlier positions) along each of its time axes, and every
-need is satisfied by a cached value, by an input that is passed completely, or by recomputation.
+every live value has a position demand (a number of earlier positions) along each of its time axes.
+A cached value, an input with all positions, or recomputation satisfies each demand.
 
 A delay by 2 has a look-back of two positions, so at most two positions of `x` are cached. The size
-of this cache is therefore not `past`, the number of all earlier positions, but a separate symbolic
-dimension `kept` of at most 2:
+of this cache is therefore a symbolic dimension `kept` of at most 2, not the number of all earlier
+positions (`past`):
 
     $ plan x y=new
     graph "g"
@@ -63,9 +63,10 @@ class StepPlan(PositionDemandContext):
 
     `needs` is the number of earlier positions of each value (`specc.incremental.position_demand`),
     and `full_inputs` are the names of inputs along the time axis that are passed with all
-    positions. A step processes `new_chunk_count` chunks of positions after `past_chunk_count`
-    earlier chunks: all earlier chunks, or only the last `max_cached_chunks`. Without strides, a
-    chunk is one position. `batch_size` is None if the generated input has no batch axis.
+    positions. A step processes `new_chunk_count` new chunks of positions. `past_chunk_count` is the
+    number of cached earlier chunks: all earlier chunks, or at most the last `max_cached_chunks`.
+    Without strides, a chunk is one position. `batch_size` is None if the generated input has no
+    batch axis.
     """
 
     time_symbol: str
@@ -89,7 +90,7 @@ class StepPlan(PositionDemandContext):
         evicts_positions: bool = True,
         chunk_length: int = 1,
     ) -> "StepPlan":
-        """Plan a step: choose the cached values, then compute the demand of every value."""
+        """Plan a step: select the cached values, then compute the demand on every value."""
         flow = trace_time_dataflow(graph, time_symbol, chunk_length)
         needs_by_kind = {"newest": NEWEST_ONLY, "new": 0.0}
         requested = {graph.outputs[n]: needs_by_kind[kind] for n, kind in outputs.items()}
@@ -104,8 +105,8 @@ class StepPlan(PositionDemandContext):
         if is_insufficient or not (
             first_positions >= max_chunks or _is_length_known(context, needs, max_chunks)
         ):
-            # No cached value has enough positions for the required look-back or determines the past
-            # length, so the time axis input itself is cached.
+            # No cached value has sufficient positions for the required look-back or determines the
+            # past length, so the input with the time axis is cached.
             token = graph.inputs[time_axis_input]
             context, needs, full_inputs = _count_needs(
                 uncached, cached | {token}, requested, time_axis_input
@@ -155,9 +156,9 @@ class StepPlan(PositionDemandContext):
     def _count_needed_positions(
         self, available_chunks: Dim, demand: float, layout: TimeAxisLayout, takes_all_cached: bool
     ) -> Dim:
-        """Return the number of earlier positions in `available_chunks` chunks that are kept for
-        `demand`. If `takes_all_cached`, all available positions are kept, because no more than
-        `demand` positions are ever cached.
+        """Return the number of earlier positions in `available_chunks` chunks to keep for `demand`.
+        If `takes_all_cached`, all available positions are kept, because no more than `demand`
+        positions are ever cached.
         """
         prefix_length, rate = layout.prefix_length, layout.rate
         if demand == inf:
@@ -171,8 +172,8 @@ class StepPlan(PositionDemandContext):
                 if takes_all_cached
                 else min_dims(available_chunks + prefix_length, int(demand))
             )
-        # If one chunk is sufficient, only its needed positions are kept. Of several chunks, all
-        # positions are kept.
+        # If one chunk is sufficient, only its needed positions are kept. If several chunks are
+        # required, all their positions are kept.
         chunks = (
             available_chunks
             if takes_all_cached
@@ -202,8 +203,8 @@ def _count_needs(
     requested_positions: Mapping[Value, float],
     time_axis_input: str,
 ) -> tuple[PositionDemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
-    """Compute how many positions of every value are needed if `cached_values` are cached. Return
-    the context with `cached_values`, the needs, and the names of inputs that are passed with all
+    """Compute the number of needed positions of every value if `cached_values` are cached. Return
+    the context with `cached_values`, the demands, and the names of inputs that are passed with all
     positions because earlier positions are needed.
     """
     context = replace(uncached_context, cached_values=cached_values)
@@ -245,7 +246,7 @@ def _count_chunks(context: PositionDemandContext, demand: float, layout: TimeAxi
 def _find_max_chunks(
     context: PositionDemandContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
-    """Return the maximum number of earlier chunks that any value in `values` needs."""
+    """Return the maximum number of earlier chunks that are needed of any value in `values`."""
     chunk_counts = (
         _count_chunks(context, need, context.get_axis_layout(v, axis))
         for v in values
@@ -255,7 +256,7 @@ def _find_max_chunks(
 
 
 def _count_cached_first_positions(context: PositionDemandContext) -> float:
-    """Return 1 if the first position of any value is cached, otherwise 0."""
+    """Return 1 if the first position of a value is cached, otherwise 0."""
     nodes = iterate_nodes_and_loop_bodies(context.graph, context.flow)
     slices = ((n, r) for n, r in nodes if is_first_position_slice(n, context.flow.time_axis))
     return float(any(context.is_computed_from_state(node, results) for node, results in slices))
@@ -319,8 +320,8 @@ class PartialStepGraph:
     def trim_to_demand(
         self, new_value: Value, value: Value, axis: int, available: float, demand: float
     ) -> Value:
-        """Return the last positions of `new_value`, which replaces `value` and has `available`
-        earlier positions along `axis`, so that `demand` earlier positions remain.
+        """Return the last positions of `new_value`, with `demand` earlier positions along `axis`.
+        `new_value` replaces `value` and has `available` earlier positions.
         """
         if available == demand:
             return new_value

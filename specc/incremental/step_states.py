@@ -6,7 +6,7 @@ the encoder graph.
 
     x[:, 0:1]    →    first = concat(past.first, new x)[:, 0:1]    next.first = first
 
-The first position of a value is cached as a single position; values computed only from the first
+The first position of a value is cached as a single position. Values that depend only on the first
 position are recomputed in each step.
 """
 
@@ -151,8 +151,8 @@ class StepStateBuilder:
         otherwise, the id is computed from a counter that is a state.
         """
         plan, b = self.draft.plan, self.draft.builder
-        # A value with only the last position begins after the other new positions; any other value
-        # begins with its earlier positions.
+        # A value with only the last position begins at the last new position. Any other value
+        # begins at its earlier positions.
         rate = layout.rate
         last_offset = plan.new_chunk_count * rate - 1
         first_offset = last_offset if demand < 0 else -plan.count_past_positions(demand, layout)
@@ -216,8 +216,9 @@ class StepStateBuilder:
     def make_loop_state(
         self, node: Node, result: Value, initial_value: Value | None
     ) -> tuple[DecodeState, Value]:
-        """Return a loop's decode state, and the step input that contains its value. The initial
-        state is `initial_value`, zeros, or the state after the positions before the first token.
+        """Return the decode state of a loop, and the step input that contains its value. The
+        initial state is `initial_value`, zeros, or the state after the positions before the first
+        token.
         """
         name = self.names.make_carry_name(node, result)
         prefix_length = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
@@ -288,8 +289,8 @@ def add_axis_size_to_count(builder: GraphBuilder, count: Value, length: Dim) -> 
 def select_first_position(
     states: StepStateBuilder, node: Node, result: Value, new_positions: Value
 ) -> NodeResults:
-    """Build a slice or index op of the first position, which is read from the state, or from
-    `new_positions` in the first step. The first position is the next state.
+    """Build a slice or index op that selects the first position. The first position is read from
+    the state, or from `new_positions` in the first step. The first position is the next state.
     """
     draft, zero = states.draft, Dim.from_value(0)
     x, axis = get_stateful_operand(node)
@@ -313,7 +314,7 @@ def select_first_position(
 def add_position_ids(
     states: StepStateBuilder, node: Node, result: Value, demand: PositionDemand
 ) -> NodeResults:
-    """Build the needed position ids, which start at 0 if the step has all earlier positions."""
+    """Build the required position ids, which start at 0 if the step has all earlier positions."""
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
     need, layout = demand.positions[name], plan.get_axis_layout(result, 0)

@@ -1,1 +1,1 @@
-"""Verification of compiled models against the float64 reference."""
+"""Verification of compiled models against the float64 reference implementation."""

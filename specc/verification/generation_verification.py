@@ -1,5 +1,5 @@
-"""Verify a standalone generator (a model that contains the decoding loop): compare its tokens and
-probabilities with decoding by the reference.
+"""Verify a standalone generator, i.e. a model that contains the decoding loop. Compare its tokens
+and probabilities with those of the reference.
 """
 
 from collections.abc import Iterator, Mapping
@@ -59,15 +59,13 @@ def iterate_generation_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Compare generation by the model with generation by the reference. Yield the result of each
-    round. Raise E0930 at the first difference of a token, probability or score that rounding does
-    not explain.
+    round. Raise E0930 at the first difference in a token, probability or score that rounding errors
+    do not explain.
     """
     weight_only_model, graph = model.without_activation_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
     if graph is None or generator is None:
-        yield make_skipped_round(
-            "an older version compiled the model without the graph that it decodes"
-        )
+        yield make_skipped_round("models from older versions do not contain the scoring graph")
         return
     weights = _load_scoring_weights(model, graph)
     coverage = SubgraphCoverage.from_model(model)
@@ -79,17 +77,19 @@ def iterate_generation_rounds(
             generator, graph, sizes, rng, BOOLEAN_DENSITIES[round_index % len(BOOLEAN_DENSITIES)]
         )
         if coverage.session is not None:
-            # decoding uses only methods that the counting session implements
+            # decoding uses only methods of a session that the counting session implements
             run_standalone_generator(cast("Session", coverage.session), request)
         yield _compare_tokens(_ReferenceDecode(request, graph, weights), sizes)
     yield from coverage.iterate_uncovered_cases(graph, compared_sizes, max_lengths)
 
 
 def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
-    """Return the weights of the scoring graph, with zeros for weights that are not stored."""
+    """Return the weights of the scoring graph, with zeros for weights that the model does not
+    store.
+    """
     weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
     for name, value in graph.parameters.items():
-        # The graph uses only the shape of a parameter that is not stored.
+        # The graph uses only the shape of a parameter that the model does not store.
         weights.setdefault(name, np.zeros([d.number or 0 for d in value.shape]))
     return weights
 
@@ -104,7 +104,9 @@ def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, in
 def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Yield axis sizes for `rounds` rounds, then sizes above the constants in masks and caches."""
+    """Yield axis sizes for `rounds` rounds, then sizes that exceed the constants in masks and
+    caches.
+    """
     yield from (choose_dim_sizes(graph, round_index) for round_index in range(rounds))
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
@@ -120,7 +122,9 @@ def _make_random_request(
     rng: np.random.Generator,
     density: float,
 ) -> GenerationRequest:
-    """Make a generation request with random inputs and the compiled settings of the model."""
+    """Make a generation request with random inputs and the settings that were compiled into the
+    model.
+    """
     session, sequence_input = generator.standalone_session, generator.input_signature.sequence_input
     assert session is not None, "a standalone generator has a session"
     session_inputs = {*session.inputs, *session.optional_inputs}
@@ -205,8 +209,8 @@ class _ReferenceDecode:
 
 @dataclass(frozen=True, kw_only=True)
 class _ReferenceSession:
-    """The float64 reference with the session interface of a model. If `exact` is not None, the
-    difference between the logits and the logits of `exact` is multiplied by `error_ratio`.
+    """The float64 reference with the interface of an inference session. If `exact` is not None,
+    multiply the difference between the logits and the logits of `exact` by `error_ratio`.
     """
 
     graph: Graph
@@ -239,7 +243,7 @@ class _ReferenceSession:
 
 def _compare_tokens(decode: _ReferenceDecode, sizes: Mapping[str, int]) -> VerificationRound:
     """Compare the model's tokens, probabilities and scores with those of the reference. Return the
-    result of the round. Raise E0930 unless the results agree up to rounding.
+    result of the round. Raise E0930 if rounding errors do not explain a difference.
     """
     results, expected = decode.run_model(), decode.compute_results()
     differences, max_error = compare_results(results, expected)
@@ -261,8 +265,8 @@ def _explain_difference(
     mismatches: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note if perturbations as small as rounding errors also change the reference's
-    results. Raise E0930 otherwise.
+    """Return a note if perturbations of the size of rounding errors change the results of the
+    reference. Raise E0930 otherwise.
     """
     half_dtype = find_half_precision_dtype(decode.graph)
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
@@ -292,7 +296,7 @@ def _explain_difference(
 
 
 def _ignore_later_tokens(bounds: Mapping[str, Array]) -> dict[str, Array]:
-    """Return error bounds that are infinite after the first token that rounding changes."""
+    """Return error bounds that are infinite after the first token that rounding errors change."""
     has_changed = np.isinf(bounds["tokens"]).cumsum(-1) > 0
     error_bounds = {"tokens": np.where(has_changed, np.inf, bounds["tokens"])}
     for name in bounds.keys() - {"tokens"}:

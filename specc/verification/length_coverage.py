@@ -25,7 +25,9 @@ from specc.runtime.random_inputs import choose_dim_sizes
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Maximum constant that counts as a distance between positions. A RoPE base is larger."""
+"""Maximum constant that is treated as a distance between positions. A RoPE base is a larger
+constant and not a distance.
+"""
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 """Candidate ratios of input positions to mask positions."""
@@ -46,11 +48,12 @@ class LengthThreshold:
 
 
 def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Map each symbolic dimension to the ascending thresholds of constants that are compared or
-    combined with positions on its axes, or that clip its size.
+    """Map each symbolic dimension to its ascending length thresholds. They are derived from
+    constants that are compared or combined with positions on its axes, or that clip its size.
 
-    `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`, because for shorter sequences the
-    constants `8` and `9` have the same results. Over an axis `n // 4`, the threshold is 32.
+    For example, `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`: for shorter
+    sequences, the constants 8 and 9 produce the same mask. Over an axis `n // 4`, the threshold is
+    32.
     """
     thresholds = _Thresholds()
     for length, number, positions_per_count in _iterate_length_constants(graph):
@@ -61,7 +64,7 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
 
 def _iterate_length_constants(graph: Graph) -> Iterator[tuple[Dim, int, int]]:
     """Yield (axis size, constant, positions per count) for each constant that is compared or
-    combined with positions on an axis, and (axis size, bound, 1) for each bound of a clipped axis
+    combined with positions on an axis. Yield (axis size, bound, 1) for each bound of a clipped axis
     size.
     """
     positions: dict[Value, frozenset[_PositionCount]] = {}
@@ -94,8 +97,9 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return the increase of `symbol` that increases the expression `length` by 1, for small values
-    of all other symbolic dimensions. Return 1 if `length` is less than `number` for all strides.
+    """Return the number by which `symbol` must increase to increase the expression `length` by 1,
+    for small values of all other symbolic dimensions. Return 1 if `length` is less than `number`
+    for all strides.
     """
     lengths = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
@@ -106,7 +110,7 @@ def _find_stride(length: Dim, symbol: str, number: int) -> int:
 
 
 POSITIONS_PER_COUNT = 4
-"""The assumed minimum distance in positions between counted mask elements or special tokens."""
+"""The assumed minimum distance, in positions, between true mask elements or special tokens."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,8 @@ class _PositionCount:
 def _find_position_counts(
     node: Node, known_positions: dict[Value, frozenset[_PositionCount]]
 ) -> frozenset[_PositionCount]:
-    """Return the position ids and counts in the results of a node: a range, the size of an axis, a
-    sum of a mask, or a value computed from position ids or counts (`known_positions`).
+    """Return the results of a node that contain position ids or counts: a range, the size of an
+    axis, a sum of a mask, or a value computed from position ids or counts (`known_positions`).
     """
     match node.op:
         case ops.Range(length):
@@ -173,8 +177,8 @@ SHORT_AXIS_LENGTH = 2
 MAX_WORK = 2_000_000_000
 """Maximum number of float64 multiply-adds of a long round, i.e. about one second of compute."""
 MAX_CONSTANT = 8192
-"""Maximum constant in a mask that is tested. Float32 sums over more than 8192 positions may differ
-by more than the tolerance.
+"""Maximum constant in a mask for which a long round is run. Float32 sums over more than 8192
+positions may differ by more than the tolerance.
 """
 
 Sizes: TypeAlias = Mapping[str, int]
@@ -183,7 +187,7 @@ Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
 
 
 def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
-    """Return True if the reference runs `repeats` times at `sizes` in about a second."""
+    """Return True if `repeats` runs of the reference at `sizes` take at most about one second."""
     all_sizes = add_derived_axis_sizes(graph, sizes)
     try:
         return repeats * _sum_multiply_adds(graph).evaluate(all_sizes) <= MAX_WORK
@@ -192,19 +196,21 @@ def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
 
 
 def add_derived_axis_sizes(graph: Graph, sizes: Sizes) -> dict[str, int]:
-    """Return `sizes` with the sizes of dimensions that length equations derive from them."""
+    """Return `sizes` and the sizes of all dimensions that length equations compute from `sizes`."""
     equations = graph.length_equations
     return {**sizes, **{name: dim.evaluate(sizes) for name, dim in equations.items()}}
 
 
 @lru_cache(maxsize=8)
 def _sum_multiply_adds(graph: Graph) -> Dim:
-    """Return the multiply-adds of a graph, cached because they are evaluated at many axis sizes."""
+    """Return the multiply-adds of a graph. They are cached for evaluation at many axis sizes."""
     return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
 
 def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Map symbolic dimensions to sizes above which attention is blocked or a scan is chunked."""
+    """Map symbolic dimensions to the thresholds above which attention is blocked or a scan is
+    chunked.
+    """
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     thresholds, max_lengths = _Thresholds(), find_max_lengths(graph)
     for node, _ in graph.nodes:
@@ -231,11 +237,11 @@ def _filter_thresholds(
 def iterate_lengths_above_thresholds(
     graph: Graph, is_within_cost_limit: Callable[[Sizes], bool], max_lengths: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
-    """Yield axis sizes above the constants in masks and caches: first sizes for which attention is
-    not computed in blocks, then larger sizes.
+    """Yield axis sizes that exceed the constants in masks and caches: first sizes for which
+    attention is dense, then sizes for which attention is blocked.
 
-    All other axes are short. If sizes above all constants exceed the cost limit, yield, for each
-    symbolic dimension, a size above the largest constant within the limit.
+    All axes without thresholds are short. If sizes above all constants exceed the cost limit,
+    yield, for each symbolic dimension, a size above the largest constant within the limit.
     """
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
     tried_sizes = list[dict[str, int]]()
@@ -251,7 +257,7 @@ def iterate_lengths_above_thresholds(
 
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
-    """Yield lists of axis sizes in order of preference. The caller uses one entry of each list."""
+    """Yield lists of axis sizes in order of preference. The caller uses one per list."""
     constants = _filter_thresholds(constants, lambda _, t: t.length <= MAX_CONSTANT * t.stride)
     passes = [(constants, blocks), (_merge_thresholds(constants, blocks), {})]
     for thresholds, upper_bounds in passes if blocks else passes[:1]:
@@ -270,7 +276,7 @@ def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[
 def _choose_axis_lengths(
     thresholds: Sequence[LengthThreshold], upper_bounds: Iterable[LengthThreshold]
 ) -> list[int]:
-    """Return an axis size above each threshold, largest first, but within all `upper_bounds`."""
+    """Return an axis size above each threshold and within all `upper_bounds`, largest first."""
     bounds = [bound.length for bound in upper_bounds]
     return [
         min([threshold.compute_exceeding_length(POSITIONS_BEYOND_THRESHOLD), *bounds])
@@ -289,8 +295,8 @@ def _merge_thresholds(
 def find_skipped_lengths(
     graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None = None
 ) -> tuple[str, ...]:
-    """Return descriptions of the axis sizes above thresholds that the model supports but no round
-    compared, e.g. `seq above 512`. `compared_sizes` are the axis sizes of all rounds.
+    """Describe the axis sizes above thresholds that the model supports but that no round compared,
+    e.g. `seq above 512`. `compared_sizes` are the axis sizes of all rounds.
     """
     max_compared: dict[str, int] = {}
     for sizes in compared_sizes:

@@ -66,11 +66,12 @@ def iterate_verification_rounds(
     """Compare a model with the reference on random inputs. Yield the result of each round. Raise
     E0930 at the first output that differs by more than the tolerance.
 
-    A model with quantized weights is compared, without activation quantization, to the reference
-    with dequantized weights, and each quantized MatMul is compared with integer arithmetic (E0855).
-    Further rounds execute branches and loop bodies that no previous round executed. The last entry
-    lists the subgraphs that no round executed, and the axis sizes that exceed the cost limit. Raise
-    E0932 at the end if a result is too sensitive to rounding in at least half of the rounds.
+    A model with quantized weights is compared with a reference with dequantized weights.
+    Activations are not quantized in this comparison. Each quantized MatMul is compared with integer
+    arithmetic (E0855). Additional rounds execute branches and loop bodies that no previous round
+    executed. The last entry lists the subgraphs that no round executed, and the axis sizes that
+    exceed the cost limit. After the last round, raise E0932 if a result is too sensitive to
+    rounding errors in at least half of the rounds.
 
     `sample_inputs` replaces the random inputs, and `max_lengths` limits axis sizes that the graph
     does not limit.
@@ -126,7 +127,7 @@ class _ReferenceComparison:
         )
 
     def find_inconclusive_results(self) -> list[str]:
-        """Return names of results that are too sensitive to rounding in at least half of the
+        """Return the results that are too sensitive to rounding errors in at least half of the
         rounds.
         """
         return sorted(
@@ -138,7 +139,9 @@ class _ReferenceComparison:
     def compare_round(
         self, sizes: Mapping[str, int], inputs: Mapping[str, Array]
     ) -> VerificationRound:
-        """Compare all results of model and reference. Raise E0930, E0855 or E0980."""
+        """Compare all results of the model with those of the reference. Raise E0930, E0855 or
+        E0980.
+        """
         results = self.weight_only_model.session.run(inputs)
         result_hook = make_kv_cache_rounding_hook(self.graph, results, self.weights)
         reference_results = backend.load_reference().evaluate_graph(
@@ -157,7 +160,7 @@ class _ReferenceComparison:
         elif not mismatches:
             note = self.quantized_matmuls.compare_matmuls(inputs, sizes_text)
         else:
-            # Error bounds are computed only if results differ, because the computation evaluates
+            # Error bounds are computed only if results differ, because their computation evaluates
             # the reference several times.
             _check_float32_overflow(self.graph, inputs, self.weights)
             run_perturbed = make_perturbed_evaluator(self.graph, inputs, self.weights, result_hook)
@@ -181,8 +184,8 @@ def _explain_by_rounding(
     run_perturbed: PerturbedRun,
     sizes_text: str,
 ) -> tuple[set[str], str]:
-    """Return the names of results that are too sensitive to rounding, and a note on differences
-    that float32 rounding explains. Raise E0930 for any other difference.
+    """Return the names of results that are too sensitive to rounding errors, and a note about
+    differences that float32 rounding errors explain. Raise E0930 for any other difference.
     """
     bounds = compute_position_error_bounds(run_perturbed, expected)
     relative_bounds = {n: _compute_relative_bound(expected[n], bounds[n]) for n in mismatches}
@@ -206,7 +209,7 @@ def _explain_by_rounding(
 def _check_float32_overflow(
     graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> None:
-    """Raise E0980 if a value, or its square in a norm, exceeds the range of float32."""
+    """Raise E0980 if a value, or the square of a value in a norm, exceeds the range of float32."""
     max_magnitudes: dict[Value, float] = {}
 
     def check_value(value: Value, array: Array) -> Array:
@@ -238,8 +241,9 @@ def _check_half_rounding(
     differences: Mapping[str, ResultDifference],
     sizes_text: str,
 ) -> str:
-    """Return a note on the error of results that the model computes in 16 bits. Raise E0930 if
-    rounding to 16 bits does not explain a difference, and E0980 if a value is out of range.
+    """Return a note about the error of results that the model computes in a 16-bit float type.
+    Raise E0930 if 16-bit rounding errors do not explain a difference, and E0980 if a value is out
+    of range.
     """
     for name, difference in differences.items():
         rounding_note = rounding_errors.find_unexplained_error(name, np.asarray(results[name]))
@@ -251,7 +255,7 @@ def _check_half_rounding(
 
 
 def _raise_inconclusive(names: list[str]) -> NoReturn:
-    """Raise E0932 because rounding determines whether the results `names` match the reference."""
+    """Raise E0932 because the results `names` are too sensitive to rounding errors."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
         "E0932",
@@ -306,8 +310,8 @@ def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
 def iterate_package_rounds(
     package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
 ) -> Iterator[VerificationRound]:
-    """Yield the verification rounds of each graph of a package, or only of the graph with the role
-    `graph`. Graphs without a manifest are not compared. Raise E0930 at the first difference.
+    """Yield the verification rounds of all graphs of a package, or only of the graph with the role
+    `graph`. Skip graphs without a manifest. Raise E0930 at the first difference.
     """
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
@@ -338,8 +342,8 @@ def iterate_package_rounds(
 def _make_generation_sampler(
     package: ModelPackage, model: LoadedModel
 ) -> tuple[SampleInputs, dict[str, int], Graph]:
-    """Return a sampler of decode step inputs as they occur in generation, the maximum axis sizes of
-    the inputs, and the step graph with the minimum axis sizes of the encoder.
+    """Return a sampler of realistic decode step inputs, the maximum axis sizes of the inputs, and
+    the step graph with the minimum axis sizes of the encoder graph.
     """
     step = model.manifest.graph
     facts = parse_generation_metadata(package.index.metadata, step, str(package.path))

@@ -22,7 +22,7 @@ ERROR_METRICS = {
 }
 """The available error metrics and their descriptions."""
 DYNAMIC_AXIS_LENGTH = 24
-"""Preferred size of each dynamic axis in the compared inputs."""
+"""Preferred size of each dynamic axis of the random inputs."""
 
 
 @dataclass(kw_only=True)
@@ -83,7 +83,7 @@ def compute_log_softmax(x: Array) -> Array:
 
 @dataclass
 class QuantizationComparison:
-    """The quantization error of each output, relative to a baseline on the same inputs."""
+    """The quantization error of each output, relative to a baseline with the same inputs."""
 
     quantized_model: LoadedModel
     baseline_model: LoadedModel
@@ -110,11 +110,11 @@ class QuantizationComparison:
                     error.add_result(value, baseline[name], is_logits)
 
     def to_json(self) -> list[dict[str, object]]:
-        """Return the errors of all outputs as JSON values."""
+        """Return the error metrics of all outputs as JSON values."""
         return [{"result": n, **error.metrics} for n, error in self.output_errors.items()]
 
     def format_lines(self) -> Iterator[str]:
-        """Yield one line of text per output."""
+        """Yield one line with the error metrics of each output."""
         for name, error in self.output_errors.items():
             # the first metric is `error`
             metrics = [f"{n} {v:.2e}" for n, v in error.metrics.items()]

@@ -15,10 +15,10 @@ from specc.verification.rounding_errors_and_overflow import UNIT_ROUNDOFF, find_
 UINT8_ZERO_POINT = 128
 """The zero point of uint8 values."""
 KERNEL_LANES = 16
-"""Number of products that kernels sum before they add partial sums in float32."""
+"""Number of products in each partial sum of a kernel. Partial sums are added in float32."""
 ERROR_FACTOR = 10
-"""Error bound as a multiple of `√n u` times the sum of the terms' magnitudes. Measured errors were
-up to 4.4 (K from 20 to 136, groups of 32 to 256).
+"""Error bound in units of `√n u Σ|terms|`, with the unit roundoff `u` and the number of terms `n`.
+Measured errors were up to 4.4 (K from 20 to 136, groups of 32 to 256).
 """
 
 
@@ -31,7 +31,7 @@ class QuantizedMatMulChecker:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMulChecker":
-        """Collect the quantized MatMul nodes of a model, but none from a 16-bit model."""
+        """Collect the quantized MatMul nodes of a model. For a 16-bit model, collect no nodes."""
         if not model.manifest.quantized or find_half_precision_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_matmul_outputs())
@@ -51,9 +51,9 @@ class QuantizedMatMulChecker:
 def compare_quantized_matmuls(
     matmuls: Iterable[QuantizedMatMul], results: Mapping[str, Array], sizes_text: str
 ) -> float:
-    """Return the largest relative error of the MatMul nodes, whose operands and results are in
-    `results`. Raise E0855 if the error exceeds the tolerance. Its message contains `sizes_text`,
-    the formatted axis sizes.
+    """Return the largest relative error of the MatMul nodes. `results` contains their operands and
+    results. Raise E0855 if the error exceeds the tolerance. Its message contains `sizes_text`, the
+    formatted axis sizes.
     """
     max_error = 0.0
     for matmul in matmuls:
@@ -78,7 +78,7 @@ def compare_quantized_matmuls(
 def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, Array]) -> float:
     x, y = values_by_role["x"], values_by_role["y"]
     match matmul.operator:
-        # Integers are compared relative to their range, so that an error of 1 is far above the
+        # Integers are compared relative to their range, so an error of 1 greatly exceeds the
         # tolerance.
         case "QuantizeLinear":
             expected = np.clip(
@@ -156,8 +156,8 @@ def _multiply_quantized_groups(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> tuple[Array, Array]:
     """Multiply group-quantized activations and weights. Return the results and their float32 error
-    bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). If a result is far
-    smaller than its terms, its bound may exceed it.
+    bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). If a result is much
+    smaller than its terms, the bound may exceed the result.
     """
     x, width, group_size = (
         _flatten_leading_axes(values_by_role["x"]),
@@ -195,15 +195,17 @@ def _multiply_quantized_groups(
 
 
 def _unpack_codes(packed: Array, bits: int) -> Array:
-    """Unpack codes from bytes. A byte has two 4-bit codes, the first code in the low nibble."""
+    """Unpack quantized codes from bytes. A byte contains two 4-bit codes. The first code is in the
+    low nibble.
+    """
     if bits != 4:
         return packed
     return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
 
 
 def _quantize_dequantize_group(group: Array) -> Array:
-    """Quantize and dequantize the values of a group in float32, like the kernel. If the factor
-    `127 / absmax` overflows float32 (absmax < 1e-36), the group is zero.
+    """Quantize and dequantize the values of a group in float32, as the kernel does. If the factor
+    `127 / absmax` overflows float32 (absmax < 1e-36), return zeros.
     """
     absmax = np.abs(group).max(-1, keepdims=True)
     scale, factor = absmax / np.float32(127), np.zeros_like(absmax)
@@ -220,7 +222,7 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return a weight with `rank` axes from a weight that all loop iterations share."""
+    """Return a weight that all loop iterations share, with axes inserted up to `rank` axes."""
     while w.ndim > rank:
         w = w[0]
     return w
@@ -231,7 +233,7 @@ QUANTIZATION_STEPS = np.float32(255)
 
 
 def compute_quantized_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) -> Array:
-    """Return hidden states `[time, 1, batch, state]` that `DynamicQuantizeLSTM` computes."""
+    """Return the hidden states `[time, 1, batch, state]` that `DynamicQuantizeLSTM` computes."""
     x, model_outputs = values_by_role["x"].astype(np.float32), values_by_role["y"][:, 0]
     lengths = values_by_role.get("lengths")
     lengths = np.full(x.shape[1], len(x)) if lengths is None else lengths
@@ -266,7 +268,7 @@ def compute_quantized_lstm(values_by_role: Mapping[str, Array], *, reverse: bool
 
 
 def _quantize_dequantize_tensor(x: Array) -> Array:
-    """Quantize and dequantize a tensor with one scale in float32, like ONNX Runtime."""
+    """Quantize and dequantize a tensor in float32 with one scale, as ONNX Runtime does."""
     x = x.astype(np.float32)
     low, high = x.min(initial=0), x.max(initial=0)
     scale = (high - low) / QUANTIZATION_STEPS if high > low else np.float32(1)
@@ -282,7 +284,7 @@ def _dequantize_weights(codes: Array, scales: Array) -> Array:
 
 
 def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Return hidden and cell state of an LSTM from gates in ONNX's order i, o, f, c."""
+    """Return the hidden and cell states of an LSTM from gates in the ONNX order i, o, f, c."""
     i, o, f, g = np.split(gates, 4, axis=1)
     peephole_weights = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
     p_i, p_o, p_f = np.split(peephole_weights[0], 3)
@@ -300,7 +302,7 @@ def _compute_sigmoid(x: Array) -> Array:
 
 
 def _reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Reverse each sequence up to its length, without moving padding."""
+    """Reverse the valid positions of each sequence. Padding does not move."""
     reversed_x = x.copy()
     for batch_index, length in enumerate(lengths):
         reversed_x[:length, batch_index] = x[:length, batch_index][::-1]

@@ -1,4 +1,4 @@
-"""Compare results, including int8 KV caches, with the reference using a float32 tolerance."""
+"""Compare results, including int8 KV caches, with the reference, using a float32 tolerance."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,9 @@ from specc.ir.graph import Graph, Value
 RELATIVE_TOLERANCE = 1e-5
 """Maximum difference of a float32 result, relative to the largest magnitude of the reference."""
 MAX_INFORMATIVE_BOUND = 1e-2
-"""Error bound, relative to the reference's maximum, above which errors are not detected."""
+"""Maximum informative error bound, relative to the largest magnitude of the reference. Larger
+bounds hide errors.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class ResultDifference:
 
 def compare_result(name: str, result: Array, expected: Array) -> ResultDifference:
     """Compare the result `name` of a model with `expected`, the reference. Integers and booleans
-    must be equal, but floats may differ by `RELATIVE_TOLERANCE`.
+    must be equal. Floats may differ by `RELATIVE_TOLERANCE`.
     """
     if result.shape != expected.shape:
         return ResultDifference(
@@ -71,13 +73,13 @@ def compare_result(name: str, result: Array, expected: Array) -> ResultDifferenc
 def compare_results(
     results: Mapping[str, Array], expected: Mapping[str, Array]
 ) -> tuple[dict[str, ResultDifference], float]:
-    """Return each result's difference from the reference, and the largest relative difference."""
+    """Return the difference of each result, and the largest relative difference."""
     differences = {n: compare_result(n, np.asarray(results[n]), x) for n, x in expected.items()}
     return differences, max((d.relative_size for d in differences.values()), default=0.0)
 
 
 def _clip_to_dtype_range(expected: Array, dtype: DTypeLike) -> Array:
-    """Replace reference values outside the result dtype's range by infinity."""
+    """Replace reference values outside the range of the result dtype by infinity."""
     max_value = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
     return np.where(np.abs(expected) > max_value, np.copysign(np.inf, expected), expected)
 
@@ -98,7 +100,7 @@ def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
 
 
 def find_equal_elements(a: Array, b: Array) -> Array:
-    """Return a mask of the elements that are equal or both NaN."""
+    """Return a boolean array that is True where elements are equal or both NaN."""
     equal: Array = (a == b) | (np.isnan(a) & np.isnan(b))
     return equal
 
@@ -115,7 +117,7 @@ def compute_relative_differences(values: Array, baseline: Array) -> Array:
     the largest magnitude of the baseline. The difference is infinite where only one of the values
     is finite.
 
-    For integers, return 1 at positions with a different element, and 0 elsewhere.
+    For integers, return 1 at positions where an element differs, and 0 elsewhere.
     """
     if baseline.dtype.kind in "iub":
         differences: Array = np.asarray(values != baseline, np.float64)
@@ -173,7 +175,7 @@ class VerificationRound:
 
     `is_within_tolerance` is None if no result was compared (`is_compared` is false) or if a result
     is too sensitive to rounding. `max_error` is the largest difference among the `result_count`
-    results, relative to each result's maximum. `note` is appended to the line of the round.
+    results, relative to each result's maximum. `note` is appended to the printed line of the round.
     `uncovered_subgraphs` are the branches and loop bodies that no round executed, and
     `skipped_lengths` are the axis sizes that exceed the cost limit of the reference.
     `uncovered_subgraphs` and `skipped_lengths` are set after the last round.
@@ -233,8 +235,8 @@ def make_skipped_round(
     uncovered_subgraphs: tuple[str, ...] = (),
     skipped_lengths: tuple[str, ...] = (),
 ) -> VerificationRound:
-    """Return an entry without a comparison: a graph that is not compared and the reason, or the
-    uncovered subgraphs and axis sizes after the last round.
+    """Return an entry without a comparison. It contains a graph and the reason why it is not
+    compared, or the uncovered subgraphs and axis sizes after the last round.
     """
     return VerificationRound(
         graph=graph,
@@ -257,8 +259,8 @@ ResultHook = Callable[[Value, Array], Array]
 def make_kv_cache_rounding_hook(
     graph: Graph, results: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> ResultHook | None:
-    """Return a hook that replaces quantized KV cache entries of the reference by the entries of the
-    model (`results`) if they differ only at rounding ties. Return None if the graph has no
+    """Return a hook that replaces quantized KV cache entries of the reference by those of the model
+    (`results`) if the entries differ only at rounding ties. Return None if the graph has no
     quantized KV cache.
     """
     model_codes = {v: results[name] for v, name in _find_quantized_cache_outputs(graph).items()}
@@ -285,9 +287,9 @@ def make_kv_cache_rounding_hook(
 def resolve_rounding_ties(
     reference_codes: Array, model_codes: Array, x: Array, scale: Array
 ) -> Array:
-    """Return the quantized codes of `x / scale`. A code is taken from the model if it differs from
-    the reference by 1 and `x / scale` is a rounding tie within float32 accuracy, and from the
-    reference otherwise.
+    """Return the quantized codes of `x / scale`. If a code of the model differs from the reference
+    by 1 and `x / scale` is a rounding tie within float32 accuracy, return the code of the model.
+    Otherwise, return the code of the reference.
     """
     units = x / scale.astype(np.float64)
     tie_distance = np.abs(np.abs(units - np.rint(units)) - 0.5)
@@ -300,7 +302,7 @@ def resolve_rounding_ties(
 
 
 def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
-    """Map the new entries of each quantized KV cache to the name of the output with the cache."""
+    """Map the new entries of each quantized KV cache to the name of the cache output."""
     output_names = {}
     for name, value in graph.outputs.items():
         if value.node and isinstance(value.op, ops.Concat):

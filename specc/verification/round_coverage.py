@@ -42,7 +42,9 @@ from specc.verification.rounding_errors_and_overflow import find_half_precision_
 MIXED_BATCH_SIZE = 5
 """Batch size for branches that run only if the elements of a batch differ."""
 SHORT_ROUNDS = 12
-"""Number of rounds with minimum axis sizes, for branches whose conditions depend on values."""
+"""Number of rounds with minimum axis sizes. They execute branches whose conditions depend on
+values.
+"""
 
 
 @dataclass
@@ -99,7 +101,7 @@ class SubgraphCoverage:
 
 @dataclass(frozen=True)
 class _CountingSession:
-    """A session that records execution counts in `coverage`, and only returns outputs."""
+    """A session that records execution counts in `coverage` and returns only the model outputs."""
 
     session: Session
     coverage: SubgraphCoverage
@@ -141,8 +143,7 @@ MAX_ROUNDS = 200
 """Maximum number of rounds that try to execute subgraphs that have not run yet."""
 LONG_AXIS_LENGTHS = (40, 20)
 """Sizes of all axes in rounds that test discrete decisions (argmax, rounding), in order of
-preference. The axes are long because only values close to a decision boundary can produce a
-difference.
+preference. Long axes are more likely to contain values close to a decision boundary.
 """
 CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
 """Range of constants that clip values, such as 6 in `relu6`. Larger constants are ignored."""
@@ -152,19 +153,19 @@ INPUT_SCALE_FACTOR = 2.0
 INTEGER_DTYPES = ("i64", "i32")
 SCALING_FUNCTIONS = ("mul", "floordiv", "mod")
 LARGE_BATCH_SIZE = 200
-"""Batch size for models that compute indices from several integer inputs. Only a few combinations
-of small integers, such as two zeros, reveal an error.
+"""Batch size for models that compute table indices from several integer inputs. Only a few
+combinations of small integers, such as two zeros, expose an error.
 """
 
 MASK_BATCH_SIZE = 32
-"""Batch size for models with a boolean input with several axes, such as a pixel mask, because few
-random masks differ in their numbers of valid rows and columns after resizing to few positions.
+"""Batch size for models with a boolean input with several axes, such as a pixel mask. After
+resizing to few positions, few random masks differ in their numbers of valid rows and columns.
 """
 
 
 @dataclass(frozen=True)
 class _RoundPlan:
-    """The settings of random inputs: axis sizes, probability of True in masks, scale of floats."""
+    """Parameters of random inputs: axis sizes, probability of True in masks, scale of floats."""
 
     sizes: dict[str, int]
     true_fraction: float = DEFAULT_DENSITY
@@ -209,8 +210,8 @@ def iterate_verification_inputs(
 
 @dataclass(frozen=True)
 class _RoundPlanner:
-    """A planner of axis sizes and random inputs for the rounds of `graph`, which has `subgraphs`.
-    `max_lengths` limits axis sizes that the graph does not limit.
+    """A planner of axis sizes and random inputs for the rounds of `graph` with the given
+    `subgraphs`. `max_lengths` limits axis sizes that the graph does not limit.
     """
 
     graph: Graph
@@ -237,7 +238,7 @@ class _RoundPlanner:
 
     def plan_densities(self) -> Iterator[_RoundPlan]:
         """If the model has boolean inputs or subgraphs, yield a plan for each further probability
-        of True. If it has masks over several axes, yield a plan with a large batch.
+        of True. If the model has masks over several axes, yield a plan with a large batch.
         """
         masks = _list_boolean_inputs(self.graph)
         if self.subgraphs.names or masks:
@@ -303,7 +304,9 @@ class _RoundPlanner:
             yield _RoundPlan(sizes)
 
     def _choose_long_sizes(self) -> dict[str, int]:
-        """Return large axis sizes within the cost limit, or the typical sizes."""
+        """Return large axis sizes within the cost limit. If there are none, return the typical
+        sizes.
+        """
         for length in LONG_AXIS_LENGTHS:
             sizes = self._find_sizes(dict.fromkeys(self.typical_sizes, length), length)
             if sizes and is_within_cost_limit(sizes, self.graph):

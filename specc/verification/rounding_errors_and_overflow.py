@@ -1,5 +1,5 @@
-"""Estimate the effect of float32 and 16-bit rounding on results, by evaluating the reference with
-perturbed or rounded values, and report values that overflow.
+"""Estimate the effect of float32 and 16-bit rounding errors on results, and report values that
+overflow. The reference is evaluated with perturbed or rounded values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,10 +30,10 @@ ROUNDING_PERTURBATIONS = 4
 sample changes each discrete decision (argmax, comparison) between nearly equal values.
 """
 SAFETY_FACTOR = 8
-"""Ratio of an error bound to the largest change of a result in any perturbed sample. Measured
-errors of compiled models (transformers, Mamba, RWKV, LSTM, up to 200 positions, with weights scaled
-by 1 and 4 and with outlier rows) were 0.1 to 2.2 times the largest change, because kernels also
-round inside an inner product.
+"""Ratio of an error bound to the largest change of a result in any perturbed sample. The errors of
+compiled models were 0.1 to 2.2 times the largest change, because kernels also round inside an inner
+product. This was measured for transformers, Mamba, RWKV and LSTM with up to 200 positions, weights
+scaled by 1 and 4, and outlier rows.
 """
 SAMPLE_COUNT = 4
 """Number of perturbed samples from which error bounds are estimated."""
@@ -46,11 +46,11 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 def compute_position_error_bounds(
     run_perturbed: "PerturbedRun", expected: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return bounds of the absolute float32 rounding error of each result element.
+    """Return upper bounds for the absolute float32 rounding error of each result element.
 
-    Bounds are equal along the last axis, and infinite if a perturbation makes the result NaN or
-    changes an integer. `expected` are the exact results, and `run_perturbed` is a function from
-    `make_perturbed_evaluator`.
+    All bounds along the last axis are equal. A bound is infinite if a perturbation changes the
+    result to NaN or changes an integer. `expected` are the exact results, and `run_perturbed` is a
+    function from `make_perturbed_evaluator`.
     """
     bounds = compute_error_bounds(run_perturbed, expected)
     return {name: _take_max_per_position(bound) for name, bound in bounds.items()}
@@ -62,8 +62,9 @@ def make_perturbed_evaluator(
     weights: Mapping[str, Array],
     result_hook: ResultHook | None = None,
 ) -> "PerturbedRun":
-    """Return a function that evaluates `graph` on `inputs` and perturbs values by the function's
-    argument. As in the reference run, `result_hook` replaces results before they are perturbed.
+    """Return a function that evaluates `graph` on `inputs` with perturbed values. The argument of
+    the function is the perturbation. As in the reference run, `result_hook` replaces results before
+    they are perturbed.
     """
     numpy = backend.load_reference()
 
@@ -78,8 +79,9 @@ def make_perturbed_evaluator(
 def is_rounding_difference(
     run_perturbed: "PerturbedRun", name: str, result: Array, expected: Array, bound: Array
 ) -> bool:
-    """Return True if float32 rounding explains the difference of the result `name`: each element is
-    within its bound, or no more positions exceed their bound than in further perturbed samples.
+    """Return True if float32 rounding errors explain the difference of the result `name`. Each
+    element must be within its bound, or the number of positions above their bound must be at most
+    as large as in additional perturbed samples.
     """
     if result.shape != expected.shape:
         return False
@@ -101,7 +103,7 @@ def compute_error_bounds(
     expected: Mapping[str, Array],
     seeds: Iterable[int] = range(SAMPLE_COUNT),
 ) -> dict[str, Array]:
-    """Estimate absolute error bounds of each result from runs with perturbed values."""
+    """Estimate absolute error bounds of each result from evaluations with perturbed values."""
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     for seed in seeds:
         perturbed = run_perturbed(RoundingPerturbation(np.random.default_rng(seed)))
@@ -113,8 +115,8 @@ def compute_error_bounds(
 
 class RoundingPerturbation:
     """A result hook that multiplies values by random relative errors. Values that depend only on
-    constants and positions are not perturbed, because a different relative position bucket is not a
-    rounding error.
+    constants and positions are not perturbed, because a change of a relative position bucket is not
+    a rounding error.
     """
 
     def __init__(self, rng: np.random.Generator, result_hook: ResultHook | None = None) -> None:
@@ -169,13 +171,14 @@ class RoundingPerturbation:
 GELU_OPS = (ops.Pointwise("gelu"), ops.Pointwise("gelu_tanh"))
 """The ops that compute `x/2 · (1 + erf(x / √2))` or its tanh approximation.
 
-For x < 0, the sum suffers from cancellation, also in PyTorch: the error of the sum, one unit of
-roundoff, times `|x|/2` is below three units, because the sum is 0 for `x < -5.9`.
+For x < 0, the sum suffers from cancellation, as in PyTorch. The error of the product is the error
+of the sum (one unit roundoff) times `|x|/2`. It is less than three unit roundoffs, because the sum
+is 0 for `x < -5.9`.
 """
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
-    """Return the absolute change: infinite for a new NaN or a changed integer or boolean."""
+    """Return the absolute change. It is infinite for a new NaN or a changed integer or boolean."""
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
     is_equal = find_equal_elements(perturbed, exact)
@@ -186,7 +189,7 @@ def _compute_change(perturbed: Array, exact: Array) -> Array:
 
 
 def _take_max_per_position(bound: Array) -> Array:
-    """Return the maximum along the last axis, because a vector's features share rounding errors."""
+    """Return the maximum along the last axis, because all features share rounding errors."""
     if bound.ndim < 2 or not bound.shape[-1]:
         return bound
     return np.broadcast_to(bound.max(-1, keepdims=True), bound.shape)
@@ -194,14 +197,14 @@ def _take_max_per_position(bound: Array) -> Array:
 
 @dataclass(frozen=True)
 class HalfPrecisionFormat:
-    """A 16-bit float type: significand bits, exponent of the smallest normal number, maximum."""
+    """A 16-bit float type, with its significand bits, minimum exponent and maximum value."""
 
     significand_bits: int
     min_normal_exponent: int
     max_value: float
 
     def round_array(self, x: Array, offset: Array | float = 0.0) -> Array:
-        """Add `offset` half units in the last place and round. Overflow becomes infinite."""
+        """Add `offset` half units in the last place, and round. Overflow becomes infinite."""
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
         nearest: Array = np.rint(x / unit + 0.5 * offset) * unit
@@ -227,7 +230,7 @@ def find_half_precision_dtype(graph: Graph) -> str:
 
 
 def raise_overflow_error(graph: Graph, value: Value, element: float, note: str = "") -> NoReturn:
-    """Raise E0980 because a value exceeds the range of its type."""
+    """Raise E0980 because a value exceeds the range of its dtype."""
     dtype = value.dtype
     names = [n for n, v in graph.names.items() if v is value]
     location = next(iter((*names, *graph.get_origin(value.node).scopes)), graph.name)
@@ -260,7 +263,7 @@ class HalfPrecisionRounding:
 
     `overflow` is the first value that became infinite, with the element before rounding.
     `exact_scores` are the scores that select indices. The rounding errors of `exact_scores` are
-    multiplied by `MAX_EXPLAINED_RATIO`, because a router may choose other experts.
+    multiplied by `MAX_EXPLAINED_RATIO`, because a router may select other experts.
     """
 
     rng: np.random.Generator | None = None
@@ -311,8 +314,8 @@ def find_selection_scores(node: Node) -> Value | None:
 
 @dataclass(kw_only=True)
 class HalfPrecisionErrorEstimator:
-    """The effect of 16-bit rounding on the results `expected` of a graph, estimated by evaluating
-    the graph with rounded values: to nearest, then stochastically.
+    """The estimated effect of 16-bit rounding on the results `expected` of a graph. The graph is
+    evaluated with values that are rounded to nearest, then with stochastic rounding.
 
     `changes` are the largest changes of each result in any sample, by position (all axes but the
     last), relative to the largest value of the result.
@@ -326,14 +329,13 @@ class HalfPrecisionErrorEstimator:
     num_samples: int = 0
 
     def find_unexplained_error(self, name: str, result: Array) -> str:
-        """Return "" if 16-bit rounding explains how the result `name` differs from the reference.
-        Otherwise return a note for the error.
+        """Return "" if 16-bit rounding explains the difference between the result `name` and the
+        reference. Otherwise return a note for the error.
 
         A few positions have much larger errors than all others, because a router selects a
-        different expert or a norm divides by a value close to zero. Rounding determines which
-        positions have large errors, so differences and changes are compared by rank: rounding
-        explains the k-th largest difference if it is at most `MAX_EXPLAINED_RATIO` times the k-th
-        largest change.
+        different expert or a norm divides by a value close to zero. The positions with large errors
+        vary, so differences and changes are compared by rank: rounding explains the k-th largest
+        difference if it is at most `MAX_EXPLAINED_RATIO` times the k-th largest change.
         """
         if result.shape != self.expected[name].shape:
             return "rounding does not change shapes"

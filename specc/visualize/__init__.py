@@ -1,1 +1,1 @@
-"""Visualization of model architectures: block trees, data flow diagrams, costs and differences."""
+"""Visualization of model architectures: block trees, dataflow diagrams, costs and differences."""

@@ -21,7 +21,9 @@ MIN_COMMON_SHARE = 0.2
 """Minimum fraction of scopes that two architectures must share to be compared block by block."""
 
 MAX_LINES = 400
-"""Maximum number of changes of one kind that are printed. Further changes are only counted."""
+"""Maximum number of printed changes of one kind. For the remaining changes, only their number is
+printed.
+"""
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 """Pattern of an integer component in a scope path."""
@@ -29,7 +31,7 @@ INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @immutable_dataclass(kw_only=True)
 class ComparedArchitecture:
-    """One of two architectures to compare: its name, its graph and the config of its checkpoint."""
+    """One of the two compared architectures: its name, graph and checkpoint config."""
 
     name: str
     graph: Graph
@@ -38,7 +40,9 @@ class ComparedArchitecture:
 
 @immutable_dataclass(slots=False, kw_only=True)
 class ArchitectureChange:
-    """A single difference: its kind, the path of the changed block, and the change."""
+    """A difference between two architectures: its kind, the path of the changed block, and the
+    change.
+    """
 
     kind: str
     path: str
@@ -47,7 +51,9 @@ class ArchitectureChange:
 
 @immutable_dataclass(kw_only=True)
 class ArchitectureDiff:
-    """All differences of architectures A and B. `reason` explains why blocks are not compared."""
+    """All differences of architectures A and B. `reason` is the reason why blocks are not compared,
+    or "".
+    """
 
     changes: tuple[ArchitectureChange, ...] = ()
     reason: str = ""
@@ -123,7 +129,7 @@ def _format_types(values: Mapping[str, Value]) -> dict[str, str]:
 
 
 ScopeFacts = tuple[tuple[str, str], ...]
-"""Operations and parameters of a scope, excluding nested scopes, as (name, details) pairs."""
+"""Operations and parameters of a scope as (name, details) pairs, excluding nested scopes."""
 
 
 def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
@@ -142,7 +148,9 @@ def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield an operation's name and attributes and, for attention, its heads and visible keys."""
+    """Yield the name and attributes of an operation. For attention, also yield heads and visible
+    keys.
+    """
     attributes = {
         name: value
         for name, value in node.op.get_attributes().items()
@@ -174,8 +182,8 @@ def _format_value(value: object) -> str:
 
 
 def describe_attended_keys(node: Node) -> str:
-    """Describe the keys that a query attends to in an attention node, relative to the query's
-    position, as in `itself and 127 positions before`.
+    """Describe the keys that a query attends to, relative to the position of the query, as in
+    `itself and 127 positions before`.
     """
     assert isinstance(node.op, ops.Attend)
     mask = node.op.mask(node)
@@ -202,7 +210,7 @@ def describe_attended_keys(node: Node) -> str:
 def _iterate_outermost_scopes(
     left: Mapping[str, ScopeFacts], right: Mapping[str, ScopeFacts]
 ) -> Iterator[str]:
-    """Yield the outermost scopes of `left` that `right` does not have."""
+    """Yield the outermost scopes of `left` that are missing in `right`."""
     other_paths = {path for scope in right for path in _iterate_enclosing_scopes(scope)}
     outermost: dict[str, None] = {}
     for scope in left:
@@ -223,14 +231,14 @@ def _iterate_enclosing_scopes(scope: str) -> Iterator[str]:
 def _diff_scope(
     left: Mapping[str, ScopeFacts], right: Mapping[str, ScopeFacts]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the path and each change of the scopes that both graphs have."""
+    """Yield the path and the change for each change of a scope that both graphs have."""
     for scope, facts in left.items():
         for change in _pair_facts(facts, right.get(scope, facts)):
             yield scope or "(outside blocks)", change
 
 
 def _pair_facts(left: ScopeFacts, right: ScopeFacts) -> Iterator[str]:
-    """Yield the changes of one scope, pairing operations of the same name in order."""
+    """Yield the changes of one scope. Operations with the same name are paired in order."""
     names = dict.fromkeys(name for name, _ in (*left, *right))
     for name in names:
         old_details, new_details = ([d for n, d in facts if n == name] for facts in (left, right))
@@ -240,7 +248,7 @@ def _pair_facts(left: ScopeFacts, right: ScopeFacts) -> Iterator[str]:
 def _pair_details(
     name: str, old_details: Sequence[str], new_details: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the changes of the operations or parameters called `name` in one scope."""
+    """Yield the changes of the operations or parameters with the name `name` in one scope."""
     common_count = min(len(old_details), len(new_details))
     for old, new in zip(old_details[:common_count], new_details[:common_count], strict=True):
         if old != new:
@@ -269,7 +277,7 @@ def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[Architect
     paths_by_change: dict[tuple[str, str], list[str]] = {}
     for path, change in pairs:
         paths = paths_by_change.setdefault((INTEGER_PATTERN.sub("#", path), change), [])
-        # a change that occurs twice in a block is reported only once
+        # a change that occurs several times in a block is reported only once
         paths += [path] if path not in paths else []
     folded = [
         ArchitectureChange(kind=kind, path=path, change=change)
@@ -292,7 +300,9 @@ def _get_change_sort_key(path: str) -> list[tuple[int, str]]:
 
 
 def _join_paths(paths: Sequence[str]) -> list[str]:
-    """Join paths that differ in one number to `h.0 … 11.attn`. Return other paths unchanged."""
+    """Join paths that differ only in one number, as in `h.0 … 11.attn`. Return other paths
+    unchanged.
+    """
     numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]
     if len(paths) < 2 or any(len(n) != 1 for n in numbers):
         return sorted(paths, key=_get_change_sort_key)

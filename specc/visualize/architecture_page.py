@@ -37,24 +37,25 @@ MAX_ITEMS = 60
 """Maximum number of boxes in one diagram. Blocks beyond the limit are collapsed."""
 
 PANEL_ITEMS = 14
-"""Maximum number of boxes in the diagram of a single block's panel."""
+"""Maximum number of boxes in the diagram of a block's own panel."""
 
 MAX_BLOCKS = 2000
-"""Maximum number of blocks with their own panel. Further blocks appear in panels of other blocks.
+"""Maximum number of blocks with their own panel. Additional blocks appear only in the panels of
+their enclosing blocks.
 """
 
 THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
 """Pattern of a space between groups of three digits."""
 
 MAX_SOURCE = 400_000
-"""Maximum total number of characters in the spec sources that a page shows."""
+"""Maximum total number of characters of spec source code on a page."""
 
 
 @immutable_dataclass(kw_only=True)
 class ArchitectureView:
-    """The content of an architecture page: graphs by name, the full-forward graph first. `sizes`
-    maps symbolic dimensions to the sizes for which costs are shown, and `parameter_count_text` is
-    the formatted parameter count.
+    """The content of an architecture page: graphs by name, with the full-forward graph first.
+    `sizes` maps symbolic dimensions to the sizes for which costs are shown, and
+    `parameter_count_text` is the formatted parameter count.
     """
 
     name: str
@@ -196,7 +197,9 @@ def _render_ports(kind: str, types: Mapping[str, Type], sizes: Mapping[str, int]
 def _render_rows(
     graph_index: int, block: Block, sizes: Mapping[str, int], anchors: _Anchors, depth: int
 ) -> Iterator[str]:
-    """Render the table rows of a block and its nested blocks. Collapse levels below the second."""
+    """Render the table rows of a block and its nested blocks. Rows below the second level are
+    collapsed.
+    """
     cells = _render_cells(block, sizes, depth)
     panel_id = anchors.blocks.get((graph_index, block.path), "")
     attributes = f'class="row k-{block.kind}" data-panel="{panel_id}"'
@@ -242,7 +245,7 @@ def _use_no_break_spaces(text: str) -> str:
 def _render_panel(
     panel_id: str, block: Block, architecture: ArchitectureView, anchors: _Anchors
 ) -> str:
-    """Render the panel of a block: type, weights, cost, description, spec lines and data flow."""
+    """Render the panel of a block: type, weights, cost, description, spec lines and dataflow."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     properties = [
         ("gives", block.output_type),
@@ -273,7 +276,7 @@ def _render_panel(
 
 
 def _render_block(block: Block, title: str) -> str:
-    """Render the data flow of a block as inline SVG. Return "" for a single operation."""
+    """Render the dataflow graph of a block as inline SVG. Return "" for a single operation."""
     if len(block.flow.items) <= 2 and not block.inner_blocks:
         return ""
     is_expanded = choose_blocks_to_expand(block, PANEL_ITEMS)

@@ -1,4 +1,4 @@
-"""Determine the scope in which each node is drawn, and build the data flow within a scope."""
+"""Determine the scope in which each node is drawn, and build the dataflow graph of a scope."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from specc.ir.types import KIND_BY_DTYPE
 
 
 def find_node_scopes(graph: Graph) -> dict[Node, str]:
-    """Return the scope in which each node is drawn: the scope path under which the node was built,
-    or the common ancestor of several scope paths.
+    """Return the scope in which each node is drawn. It is the scope path in which the node was
+    built, or the common ancestor of several scope paths.
 
-    A node without weights whose consumers are all in one deeper scope is drawn in the deeper scope,
-    if the deeper scope also computes an operand of the node. For example, `x + dense(h)` before a
+    A node without weights is drawn in a deeper scope if all its consumers are in the deeper scope
+    and the deeper scope also computes an operand of the node. For example, `x + dense(h)` before a
     norm belongs to `output`, like `output.dense`.
     """
     node_scopes = {
@@ -46,7 +46,7 @@ def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[No
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return the consumers of each node. A node that computes a graph output has no consumers."""
+    """Return the consumers of each node. A node that computes a graph output has an empty list."""
     consumers: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:
@@ -98,7 +98,7 @@ ARITHMETIC_SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "
 
 @immutable_dataclass(kw_only=True)
 class DiagramItem:
-    """An item of a data flow diagram: a nested block, an operation, an input or an output."""
+    """An item of a dataflow diagram: a nested block, an operation, an input or an output."""
 
     role: Role
     name: str
@@ -107,7 +107,7 @@ class DiagramItem:
 
 @immutable_dataclass(kw_only=True)
 class BlockDataflow:
-    """A data flow graph. `items` are in topological order, and each edge is a pair of producer and
+    """A dataflow graph. `items` are in topological order, and each edge is a pair of producer and
     consumer indices. A back edge closes a cycle.
     """
 
@@ -116,7 +116,7 @@ class BlockDataflow:
 
 
 NODE_RANKS: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
-"""The order of items in a cycle, by the role of the item."""
+"""The order of items in a cycle, by role."""
 
 Values: TypeAlias = frozenset[Value]
 NO_VALUES: Values = frozenset()
@@ -124,10 +124,11 @@ NO_VALUES: Values = frozenset()
 
 @dataclass(kw_only=True)
 class _DataflowBuilder:
-    """A builder of a scope's data flow.
+    """A builder of the dataflow graph of a scope.
 
-    `sources` maps each value to the drawn values that it depends on, `item_indices_by_value` maps a
-    drawn value to the index of its item, and `value_order` numbers the values in topological order.
+    `sources` maps each value to the drawn values that it depends on. `item_indices_by_value` maps a
+    drawn value to the index of its item. `value_order` maps each value to its index in topological
+    order.
     """
 
     graph: Graph
@@ -197,7 +198,8 @@ class _DataflowBuilder:
         is_drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         scope = self.node_scopes[node]
         if is_drawn and is_scope_inside(scope, self.scope):
-            # arithmetic with constants and operations on weights alone are not drawn
+            # arithmetic with constants is not drawn, nor are operations whose operands are all
+            # weights
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
             is_drawn = is_shown or bool(self.get_block(scope))
             if is_drawn:
@@ -245,7 +247,7 @@ def get_operation_label(node: Node) -> str:
 def build_block_dataflow(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str, get_block: Callable[[str], str]
 ) -> BlockDataflow:
-    """Build the data flow of a scope. `get_block` maps inner scopes to block paths, or to ""."""
+    """Build a scope's dataflow graph. `get_block` maps inner scopes to block paths, or to ""."""
     builder = _DataflowBuilder(
         graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block
     )
@@ -278,7 +280,7 @@ def _iterate_results(
 def _order_items(
     items: Sequence[DiagramItem], edges: Mapping[tuple[int, int], None]
 ) -> BlockDataflow:
-    """Return the data flow of all items that a result depends on, sorted with ports first."""
+    """Return the dataflow graph of all items that a result depends on, sorted with ports first."""
     connected = _find_connected_items(items, edges)
     inner_edges = [(a, b) for a, b in edges if {a, b} <= connected]
     remaining = sorted(connected, key=lambda n: (NODE_RANKS[items[n].role], n))

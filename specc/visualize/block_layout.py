@@ -1,4 +1,4 @@
-"""Lay out a block as a diagram, with items in rows and long edges in lanes."""
+"""Compute the layout of a block diagram: items in rows, and long edges in vertical lanes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ EDGE_COLOR = "#4c4c57"
 
 @dataclass(kw_only=True)
 class DrawingFragment:
-    """Drawing elements with coordinates relative to the top left corner of the fragment. Edges
+    """A diagram fragment: drawing elements with coordinates relative to its top left corner. Edges
     enter and leave at the horizontal center. `port_roles` are the roles (`port` or `result`) that
     are drawn as lines to the frame.
     """
@@ -54,8 +54,8 @@ class DrawingFragment:
 def draw_block(
     block: Block, is_expanded: BlockPredicate, title: str, *, has_heading: bool = True
 ) -> Drawing:
-    """Draw the data flow of a block, below the heading `title` if `has_heading` is true.
-    `is_expanded` selects the nested blocks whose data flow is also drawn.
+    """Draw the dataflow graph of a block, below the heading `title` if `has_heading` is True.
+    `is_expanded` selects the nested blocks whose dataflow graph is also drawn.
     """
     piece = _draw_flow(block, is_expanded)
     heading = [TextElement(x=24, y=32, text=make_printable_label(title, 60), size=15, is_bold=True)]
@@ -73,8 +73,8 @@ def draw_block(
 
 @immutable_dataclass(kw_only=True)
 class _PiecePlacement:
-    """The position of a drawing piece: its top left corner, the top and bottom of its row, and
-    whether the piece is the first in its row (`is_leftmost`).
+    """The position of a diagram fragment: its top left corner, and the top and bottom of its row.
+    `is_leftmost` is True for the first fragment of a row.
     """
 
     piece: DrawingFragment
@@ -96,7 +96,9 @@ class _PiecePlacement:
 def _draw_flow(
     block: Block, is_expanded: BlockPredicate, *, has_frame: bool = False
 ) -> DrawingFragment:
-    """Draw a block's data flow. If `has_frame` is True, a single port is a line to the frame."""
+    """Draw the dataflow graph of a block. If `has_frame` is True, a single port is drawn as a line
+    to the frame.
+    """
     flow = block.flow
     port_roles = _find_port_indices(flow) if has_frame else set()
     empty_piece = DrawingFragment(width=0, height=0)
@@ -130,7 +132,9 @@ def _draw_flow(
 def _place_rows(
     pieces: Sequence[DrawingFragment], rows: Sequence[Sequence[int]], left: float
 ) -> tuple[dict[int, _PiecePlacement], tuple[float, float]]:
-    """Place the pieces of each row side by side, centered. Return placements and total size."""
+    """Place the fragments of each row side by side, and center each row. Return the placements and
+    the total size.
+    """
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
     inner_width, top = max(widths, default=0.0), 0.0
     placements: dict[int, _PiecePlacement] = {}
@@ -148,7 +152,7 @@ def _place_rows(
 
 
 def _find_port_indices(flow: BlockDataflow) -> set[int]:
-    """Return the index of a block's input if there is only one, and of its only output."""
+    """Return the index of the input if a block has only one input, and likewise for the output."""
     single_ports = set()
     for role in ("port", "result"):
         indices = [n for n, item in enumerate(flow.items) if item.role == role]
@@ -169,7 +173,7 @@ def _move_ports_to_own_rows(
 
 
 def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
-    """Arrange items in rows: below their producers, or above their first consumer."""
+    """Arrange items in rows. An item is placed below its producers, or above its first consumer."""
     depths = _compute_depths(flow)
     consumers = {b for _, b in flow.edges}
     for n in range(len(flow.items)):
@@ -179,7 +183,7 @@ def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
     rows: dict[int, list[int]] = {}
     for n, depth in enumerate(depths):
         rows.setdefault(depth, []).append(n)
-    # a depth without items has no row
+    # there is no row for a depth without items
     return [rows[depth] for depth in sorted(rows)]
 
 
@@ -195,7 +199,7 @@ def _compute_depths(flow: BlockDataflow) -> list[int]:
 
 def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
     """Return the lane of each edge that skips rows or points upward. Overlapping edges have
-    different lanes, and shorter edges have inner lanes.
+    different lanes. Shorter edges have lanes closer to the items.
     """
     spans = _find_edge_rows(flow, rows)
     skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
@@ -225,7 +229,9 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineElement:
-    """Draw an edge between two pieces, in a lane at x coordinate `side` if it is not None."""
+    """Draw an edge between two fragments. If `side` is not None, it is the x coordinate of the
+    edge's lane.
+    """
     start, end = a.exit_point, b.entry_point
     if side is None:
         bend_y = b.row_span[0] - ROW_GAP / 2
@@ -254,7 +260,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
 
 
 def _draw_item(item: DiagramItem, block: Block, is_expanded: BlockPredicate) -> DrawingFragment:
-    """Draw an item of a block's data flow."""
+    """Draw an item of a block's dataflow graph."""
     if item.role == "block":
         inner_block = block.inner_blocks[item.name]
         return (
@@ -276,7 +282,7 @@ def _draw_port(name: str) -> DrawingFragment:
 
 
 def _draw_sign(sign: str) -> DrawingFragment:
-    """Draw an arithmetic operation as a sign in a circle."""
+    """Draw an arithmetic operation as a symbol in a circle."""
     elements: list[DrawingElement] = [
         BoxElement(
             width=2 * SIGN_RADIUS,
@@ -327,7 +333,7 @@ def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> Draw
 
 
 def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingFragment:
-    """Draw a block as a frame with the block's name, number of repeats and data flow."""
+    """Draw a block as a frame with its name, its number of repeats and its dataflow graph."""
     contents = _draw_flow(block, is_expanded, has_frame=True)
     name = make_printable_label(block.label, 44)
     repeats = f"× {block.repeats}" if block.repeats > 1 else ""

@@ -1,5 +1,5 @@
-"""Build a graph's tree of blocks with shapes, parameter counts, costs and spec lines, and choose
-the blocks that diagrams expand.
+"""Build the block tree of a graph, with shapes, parameter counts, costs and spec lines. Select the
+blocks that diagrams expand.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +35,8 @@ BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "linear": (ops.Linear, ops.QuantizedLinear, ops.MatMul, ops.Einsum),
     "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
 }
-"""The op classes that determine each kind of block. A block with ops of several kinds has the first
-matching kind in the order of `KIND_ORDER` and then of this table.
+"""The op classes that determine the kind of a block. If a block has ops of several kinds, its kind
+is the first match in `KIND_ORDER`, or the first match in this table.
 """
 
 KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
@@ -53,8 +53,8 @@ class SpecLine:
 
 @immutable_dataclass(kw_only=True)
 class Block:
-    """A scope of a graph, or `repeats` equal scopes, of which `path` is the first. Costs and
-    parameter counts are sums over all equal scopes.
+    """A scope of a graph, or a group of `repeats` equal scopes. `path` is the path of the first
+    scope. Costs and parameter counts are sums over all equal scopes.
     """
 
     name: str
@@ -71,9 +71,9 @@ class Block:
     flow: BlockDataflow
     inner_blocks: Mapping[str, "Block"] = field(default_factory=dict)
     outer_path: str = ""
-    """The outermost scope that is merged into the block, whereas `path` is the innermost scope."""
+    """The outermost scope that is merged into the block. `path` is the innermost scope."""
     members: tuple[str, ...] = ()
-    """The scopes of the enclosing block that are equal and represented by this block."""
+    """The equal scopes of the enclosing block that this block represents."""
 
     @property
     def label(self) -> str:
@@ -106,7 +106,9 @@ class _BlockBuilder:
     node_scopes: Mapping[Node, str]
 
     def build_block(self, summary: ScopeSummary, name: str, path: str, outer: str) -> Block:
-        """Build the block of a summary node. `outer` is the outermost scope merged into it."""
+        """Build the block of a summary node. `outer` is the outermost scope that is merged into the
+        block.
+        """
         inner_blocks: dict[str, Block] = {}
         block_names: dict[str, str] = {}
         for child in summary.children.values():
@@ -178,7 +180,9 @@ def _get_description(op: str, nodes: list[Node]) -> str:
 
 
 def _find_user_span(span: Span) -> Span:
-    """Return the span of the user's call that causes a call at a span in the standard library."""
+    """Return the source span in the user's spec of the call that led to a span in the standard
+    library.
+    """
     while span.caller is not None:
         span = span.caller
     return span
@@ -215,7 +219,7 @@ def build_diagram_block_tree(graph: Graph, sizes: Mapping[str, int] | None = Non
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the name of `path`'s child that contains a scope, or "" if no child contains it."""
+    """Return the name of the child of `path` that contains a scope, or "" if there is none."""
     if scope == path or not is_scope_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]
@@ -225,8 +229,8 @@ WHOLE_MODEL = "whole"
 
 
 def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
-    """Return the graph of a spec and the graphs derived for generation, by name. Raise E0711 to
-    E0718 if generation graphs cannot be derived.
+    """Return the graph of a spec and the graphs that are derived for generation, by name. Raise
+    E0711 to E0718 if generation graphs cannot be derived.
     """
     graphs = {WHOLE_MODEL: model.graph}
     if model.generation is not None:
@@ -282,7 +286,7 @@ def _is_composed(block: Block) -> bool:
 
 
 def _list_nested_blocks(block: Block, depth: int) -> list[Block]:
-    """Return all blocks nested in a block up to `depth` levels deep."""
+    """Return all blocks that are nested in a block, up to `depth` levels deep."""
     inner_blocks = list(block.inner_blocks.values())
     if depth <= 1:
         return inner_blocks

@@ -25,7 +25,7 @@ MIN_LENGTH, MAX_LENGTH = 64, 16_384
 """Range of sequence lengths on the x-axis of the plot."""
 
 COMPARED_WINDOW = 256
-"""Window size of the hypothetical sliding-window attention that the plot compares with."""
+"""Window size of the hypothetical sliding-window attention in the plot."""
 
 SOLID_CURVES = ("total", "attention", "without attention")
 """Names of the actual model's curves. Curves of hypothetical models are dashed."""
@@ -42,8 +42,8 @@ class CostCurve:
 
 @immutable_dataclass(kw_only=True)
 class CostCurves:
-    """The cost of one batch element as a function of the size that all `symbols` share.
-    `limit_reason` explains the maximum size.
+    """The cost of one batch element as a function of sequence length, the size of all `symbols`.
+    `limit_reason` is the reason for the maximum length.
     """
 
     symbols: tuple[str, ...]
@@ -76,9 +76,9 @@ def compute_cost_curves(graph: Graph) -> CostCurves | None:
 def _make_curves(
     graph: Graph, multiply_adds: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
-    """Yield the cost curves of a graph with the cost formula `multiply_adds`: the whole graph and,
-    if the graph has attention, the attention layers, the graph without attention, and the graph
-    with a hypothetical attention window.
+    """Yield the cost curve of a graph with the cost formula `multiply_adds`. If the graph has
+    attention, also yield the curves of the attention layers, of the graph without attention, and of
+    the graph with a hypothetical attention window.
     """
     attention_nodes = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
     attention = sum_dims(count_multiply_adds(n) for n in attention_nodes)
@@ -148,7 +148,7 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 
 
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
-    """Return the largest sequence length that the plot shows and the reason for this limit."""
+    """Return the maximum sequence length of the plot, and the reason for this limit."""
     all_limits = find_length_limits(graph)
     limits = [all_limits[s] for s in symbols if s in all_limits]
     limit = min(limits, key=lambda limit: limit.max_length, default=None)
@@ -158,7 +158,9 @@ def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
 
 
 def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Evaluate a symbolic dimension. Return None if the sizes make the dimension invalid."""
+    """Evaluate a symbolic dimension at the given sizes. Return None if the dimension is invalid at
+    these sizes.
+    """
     try:
         return dim.substitute(sizes).number
     except DimError:
@@ -221,14 +223,14 @@ def plot_cost_curves(cost: CostCurves) -> Drawing:
 
 
 def _draw_grid_line(power: int, y: float) -> Iterator[DrawingElement]:
-    """Draw a labeled grid line at a power of ten."""
+    """Draw a horizontal grid line with a label at a power of ten."""
     label = format_large_number(10**power)
     yield LineElement(points=((LEFT, y), (LEFT + WIDTH, y)), color=GRID_COLOR, stroke_width=1)
     yield TextElement(x=LEFT - 8, y=y + 4, text=label, size=10, color=FAINT, anchor="end")
 
 
 def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[DrawingElement]:
-    """Draw the x-axis with sequence lengths."""
+    """Draw the x-axis with sequence lengths as tick labels."""
     yield BoxElement(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
     # label only as many lengths as fit without overlap
     step = max(1, len(cost.lengths) // 6)

@@ -1,5 +1,5 @@
-"""Summarize a graph as a tree of scopes with shapes, weights and cost, in which equal layers are
-merged (`specc show`).
+"""Summarize a graph as a tree of scopes with shapes, weights and costs (`specc show`). Equal layers
+are merged.
 
 Scopes are the prefixes of parameter names: `h.3.attn.c_proj` is part of `h.3.attn`, which is part
 of `h.3`.
@@ -37,7 +37,7 @@ class ScopeSummary:
     members: tuple[str, ...] = ()
 
     def sum_over_subtree(self, field_name: str) -> Dim:
-        """Return the count `field_name` summed over this scope and its children."""
+        """Return the sum of the field `field_name` over this scope and its children."""
         node_value: Dim = getattr(self, field_name)
         return (
             node_value + sum_dims(p.sum_over_subtree(field_name) for p in self.children.values())
@@ -51,7 +51,9 @@ class ScopeSummary:
 
 
 def _get_parameter_scope(parameter: str) -> str:
-    """Return the scope of a parameter: the parent of a `weight` or `bias`, else the parameter."""
+    """Return the scope of a parameter: the parent for a `weight` or `bias`, otherwise the
+    parameter.
+    """
     scope, _, leaf = parameter.rpartition(".")
     return scope if leaf in ("weight", "bias") else parameter
 
@@ -59,8 +61,8 @@ def _get_parameter_scope(parameter: str) -> str:
 def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> ScopeSummary:
     """Return the tree of scopes of a graph, with types, parameter counts and multiply-adds.
 
-    `lengths` maps symbolic dimensions to sizes. If a sequence does not exceed the threshold of
-    blocked attention, its attention is counted as dense.
+    `lengths` maps symbolic dimensions to sizes. Attention is counted as dense if the sequence
+    length does not exceed the threshold of blocked attention.
     """
     root = ScopeSummary(name=graph.name)
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
@@ -85,8 +87,8 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
 
 
 def _create_ordered_children(graph: Graph, root: ScopeSummary) -> None:
-    """Create the child scopes in the order in which the graph first reads one of their weights.
-    Scopes without weights, such as masks, do not affect the order.
+    """Create the child scopes in the order of the first use of their weights in the graph. Scopes
+    without weights, such as masks, do not affect the order.
     """
     weights = set(graph.parameters.values())
     for node, _ in graph.nodes:
@@ -143,7 +145,7 @@ def _merge_equal_children(parent: ScopeSummary) -> None:
         equal_children.setdefault(kind, []).append(child)
     parent.children = {}
     for group in equal_children.values():
-        # sorted by number, because a layer may be read before layers with lower numbers
+        # sort by number, because the graph may use a layer before layers with lower numbers
         group.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
         first = group[0]
         first.members = tuple(p.name for p in group)
@@ -183,8 +185,8 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
 def iterate_scope_summaries(
     node: ScopeSummary, depth: int = 0
 ) -> Iterator[tuple[int, ScopeSummary]]:
-    """Yield each scope with its depth, parents before children. A scope whose only content is a
-    single child is merged with it: `h.0 … 11`.
+    """Yield each scope with its depth, parents before children. A scope that contains only a single
+    child is merged with the child: `h.0 … 11`.
     """
     merged = node
     while (
@@ -220,7 +222,7 @@ def graph_to_json(
 
 
 def _scope_to_json(scope: ScopeSummary, sizes: Mapping[str, int]) -> dict[str, object]:
-    """Convert a scope to a JSON object. The scope's totals include all `repeats` layers."""
+    """Convert a scope to a JSON object. The totals of the scope include all `repeats` layers."""
     multiply_adds = scope.sum_over_subtree("multiply_adds")
     saved = scope.sum_over_subtree("saved_multiply_adds")
     return {
