@@ -1,4 +1,4 @@
-"""Make the errors and warnings for parameters that do not match the checkpoint's tensors."""
+"""Create errors and warnings for parameters that do not match the checkpoint's tensors."""
 
 import math
 import re
@@ -60,8 +60,8 @@ def make_weight_binding_errors(
     tensors. Parameters whose names differ only in numbers share one error.
 
     A tensor that is suggested for a missing parameter is not also reported as unused. `reasons`
-    maps a missing parameter to the reason why it is not part of a new task head. `reasons` is None
-    if the caller did not request the initialization of a new task head.
+    maps each missing parameter to the reason why it is not part of a new task head (None if the
+    caller did not request the initialization of a new task head).
     """
     if missing and len(missing) == parameter_count:
         return [_make_foreign_checkpoint_error(checkpoint, missing, unused)]
@@ -313,7 +313,7 @@ def _suggest_shape_fix(group: Sequence[TensorMismatch]) -> str:
 
 
 def _suggest_axis_fix(parameter: ModelParameter, shape: Shape) -> str:
-    """Suggest a fix if the shape differs in a single axis, or suggest other weight files."""
+    """Suggest a fix if the shape differs in a single axis. Otherwise suggest other weight files."""
     expected = parameter.shape
     if len(shape) == len(expected):
         different_axes = [a for a in range(len(shape)) if shape[a] != expected[a]]
@@ -335,8 +335,8 @@ def _suggest_axis_fix(parameter: ModelParameter, shape: Shape) -> str:
 def _suggest_more_layers(checkpoint: Checkpoint, unused: Sequence[str]) -> Iterator[str]:
     """Yield a help text if an unused tensor belongs to a layer after the model's last layer."""
     used_names = checkpoint.tensors.keys() - set(unused)
-    # search only one name per pattern and a limited number of patterns, so that the run time is
-    # linear in the number of tensors
+    # search only one name per pattern and a limited number of patterns, to keep the run time linear
+    # in the number of tensors
     names_by_pattern = {split_name_at_numbers(n): n for n in sorted(unused, key=_list_numbers)}
     last_names = islice(names_by_pattern.values(), MAX_ERRORS)
     last_layers = filter(None, (_find_last_layer(name, used_names) for name in last_names))

@@ -67,8 +67,8 @@ def bind_parameters(
     initialization: TaskHeadInitialization | None = None,
 ) -> CheckpointBinding:
     """Bind every parameter to an expression over checkpoint tensors, according to the spec's weight
-    rules. `load` rules are skipped if the file metadata says that tensor names and shapes are the
-    spec's own.
+    rules. `load` rules are skipped if, according to the file metadata, the file has the tensor
+    names and shapes of the spec.
 
     If `initialization` has a seed, parameters of a new task head are initialized randomly and
     listed in a warning. Raise all errors at once: E0501, E0503, E0505, E0508, E0510, E0511 or
@@ -119,9 +119,9 @@ def _initialize_head(
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
 ) -> tuple[RandomInitWeights | None, dict[str, str] | None]:
-    """Return the values of the missing parameters that form a new task head, and a mapping from
-    every other missing parameter to the reason why it is not part of the head. The values are None
-    if no parameter belongs to a new task head or if there is no seed. Both results are None if
+    """Return the values of the missing parameters that form a new task head. Also map every other
+    missing parameter to the reason why it is not part of the head. The values are None if no
+    parameter belongs to a new task head or if there is no seed. Both results are None if
     initialization was not requested.
     """
     if initialization is None:
@@ -190,11 +190,11 @@ def _find_naming(
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
     """Infer the mapping from the spec's parameter names to the file's tensor names. Tied parameters
-    are not used for the inference, because the file may lack them.
+    are ignored, because the file may lack them.
     """
     exprs = [expr for name, (expr, _) in sources.items() if name not in ties]
-    # a `first_present` rule lists several names, only one of which is in the file, so names without
-    # alternatives are more reliable
+    # names without alternatives are more reliable, because only one of the names in a
+    # `first_present` rule is in the file
     unambiguous = [expr for expr in exprs if not contains_first_present(expr)]
     names = [name for expr in unambiguous or exprs for name in iterate_tensor_names(expr)]
     return infer_parameter_naming(names, checkpoint.tensors.keys(), checkpoint.path, parts)
@@ -203,8 +203,8 @@ def _find_naming(
 def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:
     """Return the names of the tensors that no parameter reads and that no `ignore` rule matches.
 
-    A stored copy of a tied parameter counts as read, and so does `num_batches_tracked` next to a
-    running mean. Empty tensors are skipped, e.g. zero register tokens.
+    Stored copies of tied parameters are not unused tensors, nor is `num_batches_tracked` next to a
+    running mean. Empty tensors, e.g. for zero register tokens, are skipped.
     """
     used_names = {n for expr in exprs.values() for n in iterate_tensor_names(expr)}
     means = {n for n in used_names if n.endswith("running_mean")}
@@ -223,8 +223,8 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
 
 def _find_rule(name: str, loads: Sequence[LoadRule]) -> _ExpressionAndRule:
     """Return the expression in the `load` rule for a parameter. A rule with the exact name takes
-    precedence over rules with a pattern, of which the first whose tensors are in the file is used.
-    Without a rule, the parameter is read from the tensor of the same name.
+    precedence over rules with a pattern. Among these, the first rule whose tensors are in the file
+    is used. Without a rule, the parameter is read from the tensor of the same name.
     """
     for rule in loads:
         if rule.name == name:
@@ -297,8 +297,8 @@ def _list_mismatches(
 
 
 def get_dtype_family(dtype: str) -> str:
-    """Return the family of `dtype`, whose dtypes can be converted to each other: floats or
-    integers. A dtype that is neither float nor integer forms its own family.
+    """Return the family of `dtype`: floats or integers. Dtypes of one family can be converted to
+    each other. A dtype that is neither float nor integer forms its own family.
     """
     if dtype in CONVERTIBLE_FLOATS:
         return "float"

@@ -1,4 +1,4 @@
-"""Open checkpoints that consist of a single weights file or of several shards."""
+"""Open checkpoints that are stored in a single weights file or in several shards."""
 
 import re
 from collections.abc import Iterable, Mapping, Set
@@ -81,7 +81,9 @@ class Checkpoint(Closeable):
 
     @property
     def has_spec_layout(self) -> bool:
-        """Return True if the metadata says that tensor names and shapes are the spec's own."""
+        """Return True if, according to the metadata, tensor names and shapes are those of the
+        spec.
+        """
         return all(SPEC_LAYOUT_METADATA.items() <= file.metadata.items() for file in self.files)
 
     @property
@@ -113,7 +115,7 @@ def open_checkpoint(path: str | Path, modules: Mapping[str, str] | None = None) 
     """Open a checkpoint: a safetensors file, an index of shards, or a directory that contains
     either.
 
-    `modules` maps name prefixes to additional directories, whose tensors are added with the prefix.
+    `modules` maps name prefixes to additional directories. Their tensors are added with the prefix.
     Raise E0502, E0506, E0509, E0514, E0518 or E0802 on failure.
     """
     with ExitStack() as stack:
@@ -149,8 +151,8 @@ def _is_directory(path: Path) -> bool:
 def _find_weights_file(directory: Path) -> Path:
     """Return a directory's weights file or index. Raise E0514 if none exists, E0518 if several."""
     names = _list_directory(directory)
-    # The file names of transformers take precedence, in the order in which transformers searches
-    # for them, because saving a small model over a large model leaves the old index in the
+    # The file names of transformers take precedence, in the search order of transformers. The order
+    # matters, because saving a small model over a large model leaves the old index in the
     # directory.
     for default in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if default in names:

@@ -52,8 +52,8 @@ CheckedRange: TypeAlias = tuple[TensorByteRange, str, str]
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBinding:
     """The parameters of a model, bound to a checkpoint by `bind_parameters`. The class implements
-    `ParameterSource`. `head_weights` are the values of a new task head, whose parameters are not in
-    the checkpoint.
+    `ParameterSource`. `head_weights` are the values of a new task head, i.e. of parameters that are
+    not in the checkpoint.
     """
 
     checkpoint: Checkpoint
@@ -77,7 +77,9 @@ class CheckpointBinding:
         return self.get_untied_parameter(name).dtype
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return a parameter's byte range in the checkpoint, or None if it needs a conversion."""
+        """Return a parameter's byte range in the checkpoint, or None if its values must be
+        converted.
+        """
         view = self._find_parameter_bytes(name)
         if view is None:
             return None
@@ -91,7 +93,7 @@ class CheckpointBinding:
             yield from self.head_weights.iterate_chunks(bound.parameter.name, dtype)
             return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
-        # concatenated tensors are read one after another
+        # read concatenated tensors in order
         for piece in split_concatenation(bound.expr):
             view = self.find_tensor_byte_range(piece)
             location = self._describe_location(bound, piece)
@@ -116,8 +118,8 @@ class CheckpointBinding:
 
     def _check_file(self, file: TensorFile, ranges: Mapping[str, list[CheckedRange]]) -> str:
         digest = hashlib.sha256()
-        # Hashing takes most of the time and releases the GIL, so a second thread hashes a chunk
-        # while this thread checks the chunk and reads the next one.
+        # Hashing dominates the run time and releases the GIL. A second thread therefore hashes a
+        # chunk while this thread checks the chunk and reads the next one.
         hash_task: Future[None] | None = None
         with ThreadPoolExecutor(1) as hashing:
             for name, position, chunk in file.iterate_all_bytes():
@@ -198,8 +200,8 @@ MAX_DECODED_ELEMENTS = 1 << 20
 
 def _iterate_blocks(array: Array) -> Iterator[Array]:
     """Yield the elements of an array in blocks, in C order, without copying the whole array."""
-    # contiguous arrays are sliced as flat arrays, other arrays by rows, so that only a few rows are
-    # copied at a time
+    # slice contiguous arrays as flat arrays, and other arrays by rows, to copy only a few rows at a
+    # time
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
         step = CHUNK_BYTES // array.itemsize
@@ -223,7 +225,7 @@ def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
 
 
 def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
-    """Return the operand of a transpose if it is stored in a file, or else None."""
+    """Return the operand of a transpose, or None if the operand is not stored in a file."""
     expr = bound.expr
     if not isinstance(expr, TransposeExpr) or len(bound.parameter.shape) != 2:
         return None

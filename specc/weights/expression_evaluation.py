@@ -95,7 +95,7 @@ def slice_expression_rows(
 
 
 def split_concatenation(expr: Expr) -> Iterator[Expr]:
-    """Split a concatenation or stack into the expressions whose values are concatenated."""
+    """Return the expressions whose values a concatenation or stack concatenates."""
     match expr:
         case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
             for part in parts:
@@ -284,7 +284,7 @@ def _infer_group_lengths(
     known_sizes = {n: sizes[n] for n in group if n in sizes}
     unknown = [n for n in group if n not in known_sizes]
     product, text = math.prod(known_sizes.values()), " ".join(group)
-    # one unknown size can be computed, but if two sizes are unknown, only their product is known
+    # a single unknown size can be computed; of two unknown sizes, only the product is known
     if len(unknown) > 1:
         raise WeightExpressionError(
             f"pass the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"
@@ -301,7 +301,7 @@ def _infer_group_lengths(
 
 
 CUBIC_COEFFICIENT = -0.75
-"""The parameter of the cubic kernel of PyTorch's `interpolate(mode="bicubic", antialias=False)`."""
+"""The cubic kernel parameter of PyTorch's `interpolate(mode="bicubic", antialias=False)`."""
 
 
 def resize_grid(table: Array, rows: int, columns: int, prefix_count: int) -> Array:
@@ -309,8 +309,8 @@ def resize_grid(table: Array, rows: int, columns: int, prefix_count: int) -> Arr
     bicubic interpolation, align_corners=False and edge padding. The first `prefix_count` embeddings
     ([CLS] etc.) are unchanged.
 
-    The embeddings are computed in float64 and rounded once. The kernel is that of Keys 1981, "Cubic
-    convolution interpolation", eq. 4 in the general form.
+    The embeddings are computed in float64 and rounded once. The kernel is the general form of eq. 4
+    in Keys 1981, "Cubic convolution interpolation".
     """
     side = math.isqrt(table.shape[-2] - prefix_count)
     batch, d = table.shape[:-2], table.shape[-1]

@@ -1,5 +1,5 @@
-"""Plan ONNX external data: each weight either remains in a checkpoint file that the model refers
-to, or is copied to a new file.
+"""Plan ONNX external data. Each weight remains in its checkpoint file, to which the model refers,
+or is copied to a new file.
 """
 
 import math
@@ -78,7 +78,7 @@ def plan_external_data(
         # an empty tensor cannot be memory-mapped, so it is always copied
         if link and stored is not None and piece.nbytes:
             if stored.path not in link_results:
-                # check each file only once, because the check needs system calls and there are many
+                # check each file only once, because the check makes system calls and there are many
                 # tensors
                 link_results[stored.path] = find_linked_path(stored.path, directory)
             link_result = link_results[stored.path]
@@ -111,7 +111,7 @@ def find_linked_path(path: Path, directory: Path) -> str | tuple[str]:
     name = escape_text(path)
     if not stat.S_ISREG(status.st_mode):
         return f"`{name}` is not a regular file"
-    # ONNX rejects external data with several hard links, because one of them could be outside the
+    # ONNX rejects external data with several hard links, because a link could be outside the
     # directory
     if status.st_nlink != 1:
         return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
@@ -133,7 +133,7 @@ def align_offset(end: int, tensor: ExternalTensor) -> int:
 
 
 def can_store_tensors_inline(tensors: Iterable[ExternalTensor]) -> bool:
-    """Return True if the tensors fit into the ONNX file, whose size is limited by protobuf."""
+    """Return True if the tensors fit into the ONNX file. Protobuf limits its size."""
     return sum(p.nbytes for p in tensors) <= MAX_INLINE
 
 

@@ -24,8 +24,8 @@ MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(
 
 
 def split_weight_groups(weight: Array, group_size: int) -> Array:
-    """Reshape `[row_count, in]` to `[row_count, blocks, block]` with zero padding. A `group_size`
-    of 0 means one block per row.
+    """Reshape `[row_count, in]` to `[row_count, blocks, block]` with zero padding. If `group_size`
+    is 0, there is one block per row.
     """
     row_count, width = weight.shape
     group_length = group_size or max(width, 1)
@@ -54,7 +54,7 @@ def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
     """Return the codes of a weight `[out, blocks, block]`: values divided by scales, rounded to
     integers, as float32.
     """
-    # rounding takes most of the compile time, so avoid copies of the weight
+    # avoid copies of the weight, because rounding takes most of the compile time
     codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)
     # with scales from `compute_group_scales`, no code is below the minimum, but a 4-bit code may be
@@ -66,13 +66,13 @@ def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
 
 
 def replace_zero_scales(scales: Array) -> Array:
-    """Replace zero scales with infinity, so that a group of zeros divided by its scale is 0."""
+    """Replace zero scales with infinity, because a group of zeros divided by infinity is 0."""
     return np.where(scales == 0, scales.dtype.type(np.inf), scales)
 
 
 def choose_zero_points(codes: Array, bits: int) -> Array:
-    """Return a zero point for each group of the codes `[out, blocks, block]`, so that code plus
-    zero point is non-negative. If all codes fit, the zero point is the middle of the code range.
+    """Return a zero point for each group of the codes `[out, blocks, block]`. Code plus zero point
+    is non-negative. If all codes fit, the zero point is the middle of the code range.
     """
     middle, top = 1 << (bits - 1), (1 << bits) - 1
     low, high = codes.min(-1), codes.max(-1)
@@ -94,7 +94,7 @@ def pack_weight_codes(codes: Array, in_channels: int, format: QuantizationFormat
     """
     if format.layout == "columns" or not format.group_size:
         return codes.reshape(len(codes), -1)[:, :in_channels]
-    # the unsigned addition wraps around as intended
+    # unsigned addition wraps around, which is intended
     offset = 0 if format.has_zero_points else CODE_OFFSETS[format.bits]
     unsigned = codes.view(np.uint8) + np.uint8(offset)
     return unsigned if format.bits == 8 else pack_nibbles(unsigned)
@@ -148,7 +148,7 @@ def pack_nibbles(values: Array) -> Array:
 
 
 BITS, LOW, HIGH = 4, -8, 7
-"""GPTQ's number of bits, and its minimum and maximum code."""
+"""The number of bits, the minimum code and the maximum code of GPTQ."""
 MAX_DIRECT_INVERSE = 256
 """Maximum size of a matrix that is inverted without recursion."""
 BLOCK_COLUMNS = 8
@@ -236,7 +236,7 @@ def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Arr
 
 
 MIN_ACCURATE_SUM = 1e-30
-"""The minimum sum of squares that is accurate in float32, whose smallest subnormal is 1e-45."""
+"""The minimum sum of squares that is accurate in float32 (the smallest subnormal is 1e-45)."""
 
 
 @dataclass

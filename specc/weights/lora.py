@@ -69,7 +69,7 @@ class AdapterDelta:
 
 class LoraAdapter:
     """An adapter file with its config and its changes by parameter name. If `replaces_tensors` is
-    True, tensors of the adapter replace checkpoint tensors of equal name.
+    True, tensors of the adapter replace checkpoint tensors of the same name.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LoraAdapter:
 
     @classmethod
     def from_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
-        """Return a language adapter, whose unscaled tensors replace checkpoint tensors."""
+        """Return a language adapter. Its tensors replace checkpoint tensors and are not scaled."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_deltas(self) -> dict[str, AdapterDelta]:
@@ -105,8 +105,8 @@ class LoraAdapter:
             stem = name.removeprefix(MODULE_PREFIX)
             matches = ((end, part) for end, part in _LORA_SUFFIXES if stem.endswith(f".{end}"))
             end, part = next(matches, ("", ""))
-            # unknown tensors belong to other LoRA variants such as DoRA, and ignoring them would
-            # produce wrong weights
+            # reject unknown tensors: they belong to LoRA variants such as DoRA, and ignoring them
+            # would produce wrong weights
             if stem == name or (".lora_" in stem and not part):
                 self._raise_broken(f"`{name}` is not a LoRA tensor")
             if part:
@@ -237,7 +237,7 @@ class AdaptedCheckpoint(Checkpoint):
         self, tensor: Array, change: AdapterDelta, dtype: np.dtype[np.generic]
     ) -> Array:
         """Compute the merged weight W + s·B·A in float64 and round it once. Rows are processed in
-        chunks, so that the float64 copies stay small.
+        chunks to keep the float64 copies small.
         """
         left = self.adapter.read_float64_tensor(change.lora_b)
         right = self.adapter.read_float64_tensor(change.lora_a)
@@ -251,7 +251,7 @@ class AdaptedCheckpoint(Checkpoint):
         merged_rows = merged.reshape(flat.shape)
         for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
-            # no overflow warning, because the check for finite values reports the tensor
+            # suppress the overflow warning, because the check for finite values reports the tensor
             with np.errstate(over="ignore"):
                 merged_rows[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(dtype)
         return merged
@@ -308,7 +308,9 @@ def _rename_deltas(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterD
 def _check_fully_trained(
     base: Checkpoint, adapter: LoraAdapter, deltas_by_tensor: Mapping[str, AdapterDelta]
 ) -> None:
-    """Raise E0531 if the adapter lacks a tensor of a module that its config calls fully trained."""
+    """Raise E0531 if the adapter lacks a tensor of a module that is fully trained according to its
+    config.
+    """
     if adapter.targets is None:
         return
     missing_names = [
@@ -358,7 +360,7 @@ def _make_entry(
 def _list_delta_shapes(
     change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, Shape]]:
-    """Return the description and shape of each value that a change adds or uses as replacement."""
+    """Return the description and shape of each array that a change adds or uses as replacement."""
     unpaired = [name for name in (change.replacement, change.vector) if name]
     shapes = [(name, adapter_tensors[name].shape) for name in unpaired]
     if change.lora_b:
@@ -369,7 +371,9 @@ def _list_delta_shapes(
 
 
 def _get_product_shape(b: Shape, a: Shape, *, is_transposed: bool) -> Shape:
-    """Return the shape of B·A (linear, embedding, convolution), or () if shapes mismatch."""
+    """Return the shape of B·A (linear, embedding, convolution), or () if the shapes do not
+    match.
+    """
     if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
         return ()
     return (*a[:0:-1], b[0]) if is_transposed else (b[0], *a[1:])

@@ -44,13 +44,12 @@ class LoraTargets:
     """The target modules of a LoRA adapter, by name suffix, without the excluded modules. If
     `layer_indices` is set, only modules in the layers with these indices are targets.
 
-    An adapter must not contain LoRA matrices of other modules, because training did not use such
-    matrices.
+    An adapter must not contain LoRA matrices of other modules, because training did not use them.
     """
 
     target_modules: Sequence[str] | None
     modules_to_save: Sequence[str] = ()
-    """Fully trained modules (`modules_to_save`), whose complete tensors are stored."""
+    """Fully trained modules (`modules_to_save`). The adapter stores their complete tensors."""
     excluded_modules: Sequence[str] = ()
     layer_indices: Sequence[int] | None = None
 
@@ -131,9 +130,9 @@ LANGUAGE_WEIGHTS = re.compile(r"lm_head\.|.*\.adapter_layer\.")
 def find_missing_language_adapter_weights(
     names: Iterable[str], changed_weights: Collection[str]
 ) -> list[str]:
-    """Return the checkpoint weights that a language adapter must replace but lacks: weights that
-    the adapter replaces in other layers, biases of replaced weights, and language-specific weights.
-    Without replacements, the model would mix two languages.
+    """Return the checkpoint weights that are missing in a language adapter: weights that the
+    adapter replaces in other layers, biases of replaced weights, and language-specific weights.
+    Without these weights, the model would mix two languages.
     """
     changed_modules = {_get_module_name(name) for name in changed_weights}
     return [

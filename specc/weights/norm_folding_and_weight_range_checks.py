@@ -15,7 +15,7 @@ from specc.weights.parameter_sources import ByteRange, ParameterOverrides, read_
 from specc.weights.weight_value_checks import CHECKED_VALUES, convert_dtype
 
 MAX_EXPONENT = 40
-"""Maximum exponent of a power of two that is folded. The norm weight keeps the remaining factor."""
+"""Maximum exponent of a folded power of two. The remaining factor stays in the norm weight."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class NormFoldedWeights(ParameterOverrides):
             block = np.frombuffer(chunk, np.float32)
             indices = np.arange(position, position + block.size)
             inputs = indices // out_features if is_transposed else indices % len(factors)
-            # use float64, so that an error message can contain a value outside the range of float32
+            # use float64, because an error message may contain a value outside the range of float32
             folded = np.multiply(block, factors[inputs], dtype=np.float64)
             yield convert_dtype(folded, dtype, location, FOLDED_NORM_HELP).view(np.uint8).data
             position += block.size
 
     def _compute_factors(self, fold: FoldedNorm) -> Array:
-        """Return a power of two per channel that is near the norm output's magnitude. Normalized
-        values have magnitude 1 before they are multiplied by the norm weight.
+        """Return a power of two per channel that approximates the magnitude of the norm output.
+        Normalized values have magnitude 1 before they are multiplied by the norm weight.
         """
         if fold.weight not in self.factor_cache:
             magnitude = np.abs(read_parameter(self.base, fold.weight, "f32")).astype(np.float64)
@@ -106,9 +106,9 @@ class RangeCheckedWeights(ParameterOverrides):
     folded_names: Container[str] = ()
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return a parameter's byte range in a file, or None if it needs a conversion. Linked
-        values are not checked elsewhere, so raise E0517 if a value is out of the compute dtype's
-        range.
+        """Return a parameter's byte range in a file, or None if its values must be converted.
+        Linked values are not checked elsewhere, so raise E0517 if a value is out of the compute
+        dtype's range.
         """
         byte_range = self.base.find_byte_range(name)
         if byte_range is not None and name in self.range_checks:

@@ -1,4 +1,6 @@
-"""Match, group and compare parameter names with patterns, and infer the names of their tensors."""
+"""Match parameter names with patterns, group and compare names, and infer the names of their
+tensors.
+"""
 
 import difflib
 import math
@@ -65,7 +67,7 @@ class NamePattern:
 
 def _matches_in_order(parts: Sequence[str], name: str) -> bool:
     """Return True if `name` consists of `parts` in order, with any text between two parts. The
-    function takes linear time, unlike a regular expression with several `.*`.
+    function runs in linear time, unlike a regular expression with several `.*`.
     """
     first, *others = parts
     if not others:
@@ -99,7 +101,9 @@ class NameCaptures:
 
 
 def split_name_at_numbers(name: str) -> tuple[str, ...]:
-    """Return the parts of a name between its numbers. All layers of a model have the same parts."""
+    """Return the parts of a name between its numbers. The parts are equal in all layers of a
+    model.
+    """
     return tuple(_LAYER_NUMBER.split(name))
 
 
@@ -139,9 +143,9 @@ def infer_name_patterns(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
 def _replace_layer_numbers(
     literals: Sequence[str], columns: Sequence[tuple[str, ...]]
 ) -> list[str]:
-    """Return a text for each number in the names: a placeholder if the number differs between
-    names, or if there is only one name and the number is a whole component, otherwise the number
-    itself.
+    """Return a text for each number in the names. If the number differs between names, the text is
+    a placeholder, otherwise the number. If there is only one name, numbers that are whole
+    components also become placeholders.
     """
     letters = iter(_PLACEHOLDER_LETTERS)
     texts: list[str] = []
@@ -162,8 +166,8 @@ def group_parameter_names(names: Iterable[str]) -> list[str]:
     groups: list[str] = []
     for literals, rows in numbers_by_skeleton.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
-        # `{0..2}.{0..1}` stands for six names, so the names are listed separately if one of the six
-        # is missing
+        # `{0..2}.{0..1}` represents six names: if one of the six is missing, list the names
+        # separately
         if math.prod(map(len, columns)) == len(set(rows)):
             groups.append(_interleave_parts(literals, [_format_range(c) for c in columns]))
         else:
@@ -263,7 +267,7 @@ def infer_parameter_naming(
     names: Iterable[str], tensors: Set[str], path: Path, used_spec_paths: Iterable[str] = ()
 ) -> ParameterNaming:
     """Infer the naming of a checkpoint. The naming below each path in `used_spec_paths` is inferred
-    separately, because a used spec may have the names of its own checkpoint. Raise E0515 if two
+    separately, because a used spec may have the names of a separate checkpoint. Raise E0515 if two
     namings match the same number of names.
     """
     remaining_names, remaining_tensors = set(names), set(tensors)
@@ -306,7 +310,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
         return ParameterNaming()
     best_namings = [naming for naming, count in match_counts.items() if count == best_count]
     best_namings.sort(key=lambda n: (n.removed_prefix, n.added_prefix))
-    # If several namings resolve to the same tensors, any of them is correct.
+    # If several namings resolve to the same tensors, each of these namings is correct.
     if len(set(map(resolve_names, best_namings))) > 1:
         raise_error(
             "E0515",
@@ -321,7 +325,9 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
 
 
 def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
-    """Return namings with a prefix that match any tensor, by decreasing number of matches."""
+    """Return the namings with a prefix that match at least one tensor, by decreasing number of
+    matches.
+    """
     counts: Counter[ParameterNaming] = Counter()
     for longer, shorter in ((names, tensors), (tensors, names)):
         for name in longer:
@@ -332,6 +338,6 @@ def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming
                 if longer is tensors:
                     naming = ParameterNaming(added_prefix=prefix)
                 counts[naming] += name[dot.end() :] in shorter
-    # sort by name, so that the result does not depend on the iteration order of sets
+    # sort by name, because the result must not depend on the iteration order of sets
     ordered = sorted(+counts, key=lambda n: (-counts[n], n.removed_prefix, n.added_prefix))
     return ordered[:16]

@@ -49,15 +49,17 @@ class ParameterSource(Protocol):
         ...
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the dtype in which the source stores a parameter."""
+        """Return the stored dtype of a parameter."""
         ...
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return a parameter's byte range in a file, or None if it needs a conversion."""
+        """Return a parameter's byte range in a file, or None if its values must be converted."""
         ...
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield values as little-endian bytes in C order. A chunk is valid until the next one."""
+        """Yield values as little-endian bytes in C order. A chunk is valid until the next chunk is
+        requested.
+        """
         ...
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
@@ -102,7 +104,7 @@ class ParameterOverrides:
         return self.base.get_tied_source(name)
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the dtype in which `base` stores a parameter."""
+        """Return the stored dtype of a parameter in `base`."""
         return self.base.get_stored_dtype(name)
 
     def find_byte_range(self, name: str) -> ByteRange | None:
@@ -124,12 +126,12 @@ class ParameterOverrides:
         return self.base.iterate_chunks(name, dtype)
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Return the SHA-256 of each checkpoint file that still stores parameters."""
+        """Return the SHA-256 of each checkpoint file with parameters that are not overridden."""
         return self.base.validate_and_hash_files(names)
 
 
 HALF_PRECISION_TYPES = ("f16", "bf16")
-"""Dtypes whose values float32 represents exactly."""
+"""Dtypes whose values are exact in float32."""
 
 
 def iterate_transposed_rows(
@@ -153,7 +155,7 @@ def iterate_weight_row_chunks(
     *stack, _, in_channels = weights.parameters[name].shape
     total = math.prod(stack) * out_channels * in_channels
     stored = weights.get_stored_dtype(name)
-    # convert narrower dtypes in the copy, because every chunk is a copy
+    # convert narrower dtypes during the copy, because every chunk is copied
     dtype = stored if stored in HALF_PRECISION_TYPES else "f32"
     buffer, filled, total_read = np.empty(0, np.float32), 0, 0
     for chunk in weights.iterate_chunks(name, dtype):
@@ -200,8 +202,8 @@ def _iterate_constant(value: float, count: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class RandomInitWeights:
-    """Randomly initialized parameters, whose values depend on a seed and the parameter name.
-    The class implements `ParameterSource`.
+    """Randomly initialized parameters. Their values depend on a seed and the parameter name. The
+    class implements `ParameterSource`.
 
     `initializers` maps each name to the text of its initializer. `ties` maps tied parameters to the
     parameters that they are tied to.

@@ -50,7 +50,8 @@ WEIGHT_FORMATS = (
     *BITSANDBYTES_FORMATS,
     *GGUF_FORMATS,
 )
-"""All storage formats of quantized weights. Formats with the same marker have different methods."""
+"""All storage formats of quantized weights. Formats with the same marker suffix have different
+quantization methods."""
 ACTIVATION_TENSORS = (
     "activation_scale",
     "input_scale",
@@ -209,7 +210,7 @@ activations, ONNX Runtime is ten times slower for 8-bit weights than for float32
 
 
 class _ScaleView(DequantizedCheckpoint):
-    """A view of a checkpoint in which each weight element is replaced by its quantization scale."""
+    """A view of a checkpoint with the quantization scale of each weight element as its value."""
 
     @classmethod
     def from_checkpoint(cls, checkpoint: DequantizedCheckpoint) -> "_ScaleView":
@@ -249,8 +250,8 @@ def make_weight_scale_source(weights: ParameterSource) -> ParameterSource:
 
 
 def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat | None:
-    """Return the packed format in which the weight that `expr` computes is stored. Return None if
-    `expr` does more than move complete rows, or combines weights with different group sizes.
+    """Return the packed storage format of the weight that `expr` computes. Return None if `expr`
+    does more than select, join or permute rows, or combines weights with different group sizes.
     """
     if not isinstance(checkpoint, DequantizedCheckpoint):
         return None

@@ -47,7 +47,7 @@ class WeightsWithKVCacheScales(ParameterOverrides):
         return None if name in self.scales else self.base.get_tied_source(name)
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the dtype in which a parameter is stored."""
+        """Return the stored dtype of a parameter."""
         return "f32" if name in self.scales else self.base.get_stored_dtype(name)
 
     def is_overridden(self, name: str) -> bool:
@@ -62,24 +62,25 @@ class WeightsWithKVCacheScales(ParameterOverrides):
 CHUNK_VALUES = 1 << 20
 """Approximate number of weight elements that are quantized at a time."""
 CACHED_VALUES = 1 << 16
-"""Number of weight elements that stay in the CPU cache through all steps of the quantization."""
+"""Number of weight elements that fit in the CPU cache during all steps of the quantization."""
 GPTQ_CHUNK_ELEMENTS = 1 << 22
 """Number of weight elements that GPTQ, which quantizes column by column, processes at a time."""
 NO_ZERO_POINTS: Array = np.empty(0, np.uint8)
-"""The array of zero points, which is empty, for a weight without zero points."""
+"""The empty array of zero points for weights without zero points."""
 MAX_THREADS = 2
 """Number of chunks that are quantized in parallel. Additional threads would only wait for I/O."""
 
 GetFactor: TypeAlias = Callable[[int], Array]
 """A function that returns the GPTQ factor of a matrix in a stacked weight, by matrix index."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
-"""Some rows of a matrix, with the matrix's GPTQ factor, the rows' stored scales, or None."""
+"""Some rows of a matrix, with the GPTQ factor of the matrix, the stored scales of the rows, or
+None."""
 
 
 @dataclass(kw_only=True)
 class QuantizationStream:
     """The state of quantizing a weight or a stack of weights row by row. `finished_tensors` are the
-    scales and zero points. They are set after the last row, and released by the first reader.
+    scales and zero points. They are set after the last row, and released when they are first read.
     `recipe` is "nearest", "gptq" or "stored".
     """
 
@@ -191,7 +192,7 @@ class QuantizedWeights(ParameterOverrides):
         return None if root is None else self.plan[weight].format_tensor_name(root, role)
 
     def get_stored_dtype(self, name: str) -> str:
-        """Return the dtype in which a parameter is stored."""
+        """Return the stored dtype of a parameter."""
         return (
             self.parameters[name].dtype
             if name in self.tensor_roles
@@ -280,7 +281,7 @@ class QuantizedWeights(ParameterOverrides):
             for elements in (CHUNK_VALUES, GPTQ_CHUNK_ELEMENTS)
         )
         if self.get_inverse_cholesky_factor is not None:
-            # GPTQ takes about as long for a few rows as for many
+            # the run time of GPTQ hardly depends on the number of rows
             chunk_rows *= -(-gptq_chunk_rows // chunk_rows)
         iterate = (
             iterate_transposed_rows if stream.format.is_transposed else iterate_weight_row_chunks
@@ -335,7 +336,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizationStream) -
                 ]
             else:
                 chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
-            # if there are zero points, codes may be in -15..15 before the zero point is added
+            # with zero points, codes are in [-15, 15] before the zero point is added
             bits = 8 if stream.format.has_zero_points else stream.format.bits
             codes = int_quantization.round_to_integers(blocks, chunk_scales, bits)
         stored = codes.astype(np.int8)

@@ -14,14 +14,14 @@ SPLITMIX_MULTIPLIER_2 = 0x94D049BB133111EB
 UINT64_MASK = (1 << 64) - 1
 UNIFORMS_PER_NORMAL = 12
 BLOCK_WORDS = 1 << 14
-"""Number of words that are generated at a time, which fit in the L2 cache."""
+"""Number of words generated at a time. They fit in the L2 cache."""
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
 
 def mix_bits(z: int) -> int:
-    """Apply the SplitMix64 finalizer, a bijection of 64-bit words in which all bits interact."""
+    """Apply the SplitMix64 finalizer, a bijection of 64-bit words that mixes all bits."""
     z = (z ^ z >> 30) * SPLITMIX_MULTIPLIER_1 & UINT64_MASK
     z = (z ^ z >> 27) * SPLITMIX_MULTIPLIER_2 & UINT64_MASK
     return z ^ z >> 31
@@ -122,7 +122,7 @@ def _mix_bits_in_place(z: Words, scratch: Words) -> None:
 
 def assemble_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
     """Return a float32 array with the shape `shape`, filled from chunks in C order."""
-    # chunks are copied into the result one by one, so the values are never in memory twice
+    # copy chunks into the result one by one, to avoid a second copy of all values in memory
     flat = np.empty(math.prod(shape), np.float32)
     position = 0
     for chunk in chunks:

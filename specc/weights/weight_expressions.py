@@ -1,4 +1,4 @@
-"""Define weight expressions, which compute a parameter from the tensors of a checkpoint."""
+"""Define weight expressions, which compute parameters from the tensors of a checkpoint."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,9 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Expr:
-    """A weight expression. `form` is a `str.format` template that formats the expression, `{0}`."""
+    """A weight expression. `form` is a `str.format` template for the text of the expression, where
+    `{0}` is the expression.
+    """
 
     __slots__ = ()
     form: ClassVar[str]
@@ -37,7 +39,7 @@ class Expr:
 
 @immutable_dataclass
 class TensorExpr(Expr):
-    """A tensor of the weights file."""
+    """A tensor in the weights file."""
 
     name: str
 
@@ -198,7 +200,7 @@ class FirstPresentExpr(VariadicExpr):
 
 @immutable_dataclass
 class IndexRangeExpr(UnaryExpr):
-    """Base class of expressions that select a range of indices along an axis. Unless `axis` is the
+    """Base class of expressions that select a range of indices along an axis. If `axis` is not the
     first axis, all rows are kept.
     """
 
@@ -378,7 +380,9 @@ def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
 
 
 def resolve_first_present(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
-    """Replace each `first_present` with its first option whose tensors exist, or with its last."""
+    """Replace each `first_present` with its first option whose tensors exist, or else its last
+    option.
+    """
     resolved = expr.map_operands(lambda operand: resolve_first_present(operand, is_present))
     if not isinstance(resolved, FirstPresentExpr):
         return resolved

@@ -15,10 +15,10 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 @immutable_dataclass(slots=True, kw_only=True)
 class ModelParameter:
-    """A parameter of the model. `origin` describes, for messages, the call that declares the
-    parameter and where its shape comes from. `config_names` are the config values that determine
-    the axis sizes, or "". `find_config_keys` returns the keys of config.json that determine the
-    size of an axis of a parameter, such as "`hidden_size`".
+    """A parameter of the model. `origin` is the description, in messages, of the call that declares
+    the parameter and of the source of its shape. `config_names` are the config values that
+    determine the axis sizes, or "". `find_config_keys` returns the keys of config.json that
+    determine the size of an axis of a parameter, such as "`hidden_size`".
     """
 
     name: str
@@ -50,7 +50,7 @@ class WeightTyingRule:
 
 @immutable_dataclass
 class LoadRule:
-    """The rule `load name = value`. `name` may be a pattern, whose captures fill the placeholders
+    """The rule `load name = value`. `name` may be a pattern. Its captures replace the placeholders
     in `value`. A rule of a used spec (`is_from_used_spec`) is skipped if the model lacks the named
     parameters.
     """
@@ -128,7 +128,8 @@ def select_graph_weight_rules(
     for rule in rules.ties:
         is_complete = _has_all_parameters(rule, parameters)
         ties += [rule] if is_complete else _expand_tie(rule, parameters, all_parameters)
-    # A rule whose name is in no graph of the spec is an error, so it is kept.
+    # A rule whose name is in no graph of the spec is kept, because it is reported as an error
+    # later.
     unknown_rules = find_unused_load_rules(all_parameters, rules)
     loads = tuple(r for r in rules.loads if r not in unused or r in unknown_rules)
     return replace(rules, ties=tuple(ties), loads=loads)
@@ -163,8 +164,8 @@ def _has_all_parameters(rule: WeightTyingRule, parameters: ParameterMap) -> bool
 def _expand_tie(
     rule: WeightTyingRule, parameters: ParameterMap, all_parameters: ParameterMap
 ) -> list[WeightTyingRule]:
-    """Return one `tie` rule per tied pair whose parameters are both in one graph. A rule whose
-    names are in no graph is returned unchanged. Raise E0510 if a source is in no graph.
+    """Return one `tie` rule for each tied pair of parameters that are both in this graph. A rule
+    whose names are in no graph is returned unchanged. Raise E0510 if a source is in no graph.
     """
     pairs = _map_tied_names(rule, all_parameters)
     if not pairs and not rule.is_from_used_spec:
@@ -263,11 +264,11 @@ def _raise_unknown_weight(
 class Initializer:
     """A parameter initializer. `zeros`, `ones` and `constant` set every element to 0, 1 or `value`.
     `normal` has mean 0 and standard deviation `value`. `uniform` is uniform within ±`value`.
-    `fan_in` is uniform within ±value * sqrt(3 / fan_in), so that the output of a linear layer has
-    variance value².
+    `fan_in` is uniform within ±value * sqrt(3 / fan_in): the output of a linear layer has variance
+    value².
 
-    LeCun et al. 1998, "Efficient BackProp", section 4.6. The fan-in is the product of all axis
-    sizes except the first, because weights are stored as [out, in, …], and 1 for a vector.
+    LeCun et al. 1998, "Efficient BackProp", section 4.6. Weights are stored as [out, in, …], so the
+    fan-in is the product of all axis sizes except the first. The fan-in of a vector is 1.
     `fan_in_each` excludes the first axis, along which several weights are stacked.
     """
 

@@ -14,12 +14,12 @@ _FIRST_NONFINITE = {
     "float8_e4m3fn": 0x7F,
     "float8_e5m2": 0x7C,
 }
-"""For each dtype, the smallest bit pattern (without the sign bit) of a non-finite value."""
+"""The smallest bit pattern (without the sign bit) of a non-finite value, by dtype."""
 
 
 def check_finite(block: Array, location: str) -> None:
     """Raise E0507 if a block of values contains NaN, infinity, or a boolean other than 0 and 1.
-    `location` names the weight in the message.
+    `location` is the name of the weight in the message.
     """
     if block.dtype.kind in "iu":
         return
@@ -67,11 +67,11 @@ def _count_nonfinite(block: Array) -> int:
 
 
 WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
-"""Pairs of a dtype and a wider dtype that represents all values of the first dtype."""
+"""Pairs of a dtype and a wider dtype that represents all values of the narrower dtype."""
 
 
 CHECKED_VALUES = "values checked, the largest"
-"""Default description of the checked values in error messages, before the largest value."""
+"""Default description of the checked values in error messages. The largest value follows it."""
 
 
 def convert_dtype(
@@ -110,9 +110,9 @@ def convert_dtype(
 def check_quantized_weight_range(
     name: str, relative_error: float, format: QuantizationFormat, in_channels: int, scales: Array
 ) -> None:
-    """Raise E0517 if the relative quantization error `relative_error` shows that quantization made
-    a weight zero, or if integer products of activations and weights, multiplied by their scales,
-    overflow float32.
+    """Raise E0517 if the relative quantization error `relative_error` is so large that most values
+    of the weight became zero. Also raise E0517 if integer products of activations and weights,
+    multiplied by their scales, overflow float32.
     """
     largest = float(np.abs(scales).max(initial=0)) * 127
     reason = ""

@@ -113,7 +113,7 @@ FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
 
 
 FP4_DOUBLED = np.concatenate([FP4_VALUES, -FP4_VALUES])
-"""The values of all FP4 (E2M1) codes, doubled to make them integers."""
+"""Two times the value of each FP4 (E2M1) code, which is an integer."""
 
 
 def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None) -> tuple[int, int]:
@@ -138,7 +138,7 @@ def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None)
 def infer_fp8_or_int8_layout(
     tensors: StoredTensors, _: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of FP8 and int8 weights, whose scales are a separate tensor."""
+    """Return the layout of FP8 and int8 weights with a separate tensor of scales."""
     weight, suffix = ("", "_scale_inv") if "" in tensors else (".weight", ".weight_scale")
     dtype, shape, rank = tensors[weight].dtype, tensors[weight].shape, tensors[weight].ndim
     if rank < 2:

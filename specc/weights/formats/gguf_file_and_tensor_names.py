@@ -33,8 +33,8 @@ from specc.weights.formats.safetensors import (
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES, TensorEntry
 
 TensorChange: TypeAlias = Literal["heads", "kv_heads", "offset"]
-"""A change that llama.cpp made to the values of a tensor: interleaved RoPE rows in each query or
-key head (`heads`, `kv_heads`), or norm weights plus 1 (`offset`)."""
+"""A change that llama.cpp makes to the values of a tensor: it interleaves the RoPE rows of each
+query or key head (`heads`, `kv_heads`), or adds 1 to norm weights (`offset`)."""
 
 _OUTER_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -81,9 +81,9 @@ config.json."""
 @dataclass(frozen=True, kw_only=True)
 class GGUFArchitecture:
     """A llama.cpp architecture. `model_type` is the architecture's name in Hugging Face configs.
-    `layer_names` maps the tensor names in a layer to Hugging Face names. `{}` stands for the expert
-    index. `tensor_changes` lists the tensors that llama.cpp changed. If `has_offset_norms` is True,
-    llama.cpp added 1 to norm weights.
+    `layer_names` maps the tensor names in a layer to Hugging Face names. `{}` is the placeholder of
+    the expert index. `tensor_changes` lists the tensors that llama.cpp changed. If
+    `has_offset_norms` is True, llama.cpp added 1 to norm weights.
     """
 
     model_type: str
@@ -186,7 +186,7 @@ class GGUFFile(TensorFile):
         return self._restore_tensor(name, super().read_tensor(name))
 
     def _restore_tensor(self, name: str, stored: Array) -> Array:
-        """Undo llama.cpp's changes to a tensor, i.e. its norm offset or its order of RoPE rows."""
+        """Undo llama.cpp's changes to a tensor: the norm offset, or the order of RoPE rows."""
         change = self.changes.get(name)
         if change is None:
             return stored

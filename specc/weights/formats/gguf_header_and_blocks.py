@@ -149,8 +149,8 @@ class _Reader:
         return list(struct.unpack_from(f"<{count}{code}", self.data, start))
 
     def make_range(self, count: int) -> range:
-        """Return `range(count)` for a loop over `count` items. Raise an error if fewer than `count`
-        bytes remain in the file, because each item takes at least one byte.
+        """Return `range(count)` for a loop over `count` items of at least one byte each. Raise an
+        error if fewer than `count` bytes remain in the file.
         """
         if count > len(self.data) - self.offset:
             raise _InvalidHeaderError(
@@ -269,7 +269,7 @@ DecodeBlocks: TypeAlias = Callable[[Array], Codes]
 
 
 def _decode_float16(raw: Array) -> Array:
-    """Reinterpret byte pairs as float16 and convert them to float32."""
+    """Reinterpret byte pairs as float16, and convert to float32."""
     return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
 
 
@@ -347,7 +347,9 @@ QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 
 def make_gguf_layout_function(suffix: str, block_type: GGMLType) -> InferLayout:
-    """Return the function that opens weights stored as GGUF blocks in the tensor `suffix`."""
+    """Return the function that infers the layout of weights stored as GGUF blocks in the tensor
+    `suffix`.
+    """
     bits, decode_blocks = DECODERS[block_type.name]
 
     def infer_layout(

@@ -1,7 +1,7 @@
 """Define the storage formats and layouts of quantized weights, and unpack codes and scales.
 
 A dequantized weight is `codes * scales` in float32. Codes are stored integers minus zero points.
-Each `open_…` function checks the tensors of one weight and returns its layout, which contains the
+Each `infer_…_layout` function checks the tensors of one weight, and returns the layout with the
 decoder of the weight.
 """
 
@@ -41,8 +41,8 @@ class QuantizedLayoutError(Exception):
 def check_tensor_pattern(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
     """Check a tensor against a pattern and add its axis sizes to `lengths`.
 
-    `float|u8[groups, 16]` requires one of two types, and two axes, of which the second has size 16.
-    `any` matches every type. Without brackets, any shape matches. Otherwise, raise
+    `float|u8[groups, 16]` requires one of two types, and two axes. The second axis must have size
+    16. `any` matches every type. Without brackets, any shape matches. Otherwise, raise
     QuantizedLayoutError.
     """
     match = _TENSOR_PATTERN.fullmatch(pattern)
@@ -63,8 +63,8 @@ def check_tensor_pattern(tensor_name: str, tensor: Array, pattern: str, lengths:
 
 
 def check_element_count(name: str, count: int, expected: int) -> None:
-    """Raise QuantizedLayoutError unless a tensor has the number of elements that other tensors
-    imply.
+    """Raise QuantizedLayoutError unless the number of elements of a tensor matches the other
+    tensors.
     """
     if count != expected:
         raise QuantizedLayoutError(f"{name}: {count} values, expected {expected}")
@@ -77,8 +77,8 @@ reads its values from the file.
 Codes: TypeAlias = tuple[Array, Array]
 """Two arrays that broadcast to the shape of the weight: codes minus zero points, and scales."""
 Decode: TypeAlias = Callable[[StoredTensors, slice], Codes]
-"""A function that decodes some rows of a weight. The caller opens the tensors again for each call,
-so that a changed file is detected.
+"""A function that decodes some rows of a weight. The caller reopens the tensors for each call to
+detect changed files.
 """
 
 
@@ -86,8 +86,8 @@ so that a changed file is detected.
 class QuantizationSettings:
     """The settings of a quantization config. `block_shape` is the shape of blocks that share one
     scale. None means that the shape is inferred from the tensors. `bits` is the number of bits per
-    code. A `group_size` of 0 means not set, and -1 means per channel. `zero_offset` is added to
-    stored zero points.
+    code. The `group_size` is 0 if it is not set, and -1 for per-channel scales. `zero_offset` is
+    added to stored zero points.
     """
 
     block_shape: tuple[int, int] | None = None
@@ -122,7 +122,7 @@ class QuantizedWeightFormat:
     """A storage format of quantized weights. `methods` lists the quantization methods
     (`quant_method` in the config) that use the format.
 
-    If a tensor `name + marker_suffix` exists, there is a quantized weight `name + weight_suffix`.
+    A tensor `name + marker_suffix` indicates a quantized weight `name + weight_suffix`.
     `required_tensors` and `optional_tensors` map suffixes of tensors to patterns
     (`check_tensor_pattern`).
     """
@@ -174,7 +174,7 @@ def reshape_scales_to_rank(scales: Array, rank: int) -> Array:
 
 
 def subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
-    """Return codes minus zero points as int16, so that the difference does not overflow."""
+    """Return codes minus zero points. The difference is int16 to avoid overflow."""
     return codes.astype(np.int16) - (
         zero_points if isinstance(zero_points, int) else zero_points.astype(np.int16)
     )
@@ -183,7 +183,7 @@ def subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
 def infer_bits_per_code(
     code_count: int, word_count: int, candidates: Sequence[int], bits: int
 ) -> int:
-    """Return the first number of bits in `candidates` for which `code_count` codes take exactly
+    """Return the first number of bits in `candidates` for which `code_count` codes fill exactly
     `word_count` 32-bit words. If `bits`, the number of bits in the config, is not 0, it is the only
     candidate. Raise QuantizedLayoutError if no candidate fits.
     """

@@ -38,14 +38,16 @@ from specc.weights.formats.safetensors_header import (
 FileIdentity: TypeAlias = tuple[int, int, int, int]
 """A file's device, inode, size and modification time."""
 SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
-"""File metadata which says that tensor names and shapes are the spec's own (no `load` rules)."""
+"""File metadata of files with the tensor names and shapes of the spec (no `load` rules apply)."""
 
 CHUNK_BYTES = 1 << 20
 """Number of bytes read at once when a tensor is streamed: a multiple of every element size."""
 
 
 class TensorFile(Closeable):
-    """An open, validated safetensors file. Reading changes the values of `transformed_tensors`."""
+    """An open, validated safetensors file. The values of `transformed_tensors` are transformed when
+    they are read.
+    """
 
     transformed_tensors: Set[str] = frozenset()
 
@@ -100,7 +102,9 @@ class TensorFile(Closeable):
     def _read_blocks(
         self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
-        """Yield bytes of a tensor with double buffering: one buffer is filled while one is read."""
+        """Yield bytes of a tensor with double buffering: one buffer is filled while the other is
+        read.
+        """
         self.check_unchanged()
         for position in range(0, count, CHUNK_BYTES):
             buffers.reverse()
@@ -221,10 +225,10 @@ def write_safetensors(
 
     A file that specc did not write is replaced only with `force` (E0833). The producer's name is
     added to the metadata for `specc.io.file_type_detection`. Pass `SPEC_LAYOUT_METADATA` if the
-    tensor names and shapes are the spec's own.
+    tensor names and shapes are those of the spec.
 
-    Tensors are sorted by decreasing element width, then by name, so that each tensor is aligned to
-    its element width. The data section is aligned to 64 bytes.
+    Tensors are sorted by decreasing element width, then by name. Each tensor is thus aligned to its
+    element width. The data section is aligned to 64 bytes.
     """
     names = sorted(tensors, key=lambda n: (-DTYPE_BITS[get_array_dtype(tensors[n])], n))
     header: dict[str, object] = {

@@ -65,7 +65,7 @@ NATIVE_ORDER_DTYPES = frozenset(
 )
 """Dtypes of ml_dtypes, which exist only in native byte order."""
 
-# the mapping can be inverted, because all NumPy dtypes are different
+# the mapping is invertible, because all NumPy dtypes are different
 _BY_NAME = {kind.name: ours for ours, kind in NUMPY_DTYPES.items()}
 
 
@@ -84,7 +84,7 @@ def get_array_dtype(array: Array) -> str:
 Shape: TypeAlias = tuple[int, ...]
 MAX_HEADER_BYTES = 100_000_000
 MAX_LENGTH = 1 << 53
-"""Upper bound of axis sizes and offsets, equal to that of integers in a spec."""
+"""Upper bound of axis sizes and offsets. Integers in a spec have the same bound."""
 HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 """Fields of a tensor's header entry. All fields are required, and no others are allowed."""
 
