@@ -355,14 +355,14 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
         for text, limit in find_length_sum_limits(graph).items()
     }
     for text, quotient in find_divisibility_constraints(graph).items():
-        bounds[text] = LengthBound(0, 0, f"`{quotient[1:-1]}` is a length of this model")
+        bounds[text] = LengthBound(0, 0, f"an axis has the size `{quotient[1:-1]}`")
     for symbol in {*graph.min_lengths, *max_lengths, *min_lengths}:
         limit, min_length = max_lengths.get(symbol), min_lengths.get(symbol, 0)
         reasons = []
         if symbol in graph.min_lengths:
             reasons.append(f"the spec declares `{symbol} >= {graph.min_lengths[symbol]}`")
         if min_length:
-            reasons.append(f"an operation needs `{symbol} >= {min_length}`")
+            reasons.append(f"an op requires `{symbol} >= {min_length}`")
         if limit:
             reasons.append(limit.reason)
         bounds[symbol] = LengthBound(

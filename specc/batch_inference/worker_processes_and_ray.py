@@ -266,7 +266,7 @@ def _raise_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
     raise_error(
         "E0883",
         f"the worker processes {problem}",
-        notes=[f"the last one exited with status {status}"],
+        notes=[f"the last worker exited with status {status}"],
         helps=[f"try {hint}"],
     )
 
@@ -292,7 +292,7 @@ class RayActor:
         assert version == __version__, f"this node has specc {__version__}"
         out = Path(directory)
         plan = read_plan(out)
-        assert plan is not None, f"this node sees no plan in {directory}"
+        assert plan is not None, f"this node finds no plan in {directory}"
         self.plan, self.out = plan, out
         self.runner: BlockRunner | None = None
 

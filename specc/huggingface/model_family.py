@@ -49,7 +49,7 @@ UNSUPPORTED_TYPES = {
         "a second decoder generates the codebooks of each step one after another, which `generate` "
         "does not support",
     ),
-    "musicgen_melody": "no spec has its prefix of chroma features; see musicgen",
+    "musicgen_melody": "no spec supports its prefix of chroma features; see musicgen",
 }
 """The reason why a model type has no built-in spec, by model type."""
 UNSUPPORTED_CLASSES = {

@@ -135,11 +135,11 @@ def parse_dim(text: str) -> Dim:
     dimension.
     """
     if len(text) > MAX_DIM_TEXT_LENGTH:
-        raise DimError(f"a length of more than {MAX_DIM_TEXT_LENGTH} characters")
+        raise DimError(f"a dimension has more than {MAX_DIM_TEXT_LENGTH} characters")
     reader = _DimParser(_split_tokens(text))
     dim = reader.parse_sum(0)
     if reader.position != len(reader.tokens):
-        raise DimError(f"unexpected `{reader.tokens[reader.position]}` in the length `{text}`")
+        raise DimError(f"unexpected `{reader.tokens[reader.position]}` in the dimension `{text}`")
     return dim
 
 
@@ -149,7 +149,7 @@ def _split_tokens(text: str) -> list[str]:
     while offset < end:
         match = TOKEN_PATTERN.match(text, offset)
         if not match:
-            raise DimError(f"`{text[offset:].strip()[:20]}` is not part of a length")
+            raise DimError(f"`{text[offset:].strip()[:20]}` is not part of a dimension")
         tokens.append(match.group().strip())
         offset = match.end()
     return tokens
@@ -177,7 +177,7 @@ class _DimParser:
     def expect_token(self, token: str) -> None:
         """Consume `token`. Raise DimError for any other token."""
         if not self.take_token(token):
-            raise DimError(f"expected `{token}` in a length, got `{self.peek_token()}`")
+            raise DimError(f"expected `{token}` in a dimension, got `{self.peek_token()}`")
 
     def parse_sum(self, depth: int) -> Dim:
         """Parse a sum: `[-] term { (+ | -) term }`."""
@@ -201,7 +201,7 @@ class _DimParser:
             return base
         power = self.parse_integer()
         if power > MAX_EXPONENT:
-            raise DimError(f"a length to the power {power}")
+            raise DimError(f"an exponent of {power} in a dimension; the limit is {MAX_EXPONENT}")
         return base**power
 
     def parse_integer(self) -> int:
@@ -217,7 +217,7 @@ class _DimParser:
         `(a % b)`.
         """
         if depth > MAX_DIM_NESTING:
-            raise DimError(f"a length nested more than {MAX_DIM_NESTING} levels deep")
+            raise DimError(f"a dimension is nested more than {MAX_DIM_NESTING} levels deep")
         if self.take_token("("):
             dim = self.parse_sum(depth + 1)
             if fn := self.take_token("/", "//", "%"):
@@ -228,7 +228,7 @@ class _DimParser:
         if token.isdecimal():
             return Dim.from_value(self.parse_integer())
         if not re.match(r"[A-Za-z_]", token):
-            raise DimError(f"expected a number or a name in a length, got `{token}`")
+            raise DimError(f"expected a number or a name in a dimension, got `{token}`")
         self.position += 1
         if token in ("min", "max") and self.take_token("("):
             return self.parse_binary_call(DIM_FUNCTIONS[token], depth)

@@ -114,7 +114,9 @@ def find_linked_path(path: Path, directory: Path) -> str | tuple[str]:
     # ONNX rejects external data with several hard links, because a link could be outside the
     # directory
     if status.st_nlink != 1:
-        return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
+        return (
+            f"`{name}` is one of {status.st_nlink} hard links to a file, which ONNX does not load"
+        )
     if os.path.commonpath([file, root]) != root:
         subject = f"the target of the link `{name}`" if os.path.islink(path) else f"`{name}`"
         return f"{subject} is outside the output directory"

@@ -165,8 +165,8 @@ class LoraAdapter:
         rank = self.file.tensors[name].shape[:1]
         if rank != (self.scaling.get_rank(module),):
             self._raise_broken(
-                f"`{name}` has the rank {rank[0] if rank else 'of a number'}, the config "
-                f"says {self.scaling.get_rank(module)}"
+                f"`{name}` has the rank {rank[0] if rank else 0}, but the rank in the config "
+                f"is {self.scaling.get_rank(module)}"
             )
 
     def _raise_broken(self, reason: str) -> NoReturn:

@@ -76,7 +76,7 @@ def read_parameter(weights: ParameterSource, name: str, dtype: str | None = None
     for chunk in weights.iterate_chunks(name, stored_dtype):
         raw[position : position + len(chunk)] = chunk
         position += len(chunk)
-    assert position == raw.size, f"{name}: {position} bytes where {raw.size} are due"
+    assert position == raw.size, f"{name}: got {position} bytes, expected {raw.size}"
     return raw.view(NUMPY_DTYPES[stored_dtype]).reshape(shape)
 
 

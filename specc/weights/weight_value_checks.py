@@ -119,7 +119,7 @@ def check_quantized_weight_range(
     if relative_error > MAX_QUANTIZATION_ERROR:
         reason = "most of its values are below 1.5e-36, and are quantized to 0"
     elif format.rounding in ("row", "tensor") and largest * 127 * in_channels > MAX_FLOAT32:
-        reason = f"products of integers with its scale overflow: its largest value is {largest:.1e}"
+        reason = f"scaled integer products overflow float32: its largest value is {largest:.1e}"
     if reason:
         raise_error(
             "E0517",

@@ -78,7 +78,7 @@ class QuantizedLinear(
             group_count = (axes["k"].number or 0) if self.group_size else 0
             if axes["z"] != count_packed_bytes(group_count, self.bits):
                 title = (
-                    f"{group_count} zero points of {self.bits} bits do not take {axes['z']} bytes"
+                    f"{group_count} zero points of {self.bits} bits do not occupy {axes['z']} bytes"
                 )
                 raise ShapeError(title, (4,), name="z")
 
@@ -178,7 +178,7 @@ def check_quantization_groups(axes: AxisBindings, width: Dim, bits: int, group_s
         title = f"{row_width} values cannot be divided into {group_count} blocks of {group_size}"
         raise ShapeError(title, (1, 2), (width, axes["k"]), "k")
     if "p" in axes.dims and axes["p"] != group_size * bits // 8:
-        title = f"{group_size} numbers of {bits} bits are not {axes['p']} bytes"
+        title = f"{group_size} codes of {bits} bits do not occupy {axes['p']} bytes"
         raise ShapeError(title, (1,), name="p")
 
 

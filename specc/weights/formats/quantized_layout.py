@@ -193,7 +193,7 @@ def infer_bits_per_code(
     if not matching_bits:
         size = f"{bits} bits" if bits else f"{' or '.join(map(str, candidates))} bits"
         raise QuantizedLayoutError(
-            f"{code_count} codes of {size} do not take {word_count} times 32 bits"
+            f"{code_count} codes of {size} do not occupy {word_count * 4} bytes"
         )
     return matching_bits[0]
 
@@ -221,5 +221,5 @@ def has_ordered_groups(
         return True
     check_element_count("g_idx", len(group_index), in_channels)
     if group_index.size and not 0 <= group_index.min() <= group_index.max() < group_count:
-        raise QuantizedLayoutError(f"g_idx names groups outside 0 to {group_count - 1}")
+        raise QuantizedLayoutError(f"g_idx contains group indices outside 0 to {group_count - 1}")
     return bool(np.array_equal(group_index, np.arange(in_channels) // group_size))

@@ -202,7 +202,7 @@ def _parse_tensor(name: str, fields: Json, start: int) -> TensorEntry:
     shape = _parse_lengths(fields["shape"])
     if shape is None or len(shape) > 64:
         raise _InvalidHeaderError(
-            f"{tensor_label} has a shape that is not a list of at most 64 lengths"
+            f"{tensor_label} has a shape that is not a list of at most 64 axis sizes"
         )
     begin, end = _parse_offsets(tensor_label, fields["data_offsets"])
     byte_count = _count_bytes(tensor_label, dtype, shape)
