@@ -24,8 +24,8 @@ from specc.library.spec_file_lookup import (
 ROOT = Path(__file__).parents[1]
 EXTENSION = ROOT / "editors" / "vscode"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
-CITATION = re.compile(r"\b(19|20)\d\d\b")
-UNQUOTED_COLON = re.compile(r': (?=[^"]*(?:"[^"]*"[^"]*)*$)')
+CITATION = re.compile(r"([^:]+?) \(([^()]*\b(?:19|20)\d\d\b[^()]*)\)(, .*|: .*|)")
+SENTENCE_END = re.compile(r"(?<!app)(?<!sec)(?<!eq)(?<!fig)(?<!\bal)\.(?= [A-Z`]|$)")
 MODEL_GROUPS = (
     (
         "Large language models",
@@ -133,12 +133,10 @@ def render_model_row(name: str, path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     file = read_spec_file(path, path.name)
     head = extract_head_sentence(text.split("\n\n")[0])
-    title, paper, detail = [*UNQUOTED_COLON.split(head, maxsplit=2), "", ""][:3]
-    if not CITATION.search(paper):
-        paper, detail = "", ": ".join(filter(None, (paper, detail)))
+    title, paper, detail = split_head_sentence(head)
     if file.extends:
-        title, paper, detail = file.doc or title, "", f"derived from `{file.extends}`"
-    model = f"**{title}**" + (f": {link_arxiv(detail)}" if detail else "")
+        title, paper, detail = file.doc or title, "", f": derived from `{file.extends}`"
+    model = f"**{title}**" + link_arxiv(detail)
     classes = [c for item in file.items for c in getattr(item, "architectures", ())]
     link = f"[`{name}`](../specs/models/{path.name})"
     cells = [model, link, link_arxiv(paper), ", ".join(f"`{c}`" for c in dict.fromkeys(classes))]
@@ -150,16 +148,20 @@ def link_arxiv(citation: str) -> str:
     return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", citation)
 
 
+def split_head_sentence(head: str) -> tuple[str, str, str]:
+    """Split `title (citation): description` into its parts, the last with its separator."""
+    match = CITATION.fullmatch(head)
+    if match:
+        return match[1], match[2], match[3]
+    title, colon, detail = head.partition(": ")
+    return title, "", colon + detail
+
+
 def extract_head_sentence(head: str) -> str:
     """Return the first sentence of the head comment, which contains the title and the source."""
-    found = []
-    for line in head.splitlines():
-        if line.startswith("#"):
-            found.append(line[1:].strip())
-            if line.endswith("."):
-                break
-    text = " ".join(found).partition(" Weight names")[0]
-    return text.replace(" (no arXiv number)", "").rstrip(".")
+    comments = (line for line in head.splitlines() if line.startswith("#"))
+    text = " ".join(line[1:].strip() for line in comments)
+    return SENTENCE_END.split(text, maxsplit=1)[0].replace(", no arXiv number", "")
 
 
 def describe_parity_check(name: str, base: str) -> str:
