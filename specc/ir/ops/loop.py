@@ -54,7 +54,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
     iterations are zero. For a batch element whose end condition is true, the body must not change
     loop-carried values and must output zeros. Results then do not depend on the number of
     iterations. The last `unfrozen_output_count` scan outputs are an exception: they are computed in
-    every iteration, because later positions read them.
+    every iteration, because later positions use them.
     """
 
     body: "Graph"
