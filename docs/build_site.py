@@ -84,8 +84,8 @@ def _draw_untrained(name: str, path: Path, directory: Path) -> str:
     config = ", ".join(f"`{key}={value}`" for key, value in sets.items())
     small = f" with small sizes ({config})," if config else " with"
     return (
-        f"The last attention of the model{small} random weights and a random input. "
-        "Gray pairs are masked."
+        f"Attention weights of the last attention layer of the model{small} random weights and a "
+        "random input. Gray cells are masked out."
     )
 
 
@@ -95,7 +95,9 @@ def _run_quietly(*words: str) -> None:
     with redirect_stdout(heard), redirect_stderr(heard):
         status = run_command([*words, "--quiet"])
     if status:
-        raise RuntimeError(f"specc {' '.join(words)} ended with {status}: {heard.getvalue()}")
+        raise RuntimeError(
+            f"specc {' '.join(words)} exited with status {status}: {heard.getvalue()}"
+        )
 
 
 DOCS, PAGES, SITE = ROOT / "docs", ROOT / "build" / "docs", ROOT / "build" / "site"
@@ -185,7 +187,7 @@ def _insert_results(wanted: re.Match[str]) -> str:
 
 
 def _find_source(page: Path) -> Path:
-    """Return the source file in the repository of a page in build/docs."""
+    """Return the repository file from which a page in build/docs was generated."""
     if page == PAGES / "index.md":
         return ROOT / "README.md"
     below = page.relative_to(PAGES)
@@ -258,7 +260,7 @@ def _read_title(path: Path) -> str:
 
 def _render_all(names: list[str]) -> dict[str, list[str]]:
     """Return the image lines of each gallery page, rendered in parallel."""
-    # spawn, because ONNX Runtime's threads do not survive a fork
+    # use spawn, because the threads of ONNX Runtime do not survive a fork
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         return dict(zip(names, pool.map(_render_spec, names), strict=True))
 

@@ -229,7 +229,7 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
 
 @register_builtin()
 def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
-    """Sum values [… k, d] by weights [… q, k] or [… k]. The result is [… q, d] or [… d]."""
+    """Sum `values` [… k, d] with `weights` [… q, k] or [… k]. The result is [… q, d] or [… d]."""
     if len(weights.shape) == len(values.shape) - 1:
         query_axis = len(weights.shape) - 1
         return site.squeeze_axis(

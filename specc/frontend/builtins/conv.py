@@ -82,9 +82,9 @@ def conv_transpose(
 
     As in PyTorch, `n` positions become `(n - 1) · stride + dilation · (kernel - 1) + 1 - 2 ·
     padding + output_padding`. `padding` positions are removed at both ends, and `output_padding`
-    positions, fewer than `stride` or `dilation`, are added at the end. All other options are those
-    of `conv`. Weights: `weight` [channels, out / groups, kernel], `bias` [out]. `weight=` and
-    `bias=` accept tensors in place of stored weights.
+    positions are added at the end. `output_padding` must be less than `stride` or `dilation`. All
+    other options are those of `conv`. Weights: `weight` [channels, out / groups, kernel], `bias`
+    [out]. `weight=` and `bias=` accept tensors in place of stored weights.
     """
     operand = WindowedInput(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -110,8 +110,8 @@ def max_pool(
     """Apply max pooling per channel to [batch, time, channels] or to a feature map [batch,
     channels, height, width].
 
-    `stride` defaults to the kernel size. All other options are those of `conv`. Padding counts as
-    -inf. With `ceil_mode`, the last window may extend past the end.
+    `stride` defaults to the kernel size. All other options are those of `conv`. Padded positions
+    have the value -inf. With `ceil_mode`, the last window may extend past the end.
     """
     window = WindowedInput(site, x).make_pool_window(kernel, stride, dilation, padding)
     window = window.with_overhang_padding() if ceil_mode else window

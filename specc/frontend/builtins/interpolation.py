@@ -73,10 +73,10 @@ def grid_sample(
     """Sample a feature map [batch, channels, height, width] at the points `grid` [batch, ..., 2],
     like PyTorch's `grid_sample`. Returns [batch, channels, ...].
 
-    Points are (x, y) from -1 to 1. The range from -1 to 1 spans the outer edges of the border
-    pixels, or with `align_corners` the centers of the border pixels. Outside the feature map, the
-    value is 0 by default, the value of the nearest pixel with `padding_mode=border`, and the value
-    of the feature map mirrored at its border with `padding_mode=reflection`.
+    Points are (x, y) in [-1, 1]. -1 and 1 are the outer edges of the border pixels, or their
+    centers with `align_corners`. Outside the feature map, the value is 0 by default, the value of
+    the nearest pixel with `padding_mode=border`, and the value of the feature map mirrored at its
+    border with `padding_mode=reflection`.
     """
     return site.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 

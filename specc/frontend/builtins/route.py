@@ -136,9 +136,9 @@ def route(
     """Compute a mixture of experts (MoE): for each token, the sum of the outputs of the experts
     `ids`, weighted by `gates` (arXiv:1701.06538, eq. 1). `x` is [… d], `ids` and `gates` are [… k].
 
-    `to` is the block of one expert. The experts' weights are stored with a leading axis of length
-    `experts`. Tokens masked out by `keep` […] are not routed, and their output is zeros. Experts
-    without tokens are skipped.
+    `to` is the block that computes one expert. The experts' weights are stored with a leading axis
+    of length `experts`. Tokens masked out by `keep` […] are not routed, and their output is zeros.
+    Experts without tokens are skipped.
     """
     _check_routed_operands(site, x, ids, gates, keep)
     _check_expert_count(site, ids.shape[-1], gates, experts)

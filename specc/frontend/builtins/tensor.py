@@ -296,8 +296,8 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
 
 @register_builtin()
 def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Concatenate `p` before `x` along an axis, broadcasting `p` over the batch: a [CLS]
-    token or a prefix.
+    """Concatenate `p` and `x` along an axis, e.g. to add a [CLS] token. `p` is broadcast over the
+    batch.
     """
     return _concat_broadcast(site, x, p, axis, is_prefix=True)
 
