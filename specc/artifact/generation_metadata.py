@@ -123,14 +123,14 @@ def parse_length_bounds(data: object) -> dict[str, LengthBound]:
     bounds = {}
     for name, bound_data in data.items() if isinstance(data, dict) else ():
         match bound_data:
-            # An invalid bound is ignored, because the graph itself reports an invalid size later.
+            # Ignore an invalid bound. An invalid size is reported later, when the graph is run.
             case [int() as low, None | int() as high, str() as reason]:
                 bounds[str(name)] = LengthBound(low, high, reason[:300])
     return bounds
 
 
 def _convert_state(state: DecodeState) -> Json:
-    """Convert a state to JSON, without its type, which the step graph declares."""
+    """Convert a state to JSON. The type is omitted, because the step graph declares it."""
     return {
         "name": state.name,
         "next_output": state.next_output,

@@ -97,8 +97,8 @@ RECORDED_SETTINGS: Mapping[str, str] = {
     **FIXED_SETTINGS,
     **{name: name for name in (*SCALAR_SETTINGS, "stop_strings", "max_length")},
 }
-"""Generation settings in the metadata: those that are fixed at compile time, and the default values
-of those that are inputs."""
+"""Generation settings in the metadata: settings that are fixed at compile time, and default values
+of settings that are inputs."""
 
 
 QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
@@ -211,7 +211,7 @@ class Manifest:
     def serialize(self) -> str:
         """Serialize the manifest as JSON. The output is deterministic."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
-        # these fields only exist for standalone generators and for models with quantized weights
+        # these fields exist only in standalone generators and in models with quantized weights
         optional_fields = {
             "decoding": self.decoding,
             "scoring_graph": self.scoring_graph and format_ir(self.scoring_graph),
@@ -238,7 +238,7 @@ class Manifest:
             "graphs": format_ir(*graphs),
         }
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        # escape lone surrogates, which stand for invalid UTF-8 in file names
+        # escape lone surrogates, which represent invalid UTF-8 in file names
         return LONE_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 

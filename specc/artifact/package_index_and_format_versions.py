@@ -117,7 +117,7 @@ def parse_versioned_json(
 
 
 COMPARED_BYTES = 1 << 20
-"""Number of bytes at the start of a weight file that are verified when a model is opened."""
+"""Number of bytes at the start of a weight file to verify when a model is opened."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -376,8 +376,8 @@ def read_previous_package_index(directory: Path) -> PackageIndex | None:
 
 
 def find_deletable_files(directory: Path, index: PackageIndex) -> list[str]:
-    """Return the unmodified files of a previous package, which a new package may delete. Files
-    whose names contain a hash are compared by name and size, all other files by content.
+    """Return the unmodified files of a previous package. A new package may delete these files.
+    Files whose names contain a hash are compared by name and size, all other files by content.
     """
     superseded = []
     for name, digest in index.files.items():

@@ -38,7 +38,7 @@ class GenerativeBatchModel:
 
     @property
     def static_batching_reason(self) -> str:
-        """The reason why continuous batching is impossible, or "" if it is possible."""
+        """The reason why continuous batching is not supported, or "" if it is supported."""
         return explain_static_batching(self.generator, self.settings)
 
     @property
@@ -182,7 +182,7 @@ class BatchInferenceModel:
     def batch_cost_model(self) -> CostModel:
         """The cost model of a batch, derived from the full-forward graph of the model."""
         scoring_model = self.model.scoring_model
-        # a standalone generator has no full-forward graph from which costs can be derived
+        # costs are derived from the full-forward graph, which a standalone generator does not have
         if scoring_model is not None and scoring_model.manifest.decoding is None:
             return CostModel.from_graph(scoring_model.manifest.graph)
         return CostModel.from_graph(self.input_signature.graph)
@@ -197,7 +197,7 @@ class BatchInferenceModel:
         return self.result_columns.format_rows(outputs, rows, self._length_padding)
 
     def _run_outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """Return the graph outputs of a batch, and the attention weights if they are requested."""
+        """Return the graph outputs of a batch, including attention weights if requested."""
         model = self.model.default_model
         formatter = self.result_columns
         if not (isinstance(formatter, GraphOutputColumns) and formatter.has_attention_columns):

@@ -64,7 +64,7 @@ class CrashJournal:
             crash_counts, current_key = entry.get("crash_counts"), entry.get("current_key")
             count_items = crash_counts.items() if isinstance(crash_counts, dict) else ()
             journal.crash_counts = {k: n for k, n in count_items if isinstance(n, int)}
-            # the journal is not locked, so the process that started the rows has crashed
+            # the process that started the rows has crashed, because the journal is not locked
             if isinstance(current_key, str) and current_key:
                 journal.crash_counts[current_key] = journal.crash_counts.get(current_key, 0) + 1
         return journal
@@ -232,7 +232,8 @@ class BlockRunner:
         if block.file_index not in self.data_files:
             self.data_files[block.file_index] = open_data_file(path)
         copied_names = [c.name for c in self.plan.copied_columns]
-        # remove duplicates: a column may be mapped to two inputs, and also be copied to the output
+        # remove duplicates, because a column may be mapped to several inputs and copied to the
+        # output
         column_names = list(dict.fromkeys([*self.plan.input_columns.values(), *copied_names]))
         table = self.data_files[block.file_index].read_block(block, column_names)
         if any(len(column) != block.row_count for column in table.values()):
@@ -342,7 +343,7 @@ class RowBlockInference:
     def _compute_batch(self, batch: Sequence[InputRow]) -> None:
         """Compute the results of a batch. If the batch fails, compute its rows one at a time."""
         row_numbers = [row.row_number for row in batch]
-        # a process crashed twice in this batch: compute single rows to identify the failing row
+        # a process has crashed twice in this batch: compute single rows to identify the failing row
         if self.journal.has_repeated_crashes(row_numbers):
             title = "the process crashed twice on this row"
             return self._retry_rows(batch, Diagnostic(CRASHED_ROW_CODE, title))

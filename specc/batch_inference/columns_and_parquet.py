@@ -25,7 +25,7 @@ from specc.io.safe_read import (
 from specc.ir.array import Array
 
 NULL_TYPE = "null"
-"""The element type of a column in which all values so far are null."""
+"""The element type of a column that has contained only null values so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def merge_element_types(first: str, second: str) -> str:
 
 
 ELEMENT_TYPES = {type(None): "", bool: "bool", float: "f64", str: "text"}
-"""Element types of JSON values other than integers, by Python type; "" is the type of null."""
+"""Element types of JSON values except integers, by Python type. The type of null is ""."""
 
 
 def infer_element_type(value: Json) -> str:
@@ -244,7 +244,7 @@ def _convert_values(name: str, column: Arrow) -> list[object]:
 
 
 def _has_nanoseconds(type: Arrow) -> bool:
-    """Return True for time types in nanoseconds, which pyarrow cannot convert without pandas."""
+    """Return True for time types in nanoseconds. pyarrow cannot convert these without pandas."""
     types = import_pyarrow().types
     is_time = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
     return bool(is_time) and type.unit == "ns"
@@ -333,7 +333,7 @@ def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
     """Convert the values of a column to an Arrow array."""
     pa, arrow_type = import_pyarrow(), _make_arrow_type(column_type)
     python_values: list[Any] = [_nest_array(v) if isinstance(v, np.ndarray) else v for v in values]
-    if column_type == ColumnType("f64"):  # a JSON column may mix integers and floats
+    if column_type == ColumnType("f64"):  # a JSON column may contain both integers and floats
         python_values = [None if v is None else float(v) for v in python_values]
     try:
         return pa.array(python_values, type=arrow_type)

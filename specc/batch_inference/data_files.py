@@ -133,8 +133,8 @@ class JsonLinesFile(DataFile):
         for line in read_lines(self.path):
             value = _parse_object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, UnreadableRow) else value).items():
-                # most values have the same type as in the previous row; integers are always
-                # checked, because large integers have a different type
+                # most values have the type of the previous row; check all integers, because large
+                # integers have a different type
                 if previous_types.get(name) is type(item) is not int:
                     continue
                 previous_types[name] = type(item)
@@ -235,7 +235,7 @@ def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
             yield FileLine(b"".join(parts), end_offset)
             parts, size = [], 0
         elif size > MAX_ROW_BYTES:
-            break  # the quote has no end, so the rest of the file is one invalid row
+            break  # the quote is not closed: the rest of the file is one invalid row
     if parts:
         yield FileLine(b"".join(parts), end_offset)
 

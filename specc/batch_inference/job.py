@@ -127,7 +127,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
             report.add_statistics(statistics)
             report.resumed_rows += block.row_count
     report.rows = report.resumed_rows
-    # an earlier run may have allowed more errors than this run allows
+    # an earlier run may have allowed more errors than this run
     _check_errors(request, report)
     on_progress(report)
     with _note_complete_parts(report):

@@ -111,7 +111,7 @@ class JobPlan:
 
     def write_file(self, output_dir: Path) -> None:
         """Write the plan file to the output directory."""
-        # file names may contain undecodable bytes, which must be preserved
+        # preserve undecodable bytes in file names
         text = json.dumps(self.to_json(), ensure_ascii=False, indent=1)
         write_file_atomically(
             output_dir / PLAN_DIRECTORY / PLAN_FILE, [text.encode("utf-8", "surrogatepass")]
@@ -244,7 +244,7 @@ def write_part_file(
         plan.output_format, (*plan.copied_columns, *plan.result_columns), copied | results
     )
     text = json.dumps(statistics.to_json(), ensure_ascii=False)
-    # the part file is written last, so the statistics exist if the part file exists
+    # write the part file last: if the part file exists, the statistics also exist
     statistics_file = output_dir / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
     write_file_atomically(statistics_file, [text.encode("utf-8", "backslashreplace")])
     write_file_atomically(output_dir / plan.get_part_file_name(statistics.block_number), [data])
@@ -303,7 +303,7 @@ def convert_json_columns_to_text(
 def _to_json_data(value: object) -> object:
     """Convert a value to JSON data. NaN and infinity become null, and bytes become base64."""
     match value:
-        # write null, because programs that read tables do not treat NaN as missing
+        # write null, because most programs that read tables do not treat NaN as a missing value
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
         case list() | tuple():

@@ -160,7 +160,7 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
     keys that are missing in JSON Lines files.
     """
     column_types: dict[str, ColumnType] = {}
-    # if each previous file may lack columns, a column that is new in this file is not a conflict
+    # a new column in this file is not a conflict if columns may be missing in all previous files
     earlier_may_lack = True
     for path in files:
         reader = open_data_file(path)
@@ -203,7 +203,7 @@ def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> 
 
 
 def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
-    """Return the requested output format, which is the input files' format by default."""
+    """Return the requested output format. The default is the format of the input files."""
     has_parquet = any(p.suffix.lower() == ".parquet" for p in files)
     output_format = request.output_format or ("parquet" if has_parquet else "jsonl")
     if output_format not in OUTPUT_FORMATS:
@@ -279,7 +279,7 @@ def _select_copied_columns(
     """
     outputs = {c.name for c in results}
     if request.copied_columns is None:
-        # columns of input images are not copied, because images are large
+        # do not copy columns with input images, because images are large
         images = {"image"} & {*input_columns.values()}
         return tuple(column for name, column in columns.items() if name not in images | outputs)
     for name in request.copied_columns:

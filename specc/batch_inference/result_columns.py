@@ -39,8 +39,8 @@ ATTENTION_PREFIX = "attention."
 
 @dataclass(frozen=True)
 class GraphOutputColumns:
-    """The table columns with the outputs of a graph. `preprocessing` formats the outputs, except
-    `raw_outputs`, which are returned as arrays. Names with the prefix `attention.` select attention
+    """The table columns with the outputs of a graph. `preprocessing` formats the outputs. Only
+    `raw_outputs` are returned as arrays. Names with the prefix `attention.` select attention
     weights by scope.
     """
 
@@ -233,7 +233,7 @@ def _select_best_labels(
             notes=[f"its shape per row is {list(value.shape)}, expected {expected}"],
         )
     probabilities = compute_probabilities(scores)[0]
-    # a stable sort selects the first of several labels with equal scores on every machine
+    # with a stable sort, the first of several labels with equal scores is selected on every machine
     best_indices = np.argsort(-probabilities, kind="stable")[: config.top_k]
     labels = [config.labels[i] if config.labels else str(i) for i in best_indices]
     return labels, [float(probabilities[i]) for i in best_indices]

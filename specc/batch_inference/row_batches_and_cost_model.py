@@ -231,7 +231,7 @@ MAX_PADDING_RATIO, MAX_ROWS_WITHOUT_CHECK = 1.15, 8
 allowed."""
 
 EstimateCost = Callable[[int, int], int]
-"""A function that estimates a cost of a batch, e.g. its memory, from the batch size and length."""
+"""A function that estimates the cost (e.g. memory) of a batch from the batch size and length."""
 
 
 def group_rows_by_shape(rows: Sequence[InputRow]) -> list[list[InputRow]]:
@@ -252,7 +252,7 @@ def make_batches(
     for group in group_rows_by_shape(rows):
         batch: list[InputRow] = []
         valid_positions = 0
-        for row in group:  # the last row is the longest row, which determines the padded length
+        for row in group:  # the last row is the longest row and determines the padded length
             count, length = len(batch) + 1, row.padded_length
             valid_positions += length
             positions = count * length
@@ -354,5 +354,5 @@ def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
 
 def get_batch_dim(graph: Graph) -> Dim | None:
     """Return the symbolic batch size: the first dimension of the first input with axes."""
-    # skip scalar inputs, which are settings such as a temperature
+    # skip scalar inputs, e.g. the temperature
     return next((v.shape[0] for v in graph.inputs.values() if v.rank), None)

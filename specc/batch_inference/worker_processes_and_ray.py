@@ -32,7 +32,7 @@ PROGRESS_INTERVAL = 0.1
 
 
 def run_worker(directory: str) -> None:
-    """Run the main loop of a worker process, which computes the requested blocks of a job."""
+    """Run the main loop of a worker process: compute the requested blocks of a job."""
     # Output of libraries goes to stderr, because stdout contains protocol messages.
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -53,7 +53,7 @@ def run_worker(directory: str) -> None:
         os._exit(1)  # the parent process has terminated
     except Exception:
         traceback.print_exc()
-        os._exit(1)  # skip the cleanup at exit, which would wait for the listening thread
+        os._exit(1)  # skip the cleanup at exit, because it would wait for the listening thread
 
 
 @dataclass
@@ -279,7 +279,7 @@ RAY_ENVIRONMENT = {
 """Environment variables that disable usage statistics and progress bars of Ray."""
 
 OBJECT_STORE_BYTES = 80 * 2**20
-"""Size in bytes of Ray's object store, which stores block numbers, but no rows."""
+"""Size of Ray's object store in bytes. The store contains block numbers, but no rows."""
 
 CONNECT_TIMEOUT = 5
 """Timeout in seconds for connecting to a Ray cluster."""

@@ -225,7 +225,7 @@ class CalibrationTargets:
 
     @property
     def expert_counts(self) -> Mapping[str, int]:
-        """The number of experts in each weight by name, which is 1 if the weight is not stacked."""
+        """The number of experts in each weight by name (1 if the weight is not stacked)."""
         matrices = [matrix for activations in self.tap_points.values() for matrix in activations]
         return Counter(matrix.name for matrix in matrices)
 

@@ -43,10 +43,10 @@ NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
 class CalibrationStage:
     """A stage of the forward pass that reads only some of the model's weights.
 
-    `graph` computes the outputs `stage_outputs`, which later stages read, from the model inputs and
-    from `stage_inputs`, the outputs of earlier stages. `activations_by_output` maps the remaining
-    outputs of `graph` to the activations of the model that they contain. `released_values` are
-    stage outputs that no later stage reads.
+    `graph` computes `stage_outputs` for later stages. Its inputs are the model inputs, and the
+    outputs `stage_inputs` of earlier stages. `activations_by_output` maps the remaining outputs of
+    `graph` to the activations of the model that they contain. `released_values` are stage outputs
+    that no later stage reads.
     """
 
     graph: Graph
@@ -84,8 +84,8 @@ def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
 def _find_lifetimes(
     staged_graph: "_StagedGraph", groups: list[list[NodeResults]]
 ) -> tuple[dict[Value, int], dict[Value, int]]:
-    """Map each heavy value to the index of the stage that computes the value, and to the index of
-    the last stage that reads the value.
+    """Map each heavy value to the indices of two stages: the stage that computes the value, and the
+    last stage that reads it.
     """
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
@@ -112,8 +112,8 @@ class _StagedGraph:
     @cached_property
     def _dependencies(self) -> dict[Value, frozenset[str]]:
         """The set of weight names that each value depends on. The set contains `""` if the value
-        depends on inputs. The set of a heavy value is `{"", "…"}`, because a stage loads the value
-        instead of the weights.
+        depends on inputs. The set of a heavy value is `{"", "…"}`: later stages load the value and
+        do not load the weights.
         """
         dependencies = {v: frozenset([""]) for v in self.graph.inputs.values()}
         dependencies |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
@@ -163,7 +163,7 @@ class _StagedGraph:
             yield group
 
     def _collect_weights(self, node: Node) -> set[str]:
-        """Return the names of weights on which a node depends other than through heavy values."""
+        """Return the names of the weights that a node depends on, without those of heavy values."""
         light = [a for a in node.args if a and not self._is_heavy(a)]
         return {name for a in light for name in self._dependencies[a]} - {""}
 
@@ -288,7 +288,7 @@ def quantize_with_gptq(
         _run_stage(stage, open_session, get_samples(), directory, sums)
         for activations, total in sums.pop_complete_sums(stage.activations_by_output.values()):
             factor = compute_inverse_cholesky_factor(total)
-            del total  # release the Gram matrix, which is as large as its Cholesky factor
+            del total  # release the Gram matrix, because it is as large as the factor
             for name, get_inverse_cholesky_factor in factors.add_factor(activations, factor):
                 quantized[name] = quantize_weight(
                     name, get_inverse_cholesky_factor, directory / f"{len(quantized)}"

@@ -319,7 +319,9 @@ def find_repository_file(directories: Sequence[Path], name: str) -> Path | None:
 
 
 def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> list[Path]:
-    """Return the files in `names` that exist, each in the first directory that contains it."""
+    """Return the existing files in `names`, each from the first directory that contains the
+    file.
+    """
     return [p for name in names if (p := find_repository_file(directories, name))]
 
 

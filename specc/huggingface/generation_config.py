@@ -307,7 +307,7 @@ def _convert_to_token_list(value: object) -> list[object]:
 
 
 def _read_min_length(file: GenerationConfigFile, start_token_count: int) -> None:
-    """Read `min_length`, which counts the start tokens."""
+    """Read `min_length`, which includes the start tokens."""
     min_length = file.get_value("min_length")
     is_set = file.get_value("min_new_tokens") is not None
     if is_set or not isinstance(min_length, int) or min_length <= 0:

@@ -58,8 +58,7 @@ def _find_tokenizer(directory: Path) -> Path | None:
 
 
 def _read_gguf_tokenizer_file(path: Path) -> "GGUFTokenizer | None":
-    # import here, because weight formats import NumPy, which a spec without checkpoint does not
-    # need
+    # import here, because weight formats import NumPy, which is not required without a checkpoint
     from specc.huggingface.gguf_metadata import read_gguf_tokenizer
 
     return read_gguf_tokenizer(path)

@@ -166,7 +166,7 @@ def _read_sizes(reader: ImageSettingsReader) -> tuple[list[int] | None, list[int
 def _read_crop_sizes(
     reader: ImageSettingsReader, size: list[int]
 ) -> tuple[list[int], list[int] | None]:
-    """Read the sizes for ConvNeXt, which only crops small images."""
+    """Read the sizes for ConvNeXt. ConvNeXt crops only small images."""
     if len(size) != 1:
         reader.raise_unsupported("size", "expected an object with `shortest_edge`")
     (edge,) = size
@@ -195,7 +195,7 @@ def _read_fitted_size(reader: ImageSettingsReader) -> list[int] | None:
         # without sizes, the default of the processor class applies
         case {**rest} if not rest:
             sizes = list(reader.defaults.size)
-    # exclude booleans, which match `int` in a pattern
+    # exclude booleans, because they match `int` in a pattern
     if not sizes or any(isinstance(n, bool) or n < 1 for n in sizes):
         reader.raise_unsupported("size", "unsupported size")
     return sizes

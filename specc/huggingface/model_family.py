@@ -79,8 +79,7 @@ def load_checkpoint_config(path: str) -> JsonObject:
     """
     if not is_gguf_path(path):
         return load_config_json(path)
-    # import here, because weight formats import NumPy, which a spec without checkpoint does not
-    # need
+    # import here, because weight formats import NumPy, which is not required without a checkpoint
     from specc.huggingface.gguf_metadata import read_gguf_config
 
     return read_gguf_config(path)

@@ -1,4 +1,4 @@
-"""Read the `quantization_config` in a config.json, which describes quantized weights."""
+"""Read the `quantization_config` of a checkpoint with quantized weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,9 @@ class CheckpointQuantization:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks about activation quantization, which the compiled model does not use."""
+        """Remarks about activation quantization. The compiled model does not quantize
+        activations.
+        """
         return (ACTIVATIONS_NOTE,) if self.quantizes_activations else ()
 
 
@@ -192,6 +194,6 @@ _METHOD_READERS: Mapping[str, Callable[[Mapping[str, Json]], tuple[QuantizationS
     "mxfp4": lambda _: (QuantizationSettings(), False),
     "fbgemm_fp8": lambda _: (QuantizationSettings(), True),
 }
-"""The function that reads the settings of each quantization method, and a flag that is True if the
-checkpoint also quantizes activations.
+"""The function that reads the settings of each quantization method. It also returns True if the
+checkpoint quantizes activations.
 """

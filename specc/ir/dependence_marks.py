@@ -70,7 +70,7 @@ class Dependence:
 
     @property
     def min_offset(self) -> float:
-        """The minimum of `t_result - t_operand`, which is negative if later positions are read."""
+        """The minimum of `t_result - t_operand`. It is negative if later positions are read."""
         return self.offsets.low
 
     @property

@@ -155,8 +155,8 @@ def _iterate_scanned_axis(
     """Yield the dependences of all loop results on the scan axis `axis` of `operand`."""
     for result in range(result_count):
         if result < op.carry_count:
-            # the final loop-carried value depends on all positions; only in forward direction is
-            # the final iteration at the last position
+            # the final loop-carried value depends on all positions; the final iteration is at the
+            # last position only in forward direction
             if op.reverse:
                 yield make_dependence(operand, axis, result, None, "all")
             else:
@@ -200,7 +200,7 @@ def _iterate_body_dependences(
             break
         iteration += 1
         # a dependence that still grows after three iterations grows in every iteration, e.g. if
-        # each position of a loop-carried value reads its left neighbor
+        # position n of a loop-carried value reads position n - 1
         if iteration >= 3:
             for v, has_grown in zip(carries, changed, strict=True):
                 input_traces[v].merge(AxisTrace(is_fully_read=has_grown))

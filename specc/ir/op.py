@@ -31,7 +31,7 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 
 @dataclass_transform(frozen_default=True)
 class Op:
-    """Base class of ops, which are immutable classes whose fields are compile-time attributes. If
+    """Base class of ops. Ops are immutable, and their fields are compile-time attributes. If
     `is_compute_intensive` is True, derived graphs never recompute the op. If `is_view` is True, the
     op copies no data. If `is_elementwise` is True, results depend only on the operands at the same
     position. If `is_selection` is True, results are elements of the first operand, and their

@@ -10,11 +10,10 @@ two variadic groups, `*a t *b`, the op's attribute `axis` is the number of axes 
 Marks on operand axes declare which operand positions a result position reads
 (`dependence_marks.py`). Without a mark, position t of a result reads position t. With `t[a:b]`, a
 result reads positions `t - b` to `t - a`. With `t[a:b:s:u]`, position u of the result axis `u`
-reads positions `s · u - b` to `s · u - a`. With `t>`, a result reads all positions up to t; with
-`k|q`, the positions of `k` that `q` attends to; with `t$`, the last position; with `t@`, only the
-size; with `t~`, all positions. If no result has the operand axis, all positions of the axis are
-read. The same signature is used for shape inference, checks, messages, dependence analysis and
-generated test inputs.
+reads positions `s · u - b` to `s · u - a`. `t>` reads all positions up to t, `k|q` the positions of
+`k` that `q` attends to, `t$` the last position, `t@` only the size, and `t~` all positions. If no
+result has the operand axis, all positions of the axis are read. The same signature is used for
+shape inference, checks, messages, dependence analysis and generated test inputs.
 """
 
 import re
@@ -219,7 +218,7 @@ def make_length_mismatch_error(
 
 @immutable_dataclass
 class Signature:
-    """A parsed op signature, which is the op's shape rule."""
+    """A parsed op signature. It is the shape rule of the op."""
 
     text: str
     operands: tuple[SignatureTerm, ...]

@@ -89,8 +89,8 @@ def make_weight_binding_errors(
 
 
 def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
-    """Add a note with `reason`, which explains why a missing parameter is not part of a new task
-    head. If `reason` is empty, add a help text on how to initialize the head.
+    """Add a note with `reason`, the reason why a missing parameter is not part of a new task head.
+    If `reason` is empty, add a help text on how to initialize the head.
     """
     if reason:
         note = f"it is not part of a new head, which could be initialized: {reason}"

@@ -41,8 +41,8 @@ from specc.weights.weight_rules_and_initializers import (
 )
 
 _ExpressionAndRule: TypeAlias = tuple[Expr, Span | None]
-"""The expression that computes a parameter, with tensor names as in the spec, and the span of the
-`load` rule that contains the expression.
+"""The expression that computes a parameter, with the tensor names of the spec, and the span of its
+`load` rule.
 """
 
 
@@ -308,8 +308,8 @@ def get_dtype_family(dtype: str) -> str:
 def _collect_ignored_tensors(
     rules: Sequence[IgnoreRule], naming: ParameterNaming, checkpoint: Checkpoint
 ) -> set[str]:
-    """Return the checkpoint tensors that an `ignore` rule matches, by the tensor name or by a
-    parameter name that it may correspond to.
+    """Return the checkpoint tensors that match an `ignore` rule, either by tensor name or by the
+    name of a possibly corresponding parameter.
     """
     patterns = [NamePattern(r.pattern) for r in rules]
 

@@ -82,7 +82,7 @@ def plan_external_data(
                 # tensors
                 link_results[stored.path] = find_linked_path(stored.path, directory)
             link_result = link_results[stored.path]
-            # A tensor that cannot be linked is copied; the reason is reported once per file.
+            # Copy tensors that cannot be linked. The reason is reported once per file.
             if not isinstance(link_result, str) and stored.offset % alignment == 0:
                 linked[piece.name] = ExternalDataLocation(
                     link_result[0], stored.offset, stored.nbytes

@@ -113,7 +113,7 @@ class LoraAdapter:
                 module = stem.removesuffix(f".{end}")
                 parts.setdefault(module, {})[part] = name
             else:
-                # a fully trained tensor has the name of the parameter, except that PEFT inserts
+                # a fully trained tensor has the name of the parameter, but PEFT inserts
                 # `base_layer` into the names of wrapped modules
                 deltas[stem.replace(".base_layer.", ".")] = AdapterDelta(replacement=name)
         for module, module_parts in parts.items():
@@ -219,7 +219,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self._apply_delta(name, change)[rows]
 
     def _apply_delta(self, name: str, change: AdapterDelta) -> Array:
-        """Return the tensor `name` with the change applied, i.e. replaced or added to."""
+        """Return the tensor `name` after applying the change (a replacement or an addition)."""
         if change.replacement:
             tensor = self.adapter.file.read_tensor(change.replacement)
             check_finite(tensor, f"`{escape_text(change.replacement)}`")

@@ -74,7 +74,7 @@ def _has_suffix(module: str, names: Sequence[str]) -> bool:
 def _find_pattern_value(
     values_by_suffix: Mapping[str, float], module: str, default: float
 ) -> float:
-    """Return the value of the first key that is a suffix of the module name, or else `default`."""
+    """Return the value of the first key that is a suffix of the module name, or `default`."""
     for key, value in values_by_suffix.items():
         if _has_suffix(module, [key]):
             return value

@@ -183,7 +183,9 @@ def format_name_groups(names: Sequence[str], max_names: int = 6) -> str:
 
 
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate most similar to `name`, preferably with equal numbers, or None."""
+    """Return the candidate that is most similar to `name`, or None. Prefer candidates with equal
+    numbers.
+    """
     names = list(candidates)
     matching_names = [
         c for c in names if find_numbers_in_name(c) == find_numbers_in_name(name)
@@ -216,9 +218,9 @@ def _interleave_parts(literals: Sequence[str], values: Iterable[str]) -> str:
 
 @immutable_dataclass
 class ParameterNaming:
-    """The mapping from parameter names to tensor names, which strips `removed_prefix` or adds
-    `added_prefix`. `submodule_namings` maps the path of each used spec to its naming, longest path
-    first.
+    """The mapping from parameter names to tensor names: `removed_prefix` is stripped, or
+    `added_prefix` is prepended. `submodule_namings` maps the path of each used spec to its naming,
+    longest path first.
     """
 
     removed_prefix: str = ""

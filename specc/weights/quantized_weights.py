@@ -64,7 +64,7 @@ CHUNK_VALUES = 1 << 20
 CACHED_VALUES = 1 << 16
 """Number of weight elements that fit in the CPU cache during all steps of the quantization."""
 GPTQ_CHUNK_ELEMENTS = 1 << 22
-"""Number of weight elements that GPTQ, which quantizes column by column, processes at a time."""
+"""Number of weight elements that GPTQ processes at a time (GPTQ quantizes column by column)."""
 NO_ZERO_POINTS: Array = np.empty(0, np.uint8)
 """The empty array of zero points for weights without zero points."""
 MAX_THREADS = 2

@@ -89,7 +89,7 @@ class SlidingWindowOp(PaddedWindowOp):
         """Return a dimension that is negative if the size `length` of the operand axis is invalid,
         i.e. if the axis is shorter than a window or the image is empty.
         """
-        # an empty image is an error; an empty time axis has an empty result
+        # an empty image is an error, but an empty time axis has an empty result
         if len(self.kernel) > 1:
             return min_dims(self.compute_length(length, axis), length) - 1
         return self.compute_length(length, axis) - min_dims(length, 1)
@@ -100,8 +100,8 @@ class SlidingWindowOp(PaddedWindowOp):
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
             is_preserving = self.is_position_preserving(n)
-            # a result axis with another size has another name, which the operand axis's mark
-            # contains
+            # a result axis with another size has another name; the mark of the operand axis
+            # contains this name
             marked_axes.append(
                 f"{operand_name}[{low}:{high}]"
                 if is_preserving
@@ -322,8 +322,8 @@ class AveragePool(Pooling, Op, sig="f[b t[min_offset:max_offset] c] -> f[b t c]"
     """The mean of each window, per channel.
 
     If `count_include_pad` is True, padding counts as zeros, otherwise it is excluded from the mean.
-    In ceil mode, windows may extend past the padding by `end_overhang` positions, which are
-    excluded.
+    In ceil mode, windows may extend past the padding by `end_overhang` positions. These positions
+    are excluded.
     """
 
     kernel: tuple[int, ...]

@@ -68,8 +68,8 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
 
     @property
     def first_body_operand_index(self) -> int:
-        """The index of the first operand that becomes an input of the body, i.e. of the first
-        operand after `keep`.
+        """The index of the first operand that is an input of the body, i.e. the first operand after
+        `keep`.
         """
         return 1 if self.has_mask else 0
 
@@ -153,7 +153,9 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
             )
 
     def _find_trip_count(self, scanned_types: Sequence[Type]) -> Dim:
-        """Return the trip count, i.e. the scan axis size, which all scanned operands share."""
+        """Return the trip count: the size of the scan axis, which is equal in all scanned
+        operands.
+        """
         length = scanned_types[0].shape[self.axis]
         for n, scanned_type in enumerate(scanned_types):
             other_length = scanned_type.shape[self.axis]

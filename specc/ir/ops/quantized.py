@@ -186,7 +186,7 @@ ActivationRounding: TypeAlias = ActivationRoundingMode | Literal["layer"]
 """The activation quantization in a `QuantizationFormat`."""
 QUANTIZED_BITS = (4, 8)
 MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
-"""The range of supported group sizes, which must be powers of two."""
+"""The minimum and maximum group size. Group sizes must be powers of two."""
 
 
 @immutable_dataclass(kw_only=True)

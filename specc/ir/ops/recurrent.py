@@ -34,7 +34,7 @@ class RecurrentLayer:
     initial_states: tuple[OptionalOperand, ...] = (OptionalOperand(6),)
 
     def get_signature(self) -> Signature:
-        """Return the signature of the layer, which depends on the direction."""
+        """Return the signature of the layer for its direction."""
         return make_reverse_signature(self.signature) if self.reverse else self.signature
 
 
@@ -135,9 +135,9 @@ class Lstm(
     the final cell state.
 
     `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. The operands are those of `rnn`, the initial
-    cell state, the peepholes of the input, forget and output gates (Gers and Schmidhuber 2000; the
-    output gate uses `c'`), and a projection that is applied to `h'` before it is returned and fed
-    back (arXiv:1402.1128).
+    cell state, the peepholes of the input, forget and output gates (Gers and Schmidhuber 2000), and
+    a projection. The peephole of the output gate uses `c'`. The projection is applied to `h'`
+    before `h'` is returned and fed back (arXiv:1402.1128).
     """
 
     reverse: bool = False

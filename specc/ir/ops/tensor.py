@@ -10,7 +10,7 @@ POINTWISE_FUNCTIONS = (
     *("log", "log1p", "neg", "quick_gelu", "reciprocal", "relu", "relu2", "round"),
     *("sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh"),
 )
-"""The names of the `Pointwise` functions, which `specc_numpy` implements."""
+"""The names of the `Pointwise` functions. `specc_numpy` contains the reference implementations."""
 
 ARITH_FUNCTIONS = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
 COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge", "same_group")
@@ -82,8 +82,8 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]", is_elementwise=True):
 
 
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]", is_elementwise=True):
-    """Elementwise comparison `eq ne lt le gt ge`, or `same_group`, which is true if the group ids
-    are equal and positive. A decode step must process all positions of a group along the time axis.
+    """Elementwise comparison `eq ne lt le gt ge`, or `same_group` (true if the group ids are equal
+    and positive). A decode step must process all positions of a group along the time axis.
     """
 
     left, right = Operand(0), Operand(1)

@@ -376,7 +376,7 @@ def make_gguf_layout_function(suffix: str, block_type: GGMLType) -> InferLayout:
 
 
 GGUF_METHOD = "gguf"
-"""The quantization method of GGUF files, which have no quantization config."""
+"""The quantization method of GGUF files. GGUF files have no quantization config."""
 
 GGUF_FORMATS = tuple(
     QuantizedWeightFormat(

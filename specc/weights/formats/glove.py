@@ -74,10 +74,10 @@ def _decode_line(line: bytes) -> str:
 
 
 def _parse_vector(line: str, width: int) -> tuple[str, Array]:
-    """Parse a line into a word, which may contain spaces, and a vector of `width` values. If
+    """Parse a line into a word (which may contain spaces) and a vector of `width` values. If
     `width` is 0, all fields after the first are values.
     """
-    # `split()` would be wrong, because words in published files may contain whitespace other than
+    # do not use `split()`, because words in published files may contain whitespace other than
     # U+0020
     fields = line.split(" ")
     if not width:

@@ -45,7 +45,7 @@ NUMPY_KINDS: dict[str, str | type | None] = {
 """The NumPy dtype of each safetensors dtype. Packed types have no NumPy dtype."""
 
 DTYPE_BITS = {n: int(re.findall(r"\d+", n)[0]) if n != "bool" else 8 for n in (*NUMPY_KINDS, "i4")}
-"""Bits per element of each dtype, including 4-bit integers, which no checkpoint stores."""
+"""Bits per element of each dtype, including `i4`, which is not a safetensors dtype."""
 
 NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     ours: np.dtype(kind) for ours, kind in NUMPY_KINDS.items() if kind is not None
