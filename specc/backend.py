@@ -93,7 +93,7 @@ class PackageMetadata:
 @immutable_dataclass()
 class WrittenModel:
     """A written model or package: its path, the name of its weight file or None, and the sizes of
-    all files. `plan.linked` are the weights that remain in the checkpoint.
+    all files. `plan.linked_tensors` remain in the checkpoint.
     """
 
     path: Path

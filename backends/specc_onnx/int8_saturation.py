@@ -3,7 +3,7 @@
 On these CPUs, ONNX Runtime multiplies uint8 activations by int8 weights with `pmaddubsw`, which
 saturates the sum of two products at 16 bits. Measured errors were up to 0.3 times the largest
 result. The kernels for uint8 weights are exact, so int8 weights are converted to uint8 before a
-session is created. ONNX Runtime's own option against saturation, `session.x64quantprecision`,
+session is created. ONNX Runtime's option `session.x64quantprecision` also avoids saturation, but it
 rejects models that share weights or zero points between nodes, and ignores weights in subgraphs and
 computed weights.
 """

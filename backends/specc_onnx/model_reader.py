@@ -277,7 +277,7 @@ def read_model(path: Path) -> OnnxModelFile:
 
 
 def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
-    """Return the model that a link points to, or the link if the external files are next to it."""
+    """Resolve a symbolic link to a model, unless the external files are next to the link."""
     locations = [location for location, _ in file.list_external_files() if "\0" not in location]
     if not file.path.is_symlink() or (
         locations and all((file.path.parent / name).exists() for name in locations)

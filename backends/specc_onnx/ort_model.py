@@ -79,8 +79,8 @@ class OrtModel:
             raise_ort_error("E0924", f"`{self.name}` failed while running", error)
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model on a separate thread, so that Ctrl-C, which ONNX Runtime ignores, stops the
-        run. Return all outputs. Raise the errors of `run`.
+        """Run the model on a separate thread, so that Ctrl-C stops the run (ONNX Runtime ignores
+        Ctrl-C). Return all outputs. Raise the errors of `run`.
         """
         arrays = self.prepare_inputs(inputs)
         options = onnxruntime.RunOptions()

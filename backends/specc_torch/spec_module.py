@@ -70,7 +70,7 @@ class SpecModule(nn.Module):
             f"module {self.graph.format_signature()}, {format_thousands(count)} parameters"
         )
 
-    # Dynamo would trace the interpreter, which takes minutes even for a model with one layer
+    # Dynamo would trace the interpreter for minutes, even for a model with one layer
     @torch.compiler.disable  # type: ignore[untyped-decorator] # of torch
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         """Run the graph on `inputs` (arrays or tensors by name) and return its outputs by name.

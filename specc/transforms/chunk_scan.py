@@ -177,8 +177,8 @@ def _compare_blocks(b: GraphBuilder, fn: str, row: Value, column: Value, size: i
 
 @dataclass(frozen=True)
 class _ChunkBodyBuilder(RecurrentCellBuilder):
-    """A builder of the loop body. It processes one chunk (operands [*lead, 64, x], state [*lead, k,
-    v]).
+    """A builder for the loop body, which processes one chunk (operands [*lead, 64, x], state
+    [*lead, k, v]).
     """
 
     rank: int

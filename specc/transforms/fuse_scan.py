@@ -84,7 +84,7 @@ class _CellPattern:
 
 @dataclass(frozen=True)
 class _PatternBuilder(RecurrentCellBuilder):
-    """A builder of the pattern of a recurrent cell, for an input type and state types."""
+    """A builder for the pattern of a recurrent cell with an input type and state types."""
 
     element_type: Type
     state_types: Sequence[Type]
@@ -147,8 +147,8 @@ LeafBindings = dict[Value, Value]
 def _match_cell(
     cell: _CellPattern, element: Value, states: Sequence[Value], next_states: Sequence[Value]
 ) -> LeafBindings | None:
-    """Match the next states of a loop body against the pattern of a cell. Return the value of the
-    body for each input of the pattern, or None if the body does not match.
+    """Match the next states of a loop body against the pattern of a cell. Return the body value
+    that matches each pattern input, or None if the body does not match.
     """
     # A cell without biases matches the pattern without optional biases.
     optional_inputs = {cell.leaves[n] for n in OPTIONAL_BIASES if n in cell.leaves}

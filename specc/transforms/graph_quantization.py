@@ -118,7 +118,7 @@ class QuantizedParameters:
 
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
-    """Return `graph` with the weights in `plan` quantized. Ignore names that the graph lacks."""
+    """Return `graph` with the weights in `plan` quantized. Unknown names are ignored."""
     parameter_formats = select_entries(plan, graph.parameters)
     if not parameter_formats:
         return graph
@@ -161,7 +161,7 @@ def _make_quantized_weight(
 
 @dataclass
 class _WeightQuantizer:
-    """A converter of nodes that replaces weights by quantized weights. `new_values` maps old values
+    """A graph converter that replaces weights with quantized weights. `new_values` maps old values
     to new values, and `quantized_weights` maps weights and their views to quantized weights.
     """
 

@@ -57,7 +57,7 @@ BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))
 
 
 def can_compute_in_operand_dtype(op: Op) -> bool:
-    """Return True if an op amplifies no rounding errors, so it can use its operands' dtype."""
+    """Return True if an op does not amplify rounding errors and can use its operands' dtype."""
     match op:
         case ops.Pointwise(fn):
             return fn in ERROR_STABLE_FUNCTIONS
@@ -67,7 +67,7 @@ def can_compute_in_operand_dtype(op: Op) -> bool:
 
 
 def is_precision_preserving(op: Op) -> bool:
-    """Return True if an op moves, scales or shifts the result of a MatMul, so that its result has
+    """Return True if an op only moves, scales or shifts the result of a MatMul. Its result then has
     the precision of the MatMul. Norms are excluded.
     """
     return can_compute_in_operand_dtype(op) and not isinstance(op, NORM_OPS)

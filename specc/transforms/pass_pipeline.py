@@ -181,7 +181,7 @@ def _run_causality_check(state: CompilerPassState) -> CompilerPassState:
 
 
 def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
-    """Raise E0701 for a model that generates no sequence, with a help text on derived graphs."""
+    """Raise E0701 for a model without generation settings. Suggest `score` for derived graphs."""
     help_text = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
         help_text = "use the spec, or the graph `score`, from which it was derived"
@@ -258,7 +258,7 @@ def run_passes(state: CompilerPassState, names: Sequence[str]) -> CompilerPassSt
 
 
 def list_passes_up_to(last_pass: str) -> tuple[str, ...]:
-    """Return the passes up to `last_pass`, without optional passes before `last_pass`."""
+    """Return the passes up to `last_pass`, except optional passes before it."""
     names = [p.name for p in ALL_PASSES]
     earlier_passes = ALL_PASSES[: names.index(last_pass)]
     return *(p.name for p in earlier_passes if not p.is_optional), last_pass

@@ -30,7 +30,7 @@ LINEAR_PRODUCT = MatMulOperandIndices(activation_index=0, matrix_index=1, is_tra
 
 
 def match_matmul(node: Node) -> MatMulOperandIndices | None:
-    """Return the operands of the MatMul of activations and one matrix, or None."""
+    """Match a MatMul of activations and one matrix. Return its operand indices, or None."""
     match node.op:
         case ops.Linear():
             return LINEAR_PRODUCT
@@ -49,9 +49,9 @@ def match_matmul(node: Node) -> MatMulOperandIndices | None:
 
 
 def _parse_einsum_matmul(equation: str) -> MatMulOperandIndices | None:
-    """Return the MatMul that an einsum of two operands computes, or None. The einsum must contract
-    the last axis of the activations. In the result, all other axes of the activations must precede
-    the axis of the matrix, in their original order.
+    """Match an einsum of two operands that computes a MatMul. Return its operand indices, or None.
+    The einsum must contract the last axis of the activations. In the result, all other axes of the
+    activations must precede the axis of the matrix, in their original order.
     """
     inputs, result = equation.split("->")
     terms = [term.split() for term in inputs.split(",")]
@@ -166,8 +166,8 @@ def is_weight_matrix(value: Value) -> bool:
 
 @dataclass
 class _WeightUseCollector:
-    """A collector that traverses a graph and its bodies. The depths are the numbers of loop bodies
-    and expert bodies that enclose the current graph.
+    """A visitor that collects weight uses in a graph and its bodies. The depths are the numbers of
+    loop bodies and expert bodies that enclose the current graph.
     """
 
     uses_by_weight: dict[str, WeightUses]

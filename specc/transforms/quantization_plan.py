@@ -142,8 +142,8 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return `plan` with MatMul formats for LSTMs of which only one weight is quantized. Such an
-    LSTM becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
+    """Return `plan` with MatMul formats for LSTMs with only one quantized weight. Such an LSTM
+    becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
     """
     formats = dict(plan)
     layers = {name for name, form in plan.items() if form.rounding == "layer"}
@@ -203,7 +203,7 @@ def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
     """Return the names by which patterns match a weight: its parameter, its module, and the scopes
-    that read the weight.
+    that use the weight.
     """
     module = name.rpartition(".")[0]
     return [n for n in dict.fromkeys((name, module, *uses.scopes)) if n]
@@ -352,7 +352,7 @@ def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
 def _explain_unsupported(uses: WeightUses) -> str:
     """Return the reason why a weight cannot be quantized, or "" if it can be quantized."""
     if uses.unquantizable_uses:
-        return f"also read by {uses.unquantizable_uses[0]}"
+        return f"also used by {uses.unquantizable_uses[0]}"
     if not uses.linear_scopes and not uses.embedding_scopes:
         return "unused"
     return "used with and without a transpose" if len(uses.orientations) > 1 else ""

@@ -159,7 +159,7 @@ def _shift_op_axis(op: Any) -> Op:
 
 def _insert_broadcast_axis(b: GraphBuilder, operand: Value, rank: int, axis: int) -> Value:
     """Insert an axis of size 1 at `axis` into a loop-invariant operand of an elementwise op."""
-    # An operand of low rank, such as [o] with [b, t, o], needs no new axis, because broadcasting
+    # An operand of low rank, such as [o] with [b, t, o], requires no new axis, because broadcasting
     # aligns axes from the right.
     insert_axis = axis - (rank - operand.rank)
     return b.add_op(ops.Insert(insert_axis), operand) if insert_axis > 0 else operand
@@ -256,7 +256,7 @@ def _find_trailing_nodes(
 
 
 class _ScanRebuilder:
-    """A builder of the loop without the moved nodes, and of the moved nodes outside the loop."""
+    """A builder for the remaining loop and for the moved nodes outside the loop."""
 
     def __init__(self, b: GraphBuilder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts
@@ -299,7 +299,7 @@ class _ScanRebuilder:
                 *stacked_values,
             )
         )
-        # A loop needs at least one scanned operand, which determines its trip count.
+        # A loop must have at least one scanned operand, which determines its trip count.
         scanned = [v for v in read_values if v in self.stacked and v not in self.loop_values]
         scanned = scanned or self.scanned[:1]
         captured = [v for v in read_values if v in self.captures]

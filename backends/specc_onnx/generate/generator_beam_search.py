@@ -228,9 +228,9 @@ def _emit_can_improve(
         is_live = best_score > NO_SCORE
         can_improve = is_live & _emit_any(~is_finished)
         return step.state.can_improve & can_improve
-    # Sums of log-probabilities only decrease, so the best reachable score is the sum divided by the
-    # divisor of the maximum length. If early_stopping="never", the worst finished score is compared
-    # with this score.
+    # Sums of log-probabilities only decrease, so the best possible score is the sum divided by the
+    # length penalty at the maximum length. If early_stopping="never", the worst finished score is
+    # compared with this score.
     best_score = _emit_normalized_scores(
         step, best_score, step.max_length if waits_for_limit else step.length
     )
@@ -246,8 +246,8 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: Onnx
     """Emit `scores / count ** length_penalty` in f32, clipped to at least `MIN_SCORE`. The score of
     an unused beam is `NO_SCORE`.
     """
-    # As in the Python implementation, the score is computed in f64 and rounded once, so that ties
-    # are equal in both.
+    # As in the Python implementation, the score is computed in f64 and rounded once, so both
+    # implementations have the same ties.
     divisor = count.cast("f64").emit_node("Pow", step.decoding_config.length_penalty)
     normalized_scores = (scores.cast("f64") / divisor).cast("f32")
     normalized_scores = normalized_scores.maximum(MIN_SCORE)

@@ -132,7 +132,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
 
     @property
     def inputs(self) -> dict[str, Type]:
-        """Return the spec's inputs that are inputs of the model, in the spec's order."""
+        """Return the inputs of the spec that are inputs of the model, in the order of the spec."""
         return {
             n: v.type
             for n, v in self.graph.inputs.items()
@@ -161,7 +161,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
 
     @cached_property
     def _read_inputs(self) -> set[str]:
-        """Return the names of the spec inputs that the graphs or the used input defaults read."""
+        """Return the names of the spec inputs that the graphs or the used input defaults use."""
         names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
             self.derived.sequence_input
         }
@@ -256,7 +256,7 @@ GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
 
 def emit_start_tokens(context: GenerationContext) -> OnnxValue | None:
     """Emit the start (BOS) tokens for an omitted prompt, and their padding mask. Return a bool[1]
-    that is true if the prompt is omitted, or None if generation needs no start token.
+    that is true if the prompt is omitted, or None if generation requires no start token.
     """
     g, start_ids = context.g, context.decoding_config.start_token_ids
     g.context = LoweringContext(("start",))
@@ -347,7 +347,7 @@ def emit_prompt_mask(context: GenerationContext) -> OnnxValue | None:
 
 def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
     """Emit logits f32[batch, vocabulary] for the first token of sequences without a prompt. Return
-    None if every sequence needs a start token.
+    None if every sequence requires a start token.
     """
     name, g = context.derived.initial_logits_output, context.g
     if not context.can_start_from_prefix:

@@ -35,9 +35,9 @@ FORBIDDEN_SCORE = float("-inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsProcessors:
-    """An emitter of the logits processors that the decoding settings select, for `vocabulary`
-    tokens. Its inputs are the maximum number of steps `max_tokens` i64[] and, if used, the
-    repetition `penalty` f32[].
+    """An emitter for the logits processors of the decoding settings, for `vocabulary` tokens. Its
+    inputs are the maximum number of steps `max_tokens` i64[] and, if used, the repetition `penalty`
+    f32[].
     """
 
     g: Emitter

@@ -147,9 +147,9 @@ def _emit_short_operand(
     key: tuple[Value | None, ...],
     emit_operand: Callable[[], Tensor],
 ) -> Tensor:
-    """Emit an `If` outside the loop over blocks. It returns the result of `emit_operand` for a
-    short sequence, and an unused one-element tensor for a long one. Attention layers with the same
-    mask share the `If`.
+    """Emit an `If` outside the loop over blocks. The `If` returns the result of `emit_operand` for
+    a short sequence, and an unused one-element tensor for a long sequence. Attention layers with
+    the same mask share the `If`.
     """
     if (is_long.name, *key) in g.cache.hoisted_masks:
         return g.cache.hoisted_masks[is_long.name, *key]

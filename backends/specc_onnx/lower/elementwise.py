@@ -144,7 +144,7 @@ def emit_float_divmod(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
     # rounding error, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
     quotient = ((x - remainder) / y).round()
     quotient = quotient - has_opposite_signs.cast(x.dtype)
-    # A nonzero constant divisor needs no `Where`.
+    # A nonzero constant divisor requires no `Where`.
     if find_scalar_constant(y):
         return quotient
     return y.equals(zero).if_else(x / y, quotient)
@@ -230,7 +230,7 @@ def emit_log1p(x: OnnxValue) -> OnnxValue:
 
 
 def emit_sigmoid(x: OnnxValue) -> OnnxValue:
-    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the IR node needs a small relative error."""
+    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` for a small relative error."""
     if not x.g.context.needs_accurate_sigmoid:
         return x.emit_node("Sigmoid")
     return _emit_sigmoid_divisor(x).emit_node("Reciprocal")
@@ -275,7 +275,7 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> OnnxVal
 @lower
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
     """Emit a `Cast` in which out-of-range floats saturate to the limits of integer types."""
-    # a weight that is stored in the target type needs no cast
+    # a weight that is stored in the target type requires no cast
     stored_weight = g.values.narrow_weights.get(x.name)
     if stored_weight is not None and stored_weight.dtype == op.to:
         return stored_weight

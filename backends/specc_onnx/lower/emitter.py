@@ -39,8 +39,8 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class LoweringContext:
-    """The IR node that is being lowered, with its scope paths, its result types, which of its
-    results are used, and whether its sigmoid must have a small relative error.
+    """The IR node that is being lowered: its scope paths, its result types, a flag for each used
+    result, and a flag for a sigmoid that requires a small relative error.
     """
 
     scopes: tuple[str, ...] = ()

@@ -177,7 +177,7 @@ def emit_fused_attention(
     e, dtype = operands.v.shape[3], operands.q.dtype
     options: dict[str, Any] = {"scale": op.scale, "softcap": op.cap if op.cap > 0 else None}
     packed_inputs = find_packed_heads(g, operands)
-    # Packed heads need no transposes before and after the operator.
+    # Packed heads require no transposes before and after the operator.
     if packed_inputs is not None:
         options |= {"q_num_heads": h.number, "kv_num_heads": operands.kv_heads.number}
     # If the attention weights (the fourth output) are unused, the kernel need not materialize them.
@@ -232,7 +232,9 @@ def _emit_nonempty_branch(
 
 
 def find_packed_heads(g: Emitter, operands: AttentionOperands) -> list[OnnxValue] | None:
-    """Return packed queries, keys, values `[b, t, h·d]`, or None if the kernel cannot read them."""
+    """Return packed queries, keys, values `[b, t, h·d]`, or None if the kernel does not support
+    them.
+    """
     packed_heads = [
         packed
         for x in (operands.q, operands.k, operands.v)

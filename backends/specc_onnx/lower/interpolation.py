@@ -169,7 +169,7 @@ output position, divided by the filter scale, to filter weights.
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """An emitter of nodes that resize one axis to `target_length`. `index` is the axis's index in
+    """An emitter for nodes that resize one axis to `target_length`. `index` is the axis's index in
     `op.factors`.
     """
 

@@ -1,5 +1,5 @@
-"""Lower attention over in-place KV buffers, whose capacity the caller chooses, to
-`GroupQueryAttention`.
+"""Lower attention over in-place KV buffers to `GroupQueryAttention`. The caller chooses the
+capacity of the buffers.
 
 `Attention` copies the whole cache at each step, but ONNX Runtime's `GroupQueryAttention` appends to
 its buffer operand. `GroupQueryAttention` is used if the attention layer is the only user of its
@@ -227,8 +227,8 @@ def _emit_packed_heads(x: Tensor) -> OnnxValue:
 def _emit_attention_bias(
     g: Emitter, dtype: str, lengths: tuple[Dim, Dim], mask: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
-    """Combine mask and bias into one bias `[…, *lengths]`. Return None if a causal kernel needs no
-    bias.
+    """Combine mask and bias into one bias `[…, *lengths]`. Return None if a causal kernel requires
+    no bias.
     """
     if bias is None and mask is not None and not is_constant_true(mask):
         bias = g.emit_constant(0.0, dtype).with_shape((1, 1, 1, 1))

@@ -40,7 +40,7 @@ from specc_onnx.lower.subgraphs import (
 
 MAX_INLINE_ELEMENTS = 1 << 26
 """Maximum total number of elements of unrolled expert weights (256 MiB in f32). Unrolled weights
-are in memory twice during loading, but a loop reads weights from the file.
+are in memory twice during loading; the weights of a loop are read from the file.
 """
 
 MAX_INLINE_NODES = 24
@@ -113,7 +113,7 @@ def _emit_expert_ids(
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """An emitter of a layer's experts for `tokens` [n, d], `gates` and `expert_ids` [n, k]."""
+    """An emitter for the experts of a layer: `tokens` [n, d], `gates` and `expert_ids` [n, k]."""
 
     op: ops.MixtureOfExperts
     g: Emitter

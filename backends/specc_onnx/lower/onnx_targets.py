@@ -78,7 +78,7 @@ def is_operator_available(op_type: str, opset: int) -> bool:
 
 
 def get_ir_version(opset: int) -> int:
-    """Return the IR version that was current when `opset` was released, at most 10."""
+    """Return the ONNX IR version at the release of `opset`, at most 10."""
     return 8 if opset < 19 else 9 if opset < 21 else 10
 
 

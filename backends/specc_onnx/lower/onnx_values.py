@@ -64,7 +64,7 @@ class OnnxValue:
         return self.with_type(Type.of(self.dtype, *shape))
 
     def emit_node(self, op_type: str, *operands: "Operand", **attributes: Any) -> "OnnxValue":
-        """Emit a node whose first operand is the value."""
+        """Emit a node with this value as its first operand."""
         return self.g.emit_node(op_type, self, *operands, **attributes)
 
     def __add__(self, other: "Operand") -> "OnnxValue":
@@ -227,7 +227,7 @@ class Tensor(OnnxValue):
 
 Operand: TypeAlias = OnnxValue | bool | int | float | Sequence[float] | None
 """An operand of a node: a value, a constant or None if it is absent. In `SAME_DTYPE_OPERATORS`, a
-constant gets the element type of the other operands. Otherwise, integers are i64 and floats f32.
+constant has the element type of the other operands. Otherwise, integers are i64 and floats f32.
 """
 
 

@@ -33,7 +33,7 @@ ORDINARY_OPS = (
 
 
 def find_precision_sensitive_sigmoids(graph: Graph) -> set[Value]:
-    """Return the f32 sigmoid, SiLU and quick GELU results that need a small relative error."""
+    """Return the f32 sigmoid, SiLU and quick GELU results that require a small relative error."""
     sigmoids = {results[0] for node, results in graph.nodes if _is_sigmoid(node)}
     if not sigmoids:
         return sigmoids

@@ -216,7 +216,7 @@ RECURRENT_SHAPES = {
     )
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }
-"""Signatures of recurrent layers, for checking that the shapes of input, weights and states agree.
+"""Signatures of recurrent layers. They check that the shapes of input, weights and states agree.
 ONNX's shape inference checks only the input.
 """
 

@@ -182,7 +182,7 @@ def _check_is_file(path: Path) -> None:
     if not stat.S_ISREG(mode):
         kinds = (
             (stat.S_ISDIR, "a directory"),
-            (stat.S_ISLNK, "a link, but a package must contain the files themselves"),
+            (stat.S_ISLNK, "a symbolic link, but a package must contain the file itself"),
         )
         description = next(
             (description for is_kind, description in kinds if is_kind(mode)), "a device or a pipe"
@@ -191,7 +191,7 @@ def _check_is_file(path: Path) -> None:
 
 
 def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
-    """Raise E0833 unless `path` is empty, a specc index or model, or an unchanged file of specc."""
+    """Raise E0833 unless `path` is empty, an index or model of specc, or an unchanged output."""
     size = get_regular_file_size(path)
     # an empty file may be replaced, even if specc did not write it
     if not size or _is_specc_file(path):

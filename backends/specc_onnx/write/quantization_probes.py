@@ -16,7 +16,7 @@ from specc_onnx.lower.subgraphs import (
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` at which activations are not quantized."""
 FIRST_SCALE_OPERAND = 8
-"""Index of the first operand of `DynamicQuantizeLSTM` that `LSTM` lacks."""
+"""Index of the first operand of `DynamicQuantizeLSTM` that `LSTM` does not have."""
 QUANTIZED_OPERANDS = {
     "DynamicQuantizeLSTM": {
         "x": (0, TensorProto.FLOAT),
