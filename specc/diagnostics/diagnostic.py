@@ -35,7 +35,7 @@ class Source:
 
 @immutable_dataclass
 class Span:
-    """The characters of `source` from `start` to `end` (exclusive).
+    """A range of characters in `source`, from offset `start` to offset `end` (exclusive).
 
     `caller` is the span of the user's call if the span is in the standard library. `normalizer` is
     the name of the normalizer definition that contains the span, or "".
@@ -49,7 +49,7 @@ class Span:
 
     @property
     def text(self) -> str:
-        """The text of the span."""
+        """The source text of the span."""
         return self.source.text[self.start : self.end]
 
     @property
@@ -72,7 +72,7 @@ class Span:
 
 @immutable_dataclass
 class Origin:
-    """The origin of an IR value: its source span, and a description for messages."""
+    """The source location of an IR value, with a description for messages."""
 
     span: Span | None
     text: str = ""
@@ -83,7 +83,7 @@ Severity = Literal["error", "warning"]
 
 @immutable_dataclass
 class Label:
-    """A source span with a message about it."""
+    """A source span with a message."""
 
     span: Span
     text: str = ""
@@ -131,7 +131,7 @@ class Diagnostic:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The primary label, if there is one, and the related labels."""
+        """The primary label, if any, followed by the related labels."""
         return (*((self.primary,) if self.primary else ()), *self.related_labels)
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagn
 
 @dataclass
 class ErrorCollector:
-    """Base class of parsers and checkers that collect several errors in `errors`."""
+    """Base class of parsers and checkers, which collect diagnostics in `errors`."""
 
     errors: list[Diagnostic] = field(default_factory=list, init=False)
 
@@ -190,7 +190,7 @@ class SpeccError(Exception):
         self.diagnostics = diagnostics
 
     def __reduce__(self) -> tuple[type["SpeccError"], tuple[Diagnostic, ...]]:
-        """Pickle the exception with its diagnostics instead of the messages in `args`."""
+        """Pickle the exception by its diagnostics, because `args` contains only messages."""
         return type(self), self.diagnostics
 
     def __str__(self) -> str:

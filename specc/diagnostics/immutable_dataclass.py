@@ -1,4 +1,4 @@
-"""A decorator for immutable classes, which are imported faster than frozen dataclasses."""
+"""A decorator for immutable dataclasses that import faster than frozen dataclasses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -48,7 +48,7 @@ def _decorate_class(cls: type, **options: bool) -> type:
 
 
 def _get_no_values(instance: object) -> None:
-    """Return None, the compared value of an instance whose class has no compared fields."""
+    """Return None as the comparison key of a class that has no compared fields."""
 
 
 def _are_equal(self: Any, other: Any) -> Any:

@@ -52,7 +52,9 @@ def format_json_lines(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str = "") -> str:
-    """Format diagnostics as SARIF 2.1.0. `{code}` in `help_uri` is replaced by the code."""
+    """Format diagnostics as SARIF 2.1.0. `{code}` in `help_uri` is replaced with the diagnostic
+    code.
+    """
     diagnostics_list = list(diagnostics)
     codes = sorted({d.code for d in diagnostics_list})
     rules: list[dict[str, object]] = [
@@ -74,7 +76,9 @@ def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str 
 
 
 def build_sarif_result(diagnostic: Diagnostic, rule_index: int) -> dict[str, object]:
-    """Build the SARIF result of a diagnostic. `rule_index` is the index of the SARIF rule."""
+    """Build the SARIF result of a diagnostic. `rule_index` is the index of the rule in the SARIF
+    rules array.
+    """
     text = "\n".join(
         [diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)]
     )
@@ -135,14 +139,14 @@ def build_sarif_region(span: Span) -> dict[str, int]:
 
 def file_name_to_uri(name: str) -> str:
     """Convert a file name to a relative URI reference."""
-    # the characters of a path that need no escape according to RFC 3986
+    # the characters that RFC 3986 allows unescaped in a path
     safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
     data = name.replace("\\", "/").encode("utf-8", "replace")
     return "".join(chr(b) if chr(b) in safe else f"%{b:02X}" for b in data)
 
 
 class ErrorCategory(Enum):
-    """The category of an error. The value of a member is the process exit code."""
+    """The category of an error. The value of each member is its process exit code."""
 
     WARNING = 0
     INPUT = 1

@@ -18,7 +18,7 @@ TAB_WIDTH = 4
 
 
 def escape_control_characters(text: str) -> str:
-    r"""Escape control characters, direction marks and line separators, e.g. as `\u{1b}`."""
+    r"""Escape control characters, direction marks and line separators, as in `\u{1b}`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == " " else f"\\u{{{ord(c):x}}}" for c in text)
@@ -111,7 +111,7 @@ def render_excerpt(
     previous = None
     for number in sorted(labels_by_line):
         skipped_count = number - previous - 1 if previous is not None else 0
-        # a `...` in place of a single skipped line would save no space
+        # print a single skipped line, because `...` would take one line, too
         if skipped_count == 1:
             hidden_line = SourceLineExcerpt.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
             lines.append(render_numbered_line(number - 1, hidden_line, margin, colorize))
@@ -210,8 +210,8 @@ def render_underlines(
     _, _, last_label = underlines[-1]
     suffix = " " + render_label_text(last_label, primary, colorize) if last_label.text else ""
     lines = [render_underline_row(underlines, primary, colorize) + suffix]
-    # write the rightmost label's message on the line of the underlines, and the other messages
-    # below, from right to left, connected to their underlines by bars
+    # print the rightmost message next to the underlines, and the other messages below, from right
+    # to left, each connected to its underline by a bar
     for n in range(len(underlines) - 2, -1, -1):
         start_column, _, label = underlines[n]
         if label.text:
@@ -226,7 +226,7 @@ def render_underline_row(
 ) -> str:
     """Render underlines `(start column, end column, label)` as one line of text."""
     characters: list[str] = []
-    # the underline of the primary label covers those of other labels
+    # draw the primary label last, so that its underline overwrites other underlines
     for first, last, label in sorted(underlines, key=lambda s: s[2] is primary):
         sign, role = ("^", "primary") if label is primary else ("-", "other")
         characters += [" "] * (last - len(characters))
@@ -282,7 +282,7 @@ MAX_SHOWN_LOCATIONS = 6
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
-    """Yield the lines that state how often and where a message is repeated."""
+    """Yield lines with the number and the locations of a diagnostic's duplicates."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
     if not (spans := diagnostic.related_locations):
@@ -305,7 +305,7 @@ def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
 
 
 def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
-    """Merge diagnostics that differ only in location, except syntax errors, into the first one."""
+    """Merge diagnostics that differ only in location, but never merge syntax errors."""
     merged: dict[object, Diagnostic] = {}
     for diagnostic in diagnostics:
         label = diagnostic.primary.text if diagnostic.primary else ""
@@ -328,7 +328,7 @@ def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diag
 
 
 MAX_REPR_LENGTH = 199
-"""Maximum number of characters in a `repr`, which notebooks display."""
+"""Maximum number of characters in a `repr`."""
 MAX_TABLE_ROWS = 40
 MAX_CELL_LENGTH = 500
 

@@ -7,10 +7,10 @@ MAX_LISTED_NAMES = 12
 
 
 def compute_edit_distance(a: str, b: str, limit: int) -> int:
-    """Return the edit distance of `a` and `b`, i.e. the number of insertions, deletions,
-    substitutions and transpositions of characters, or `limit + 1` if the distance exceeds `limit`.
+    """Return the edit distance of `a` and `b`, or `limit + 1` if it exceeds `limit`. Edits are
+    insertions, deletions, substitutions and transpositions of characters.
     """
-    # the difference in length is a lower bound of the edit distance
+    # the difference in length is a lower bound on the edit distance
     if abs(len(a) - len(b)) > limit:
         return limit + 1
     previous_row: list[int] = []
@@ -22,7 +22,7 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
             # a transposition counts as one edit, as in `lenght`
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
                 row[j] = min(row[j], older_row[j - 2] + 1)
-        # the minimum of a row of the distance matrix never decreases
+        # the minimum of each row is at least the minimum of the previous row
         if min(row) > limit:
             return limit + 1
     return row[-1]
@@ -53,7 +53,7 @@ def format_suggestion(name: str) -> str:
 
 
 def suggest_similar_name(word: str, names: Iterable[str], default_help: str = "") -> list[str]:
-    """Return the help messages for an unknown name: a suggestion of the most similar known name, or
+    """Return the help messages for an unknown name. Suggest the most similar known name, or return
     `default_help` if no name is similar. The list is empty if no name is similar and `default_help`
     is empty.
     """

@@ -1,1 +1,1 @@
-"""The frontend, which elaborates a spec's syntax tree and config values into an IR graph."""
+"""The frontend. It elaborates the syntax tree of a spec and its config values to an IR graph."""

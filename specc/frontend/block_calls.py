@@ -43,14 +43,14 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
-"""A parameter with its argument's value and source expression."""
+"""A parameter with the value and the source expression of its argument."""
 
 
 def broadcast_batch_arguments(
     arguments: Sequence[ParameterArgument], env: LexicalScope
 ) -> list[ParameterArgument]:
-    """Expand tensor arguments with batch size 1 to the batch size of other arguments or `dims`.
-    Only batch axes that are declared with the same name are expanded to each other. Return all
+    """Expand tensor arguments with batch size 1 to the batch size of other arguments or `dims`. A
+    batch axis is expanded only to a batch axis that is declared with the same name. Return all
     arguments.
     """
     lengths = _find_batch_lengths(arguments, env)
@@ -140,13 +140,13 @@ def _make_block_env(
     elif not is_same_file and not module.is_standard:
         env.file_scope = definition_env.file_scope if definition_env else env.scope
     if not is_same_file:
-        # the operands determine the used file's dimensions: its `batch` may be `batch * 2` here
+        # operands determine the dimensions of a used file: its `batch` may be `batch * 2` here
         env.dynamic_lengths = None if module.is_standard else {}
     return env
 
 
 def _find_bound_env(target: BlockFunction) -> LexicalScope | None:
-    """Return the scope that references the block and contains the config of the block's file.
+    """Return the scope of the reference to the block if it contains the config of the block's file.
     Return None if another file references the block.
     """
     env = target.env
@@ -173,8 +173,8 @@ def _get_block_config(
 
 
 def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> BoundArguments:
-    """Return the argument of each parameter. Arguments of the call override options that were bound
-    when the block was passed as a value. Raise E0201, E0211 or E0212 for invalid arguments.
+    """Return the argument of each parameter. Call arguments override options that were bound when
+    the block was passed as a value. Raise E0201, E0211 or E0212 for invalid arguments.
     """
     block = target.block
     pairs = _pair_arguments(block, call)
@@ -184,7 +184,7 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> 
         if param is None:
             title = f"unknown option `{name}` of `{block.name}`"
             raise_error("E0201", title, call.expr.span)
-        # a function value in the config may contain an option that an earlier elaboration has bound
+        # a function value in the config may have an option that an earlier elaboration bound
         current_env = replace(option_env, context=call.caller_env.context)
         arguments.setdefault(name, (param, option.value, current_env))
     return arguments
@@ -192,11 +192,11 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> 
 
 @contextmanager
 def enter_block_call(block: ast.Block, expr: ast.Call, caller_env: LexicalScope) -> Iterator[None]:
-    """Enter a block call in a `with` block. Raise E0210 for recursion and E0110 for deep
-    nesting.
+    """Return a context manager that records a block call in the call stack. Raise E0210 for
+    recursion and E0110 for deep nesting.
     """
     stack = caller_env.context.call_stack
-    # the key contains the location of the block, because blocks of two files may have equal names
+    # the key contains the location, because two files may define blocks with the same name
     key = f"{block.name}@{block.name_span}"
     if key in stack:
         cycle = [called.split("@")[0] for called in (*stack[stack.index(key) :], key)]
@@ -207,7 +207,7 @@ def enter_block_call(block: ast.Block, expr: ast.Call, caller_env: LexicalScope)
             "E0110",
             f"more than {MAX_BLOCK_DEPTH} nested block calls",
             expr.span,
-            f"`{block.name}` would be call {MAX_BLOCK_DEPTH + 1}",
+            f"this call of `{block.name}` exceeds the limit",
             helps=["call the blocks one after another, not inside each other"],
         )
     stack.append(key)
@@ -296,7 +296,7 @@ def _evaluate_argument(
     """Evaluate an argument. A parameter of type `choice` accepts the name of a choice value."""
     choice_names = param.type.names if param.type.name == "choice" else ()
     if choice_names:
-        # the argument may be a conditional expression, e.g. `half if old else interleaved`
+        # the argument may be a conditional expression such as `half if old else interleaved`
         expr = select_conditional_branch(expr, caller)
     if isinstance(expr, ast.Name) and expr.path in choice_names and expr.path not in caller.names:
         return StringChoice(expr.path, choice_names)
@@ -367,7 +367,7 @@ def check_block_results(block: ast.Block, returned: Returned | None, env: Lexica
 
 
 def _record_result_names(results: Results, env: LexicalScope, caller: LexicalScope) -> None:
-    """Record names for `--tap`, e.g. `a.b` for the first result and `a.b:weights` for another."""
+    """Record the tap names of results: `a.b` for the first result, `a.b:weights` for another."""
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):

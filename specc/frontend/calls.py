@@ -61,9 +61,9 @@ from specc.syntax import ast
 def evaluate_argument(
     expr: ast.Expr, kinds: ParameterKinds, description: str, env: LexicalScope
 ) -> SpecValue:
-    """Evaluate an argument. Its value must have one of the kinds `kinds`, e.g. number or choice."""
+    """Evaluate an argument. Raise E0203 unless its value has one of the kinds `kinds`."""
     if list_choice_values(kinds):
-        # the argument may be a conditional expression, e.g. `half if old else interleaved`
+        # the argument may be a conditional expression such as `half if old else interleaved`
         expr = select_conditional_branch(expr, env)
     if isinstance(expr, ast.Name) and (
         choice := _match_choice_value(expr, kinds, description, env)
@@ -75,14 +75,14 @@ def evaluate_argument(
         value = get_first_result(evaluate_function_value(expr, env))
     else:
         value = env.evaluate_value(expr)
-    # the error behind ERROR_VALUE has already been reported, so the exception has no diagnostic
+    # the error that caused ERROR_VALUE has already been reported, so raise no diagnostic
     if value is ERROR_VALUE:
         raise SpeccError
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
     nodes = NodeBuilder(env.context, expr.span)
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
-        # raise E0315 for a run-time number if the parameter accepts only e.g. integers
+        # raise E0315 for a run-time number if the parameter accepts only compile-time numbers
         convert_to_op_attribute(nodes, value, description)
     return _require_known_number(
         nodes, convert_to_parameter_kind(value, kinds, description, expr.span), kinds, description
@@ -92,7 +92,7 @@ def evaluate_argument(
 def _match_choice_value(
     name: ast.Name, kinds: ParameterKinds, description: str, env: LexicalScope
 ) -> str | None:
-    """Match a name, such as `half` in `pairs=half`, to a choice value if no variable has this name.
+    """Resolve a name, such as `half` in `pairs=half`, to a choice value unless it names a variable.
     Return None if the name has another meaning. Raise E0203 if the choice value is unknown.
     """
     choice_names = list_choice_values(kinds)
@@ -112,7 +112,7 @@ def _match_choice_value(
 def _require_known_number(
     nodes: NodeBuilder, value: SpecValue, kinds: ParameterKinds, description: str
 ) -> SpecValue:
-    """Return `value`, or raise an error if an op attribute is known only at run time."""
+    """Return `value`. Raise E0315 if an op attribute is known only at run time."""
     if isinstance(value, tuple) and kinds[:1] == (ListParameterKind(FLOAT_KIND),):
         return tuple(_require_known_number(nodes, v, (FLOAT_KIND,), description) for v in value)
     if FLOAT_KIND in kinds and isinstance(value, Number):
@@ -134,7 +134,7 @@ def call_builtin(
     values = dict(target.bound_arguments)
     variadic_arguments = _evaluate_arguments(builtin, pairs, values, call.caller_env)
     _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
-    # pass the parameters before a variadic parameter by position, e.g. `a` in `min(a, b, c)`
+    # pass the parameters before a variadic parameter by position, such as `a` in `min(a, b, c)`
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
@@ -153,8 +153,7 @@ def _evaluate_arguments(
 ) -> list[SpecValue]:
     """Evaluate all arguments. Add named arguments to `values`, and return variadic arguments.
 
-    All arguments are evaluated before an error is raised, so that all errors of a call are reported
-    at once.
+    All arguments are evaluated before an error is raised, to report all errors of a call at once.
     """
     errors = ErrorCollectorContext()
     variadic_arguments: list[SpecValue] = []
@@ -281,7 +280,7 @@ def _dispatch_call(
 
 
 def evaluate_function_value(expr: ast.Expr, env: LexicalScope) -> EvalResult:
-    """Evaluate an expression to a function value, e.g. `layer_norm(eps=1e-5)`, `gelu` or `none`."""
+    """Evaluate an expression to a function value, like `layer_norm(eps=1e-5)` or `gelu`."""
     expr = select_conditional_branch(expr, env)
     match expr:
         case ast.Name(path=path) if path in NAMED_CONSTANTS:
@@ -301,7 +300,7 @@ def bind_function_options(
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is MISSING for s in parameters):
-            # a function without inputs, e.g. `rope(theta=…)`, is called immediately
+            # a function without inputs, such as `rope(theta=…)`, is called immediately
             return evaluate_call(expr, env)
         values = _bind_builtin_options(target, expr, env)
         _reject_inputs(target, expr)
@@ -331,5 +330,5 @@ def _bind_builtin_options(
 def _reject_inputs(target: Function, expr: ast.Call) -> None:
     """Raise E0211 if an expression for a function value contains positional arguments."""
     if expr.args:
-        title = f"`{target.name}` is passed as a function here, so it takes only options"
+        title = f"`{target.name}` is passed as a function here, so it accepts only options"
         raise_error("E0211", title, expr.args[0].span)

@@ -40,9 +40,7 @@ KIND_PLURALS = {
 
 
 def raise_unknown_name_error(kind: str, name: ast.Name, env: LexicalScope) -> NoReturn:
-    """Raise E0202 for an unknown name of the kind `kind`, e.g. "mask", and suggest a similar
-    name.
-    """
+    """Raise E0202 for an unknown name of the kind `kind` (such as "mask"), with a similar name."""
     names = list_definition_names(kind, env)
     # config.json files may use alternative names of activations
     alias = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
@@ -77,13 +75,13 @@ def list_definition_names(kind: str, env: LexicalScope) -> list[str]:
 class ConfigReadOptions:
     """Options for reading the config of a spec.
 
-    With `is_symbolic`, integers are symbols. With `derive_integers`, an integer whose default is
-    computed from other fields, as in `side = image / patch`, has the value of this expression
-    instead of a new symbol. `trial_values` are values for fields on which the graph's structure
-    depends. `steps` counts the steps of all elaborations. `path` is the path of this config in the
-    config of the using spec, or "". `max_length` is the maximum sequence length on which RoPE
-    frequencies depend, or 0 to use the length of the spec or file. With `is_training`, the graph
-    contains the operations of training mode, such as dropout.
+    With `is_symbolic`, integers are replaced with symbols. With `derive_integers`, an integer whose
+    default is computed from other fields, as in `side = image / patch`, has the value of this
+    expression instead of a new symbol. `trial_values` are values for fields on which the graph's
+    structure depends. `steps` counts the steps of all elaborations. `path` is the path of this
+    config in the config of the outermost spec, or "". `max_length` is the maximum sequence length
+    on which RoPE frequencies depend, or 0 to use the length of the spec or file. With
+    `is_training`, the graph contains the operations of training mode, such as dropout.
     """
 
     is_symbolic: bool = False
@@ -106,7 +104,9 @@ def evaluate_config(
     options: ConfigReadOptions,
     used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
-    """Return all config values and `used_configs`. Raise E0401 for all missing values together."""
+    """Evaluate the config fields, and add `used_configs`. Raise E0401 for all missing values
+    together.
+    """
     env = LexicalScope(
         context=context, module=program.module, config={}, config_file=options.config_file
     )
@@ -141,7 +141,7 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
 def _evaluate_field(
     evaluation: "_ConfigEvaluation", entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Evaluate a field. A field of a record can use preceding fields of the record by name."""
+    """Evaluate a field. The default of a record field can use preceding fields by name."""
     if entry.type.name != "record" or path in evaluation.assignments:
         return _evaluate_single(evaluation, entry, path, env)
     inner_env = replace(env, names=dict(env.names))
@@ -176,7 +176,7 @@ def _evaluate_single(
         return _evaluate_assigned(evaluation, entry, path, env)
     if (full_path := reader.qualify_field_path(path)) in reader.trial_values:
         trial_value = reader.trial_values[full_path]
-        # both items of a pair have the same trial value
+        # use the same trial value for both items of a pair
         is_single = entry.type.name == "pair" and not isinstance(trial_value, tuple)
         return (trial_value, trial_value) if is_single else trial_value
     value = read_hf_config_field(entry, env)
@@ -221,7 +221,7 @@ def _make_symbol(
     if entry.type.optional:
         return None
     match entry.type:
-        # a pair of integers, e.g. an image size, has one symbol per integer
+        # a pair of integers, such as an image size, has one symbol per integer
         case ast.TypeExpr(name="pair", element_type=ast.TypeExpr(name="int")):
             return tuple(Dim.symbol(f"{full_path}[{n}]", origin) for n in range(2))
     if entry.type.name != "int":
@@ -235,8 +235,8 @@ def _make_symbol(
 
 
 def is_computed_int_field(entry: ast.ConfigField) -> bool:
-    """Return True if a field is an integer that is computed from other fields. A copy of a field,
-    such as `= width`, is only a default and does not count as computed.
+    """Return True if a field is an integer that is computed from other fields. A copy of another
+    field, such as `= width`, is not considered computed.
     """
     if entry.type.name != "int" or isinstance(entry.default, ast.NumberLiteral | ast.Name):
         return False
@@ -275,7 +275,7 @@ def _evaluate_assigned(
 def _convert_to_field_type(
     expr: ast.Expr, entry: ast.ConfigField, path: str, env: LexicalScope, span: Span | None = None
 ) -> SpecValue:
-    """Convert an expression to the type of a field. `span` is the span of an assignment."""
+    """Evaluate an expression as a value of a field. `span` is the span of an assignment."""
     value_context = ValueDescription(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         is_choice = expr.path in entry.type.names
@@ -299,7 +299,7 @@ def _convert_to_field_type(
 def _explain_unknown_name(
     error: SpeccError, entry: ast.ConfigField, name: ast.Name, env: LexicalScope
 ) -> None:
-    """Raise E0202 for an unknown name, with the names or values that the field accepts."""
+    """Raise E0202 for an unknown name, and list the names or values that the field accepts."""
     kind = entry.type.name
     if error.diagnostics[0].code != "E0202":
         return
@@ -321,7 +321,7 @@ EXAMPLE_VALUES = {
 
 
 def _raise_unknown_value(error: Diagnostic, entry: ast.ConfigField, name: ast.Name) -> NoReturn:
-    """Raise E0202 for an unknown name in place of a value, as in `layers: two`."""
+    """Raise E0202 if a value is an unknown name, as in `layers: two`."""
     kind = entry.type.name
     example = f'"{name.path}"' if kind == "text" else _get_example(entry, name.path)
     expectation = f"`{entry.name}` expects {kind}, for example {example}"
@@ -330,7 +330,7 @@ def _raise_unknown_value(error: Diagnostic, entry: ast.ConfigField, name: ast.Na
 
 
 def _get_example(entry: ast.ConfigField, unknown_name: str) -> str:
-    """Return an example value of a field, which is its default or a literal of its type."""
+    """Return an example value of a field: its default, or a literal of its type."""
     default = entry.default.span.text if entry.default and entry.default.span else ""
     return default if default not in ("", unknown_name) else EXAMPLE_VALUES[entry.type.name]
 
@@ -368,7 +368,7 @@ def get_default_number(entry: ast.ConfigField) -> Dim | float | None:
 
 
 def get_placeholder_number(entry: ast.ConfigField) -> Dim | float:
-    """Return a placeholder for a number: 0.5 for a float, the default if 0, 1 or 2, otherwise 2."""
+    """Return a placeholder: 0.5 for a float, the default if it is 0, 1 or 2, otherwise 2."""
     if entry.type.name == "float":
         return 0.5
     value = get_default_number(entry)
@@ -380,7 +380,7 @@ def _raise_missing_value(entry: ast.ConfigField, path: str, reader: ConfigReadOp
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.StringLiteral)]
     title, notes = f"`{path}` has no value", list[str]()
-    # the user did not pass a config file, which could provide the value
+    # without a config file, suggest to pass a file that contains the value
     if entry.sources and reader.config_file is None:
         helps.append("a config file can provide it: `--config DIR`")
     elif keys and reader.config_file is not None:

@@ -72,7 +72,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 
 @dataclass(frozen=True, slots=True)
 class ValueDescription:
-    """A value's description, location and called block, as messages show them."""
+    """The description, location and called block of a value, for error messages."""
 
     description: str
     span: Span | None
@@ -85,7 +85,7 @@ def is_tensor_type(type: ast.TypeExpr) -> bool:
 
 
 def is_function_type(type: ast.TypeExpr) -> bool:
-    """Return True if values of a declared type are functions, so that calls only bind options."""
+    """Return True if values of a declared type are functions, whose calls bind options."""
     return type.name in ("positions", "norm", "activation", "any")
 
 
@@ -151,7 +151,7 @@ def _convert_items(
 def _check_function_name(
     type: ast.TypeExpr, value: SpecValue, value_context: ValueDescription
 ) -> None:
-    """Raise E0203 if a built-in function has the wrong declared type, like `gelu` as a norm."""
+    """Raise E0203 for a built-in function of the wrong type, such as `gelu` as a norm."""
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
         return
     names, expected, hint = FUNCTION_TYPES[type.name]
@@ -177,7 +177,7 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""For each function type, its built-in functions, its description and its help text for E0203. A
+"""The built-in functions, the description and the help text for E0203 of each function type. A
 block may have any function type.
 """
 
@@ -200,7 +200,7 @@ def resolve_input_type(type: ast.TypeExpr, env: LexicalScope, origin: str) -> Ty
 
 
 def _evaluate_input_length(dim: ast.Expr | ast.EllipsisDims, env: LexicalScope, origin: str) -> Dim:
-    """Evaluate a dimension of a graph input. Raise E0303 for `...`, and E0308 for the size 0."""
+    """Evaluate a dimension of a graph input. Raise E0303 for `...`, and E0308 for size 0."""
     if isinstance(dim, ast.EllipsisDims):
         title = "`...` cannot be used in the type of a graph input"
         help_ = "write every dimension as a name from `dims` or a size"
@@ -312,7 +312,7 @@ class _TypeMatcher:
             raise_error("E0301", title, self.value_context.span, describe_value(self.tensor))
 
     def match_length(self, expr: ast.Expr, actual: Dim) -> None:
-        """Match a declared dimension to an axis size: bind a new name, or compare both sizes."""
+        """Match a declared dimension to an axis size: bind a new name, or compare the sizes."""
         if isinstance(expr, ast.Name):
             # `_` matches any size and binds nothing
             if expr.path == "_":
@@ -371,7 +371,7 @@ class _TypeMatcher:
     def _suggest_length_fixes(self, expr: ast.Expr, actual: Dim) -> tuple[str, ...]:
         """Return help messages for an axis declared as `expr`, whose length is `actual`."""
         context = self.value_context
-        if not context.block:  # otherwise the names in `expr` may be undefined at the call
+        if not context.block:  # names in `expr` may be undefined at the call
             return suggest_length_correction(_format_type_source(expr), actual, context.span)
         name = expr.path if isinstance(expr, ast.Name) else ""
         is_captured = name in self.env.module.root.dims and name not in self.env.dims

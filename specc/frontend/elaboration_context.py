@@ -61,11 +61,11 @@ class ResourceCounters:
 
 @dataclass(kw_only=True, slots=True)
 class WeightNames:
-    """The state that weight paths and weight sharing need.
+    """The state for weight paths and weight sharing.
 
     `placeholders` contains the parsed placeholders of weight paths, keyed by the span of the string
-    and the text of the placeholder. `sharing` records which call uses which weight. `expert_stacks`
-    contains the experts whose block is being elaborated, the innermost last.
+    and the text of the placeholder. `sharing` records the calls that use each weight.
+    `expert_stacks` contains the experts whose block is being elaborated, the innermost last.
     """
 
     placeholders: dict[tuple[Span | None, str], ast.Expr] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class WeightNames:
 
 @dataclass(kw_only=True, slots=True)
 class ValueFacts:
-    """The facts about values of the graph under construction.
+    """Facts about the values of the graph that is being built.
 
     `constant_values` contains values that depend neither on inputs nor on weights. `position_ids`
     contains the position ids of masks, keyed by role and by the numbers of queries and keys.
@@ -93,7 +93,7 @@ MAX_VALUES_PER_SPAN = 4
 
 @dataclass
 class ElaborationRecord:
-    """The values of names and calls by span. `is_complete` is True if there are no errors."""
+    """The values by span. `is_complete` is True if the elaboration had no errors."""
 
     is_symbolic: bool
     values_by_span: dict[Span, list[str]] = field(default_factory=dict)
@@ -115,7 +115,7 @@ RECORDED_VALUES: ContextVar[list[ElaborationRecord] | None] = ContextVar("record
 
 @contextmanager
 def record_elaboration_values(*, is_symbolic: bool) -> Iterator[None]:
-    """Record the values of an elaboration in a `with` block, if recording is enabled."""
+    """Return a context manager that records the values of an elaboration if enabled."""
     records = RECORDED_VALUES.get()
     if records is None:
         yield
@@ -133,7 +133,7 @@ def record_value(span: Span | None, value: EvalResult) -> None:
 
 
 EMPTY_NAMES: Mapping[str, SpecValue] = MappingProxyType({})
-"""An empty config, e.g. the config of a std file."""
+"""An empty config, such as the config of a std file."""
 MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
 
@@ -170,7 +170,7 @@ class SpecLoader(Protocol):
     def load_imported_module(
         self, path: str, user: "SpecNamespace", span: Span | None
     ) -> "SpecNamespace":
-        """Return the module of the file `path`, which a statement in the module `user` names."""
+        """Return the module of the file `path` in a statement of the module `user`."""
         ...
 
 
@@ -216,7 +216,7 @@ class SpecNamespace:
 
     @property
     def root(self) -> "SpecNamespace":
-        """The module that contains the graph, which is the root of the base spec or this module."""
+        """The module that contains the graph: the root of the base spec, or this module."""
         return self.base.root if self.base else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
@@ -279,7 +279,7 @@ class LexicalScope:
 
 
 def join_weight_path(scope: str, path: str) -> str:
-    """Join two weight paths, e.g. `a.b` and `c` to `a.b.c`. Either path may be empty."""
+    """Join two weight paths, such as `a.b` and `c` to `a.b.c`. Either path may be empty."""
     return f"{scope}.{path}" if scope and path else scope or path
 
 
@@ -310,8 +310,8 @@ class ElaborationContext:
 
     @contextmanager
     def enter_position_id_scope(self) -> Iterator[None]:
-        """Enter a loop or expert body in a `with` block. The body can reuse the outer graph's
-        cached position ids. On exit, the position ids that the body has cached are dropped.
+        """Return a context manager for a loop or expert body. The body can use the position ids
+        that are cached in the outer graph. Position ids that the body caches are dropped on exit.
         """
         outer_ids, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -326,9 +326,7 @@ class ElaborationContext:
         )
 
     def consume_steps(self, span: Span | None, count: int = 1) -> None:
-        """Count elaboration steps before they are executed. Raise E0223 if the limit is
-        exceeded.
-        """
+        """Count elaboration steps before execution. Raise E0223 if the limit is exceeded."""
         self.resources.steps.consume_steps(count, span)
 
     def check_item_limit(

@@ -18,17 +18,17 @@ trials of one `check` together.
 """
 
 EXPANSION_COST = 10
-"""The number of steps that expanding a definition costs, excluding the steps of its body."""
+"""The cost of expanding a definition in steps, excluding its body."""
 
 OPERATION_COST = 3
-"""The number of steps that an arithmetic operation costs, excluding the steps of its operands."""
+"""The cost of an arithmetic operation in steps, excluding its operands."""
 
 MAX_CONSTANT_ELEMENTS = 1 << 26
 """The maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
 (E0224)."""
 
 EXTRA_FRAMES = 8000
-"""The number of Python stack frames that 64 nested blocks with 64-level expressions need."""
+"""The number of Python stack frames for 64 nested blocks with expressions of depth 64."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class StepBudget:
     def consume_steps(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
-        """Count steps before they are executed. Raise E0223 if the total exceeds the limit."""
+        """Count steps before the steps are executed. Raise E0223 if the total exceeds the limit."""
         self.spent += count
         if self.spent > MAX_STEPS:
             raise_error(
@@ -73,7 +73,7 @@ def count_value_items(value: SpecValue, limit: int) -> int:
     item_count = 0
     iterators: list[Iterator[SpecValue]] = [iter((value,))]
     while iterators and item_count <= limit:
-        # count in chunks, so that counting a list of millions of items stops soon after the limit
+        # count in chunks, to stop soon after the limit in a list of millions of items
         items = list(islice(iterators[-1], 1000))
         if not items:
             iterators.pop()
@@ -97,8 +97,8 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """Extend the recursion limit in a `with` block. Raise E0110 if the extended limit is
-    exceeded.
+    """Return a context manager that extends the recursion limit. Raise E0110 if the extended limit
+    is exceeded.
     """
     with _RecursionState.lock:
         # the first thread extends the global recursion limit, and the last thread restores it
@@ -142,8 +142,8 @@ class ErrorLog:
 
     @contextmanager
     def track_user_call(self, span: Span | None, *, is_standard: bool) -> Iterator[None]:
-        """Record a call at `span` in a `with` block. Errors in a block of std (`is_standard`) are
-        shown at the user's call that led to the block.
+        """Return a context manager that records a call at `span`. Errors in a block of std
+        (`is_standard`) are shown at the user's call that led to the block.
         """
         outer_call = self.user_call
         self.user_call = (outer_call or span) if is_standard else None
@@ -182,8 +182,9 @@ class ErrorLog:
                 self.diagnostics.append(error)
 
     def _is_reported(self, error: Diagnostic) -> bool:
-        """Return True if an error with the same code and location has already been reported. Only
-        the numbers in the two messages may differ. An exceeded step limit is reported only once.
+        """Return True if an error with the same code and location has already been reported.
+        Messages that differ only in numbers are considered equal. An exceeded step limit is
+        reported only once.
         """
         if error.primary is None:
             return False
@@ -210,7 +211,7 @@ class ErrorCollectorContext:
     has_reported_errors: bool = False
 
     def __enter__(self) -> None:
-        """Enter a `with` block whose errors are collected."""
+        """Start to collect the errors of a `with` block."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         diagnostics = error.diagnostics if isinstance(error, SpeccError) else ()

@@ -40,7 +40,7 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain
 
 NAMES_PER_STEP = 64
-"""The number of copied names that together count as one elaboration step."""
+"""The number of copied names per elaboration step."""
 
 
 def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:
@@ -50,7 +50,7 @@ def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:
     value = EXPRESSION_EVALUATORS[type(expr)](expr, env)
     if value is ERROR_VALUE:
         raise AlreadyReportedError
-    # messages show the expression that last read a tensor, e.g. `y` for `y = x; f(y)`
+    # messages show the last expression that refers to a tensor, such as `y` in `y = x; f(y)`
     if isinstance(value, Tensor) and expr.span:
         return Tensor(value.value, expr.span)
     return value
@@ -112,7 +112,7 @@ def _evaluate_call(expr: ast.Call, env: LexicalScope) -> EvalResult:
 
 
 def _start_operation(expr: ast.Expr, env: LexicalScope) -> NodeBuilder:
-    """Set the scope of the current statement, and return a node builder for an operator."""
+    """Restore the scope of the current statement, and return a node builder for an operator."""
     env.context.scope = env.scope
     return NodeBuilder(env.context, expr.span)
 
@@ -166,7 +166,7 @@ def _evaluate_comparison(expr: ast.Compare, env: LexicalScope) -> SpecValue:
 def _evaluate_comparison_operand(
     expr: ast.Expr, operands: tuple[ast.Expr, ...], env: LexicalScope
 ) -> SpecValue:
-    """Evaluate an operand of a comparison. A name compared with a choice is a choice value."""
+    """Evaluate an operand of a comparison. A name next to a choice is a choice value."""
     # for a field `kind: choice(gru | lstm)`, the name `gru` in `kind == gru` is a choice value
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
@@ -216,7 +216,7 @@ def _evaluate_comprehension(expr: ast.ListComprehension, env: LexicalScope) -> S
     values: list[SpecValue] = []
     env.context.reserve_list_items(count, expr.iterable.span)  # count items before they are created
     for item in items:
-        # each iteration copies all names in scope, and there may be many names
+        # each iteration copies all names in scope, so count steps for many names
         env.context.consume_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner_env = replace(env, names={**env.names, expr.variable: item})
         with env.context.weights.sharing.enter_call(expr):
@@ -235,7 +235,7 @@ def _evaluate_index(expr: ast.Index, env: LexicalScope) -> SpecValue:
         return _index_list(tuple(base), expr, env)
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
-    # in a definition, `keep[j]` reads `keep` at an index variable; elsewhere `j` is a regular name
+    # in a definition, `j` in `keep[j]` is an index variable; elsewhere `j` is a regular name
     if has_index_variables(expr, env):
         return index_tensor_with_variables(base, expr, env)
     return index_tensor(base, expr, env)
@@ -244,7 +244,7 @@ def _evaluate_index(expr: ast.Index, env: LexicalScope) -> SpecValue:
 def _index_list(base: tuple[SpecValue, ...], expr: ast.Index, env: LexicalScope) -> SpecValue:
     item = expr.items[0]
     if len(expr.items) != 1 or isinstance(item, ast.Slice | ast.EllipsisDims):
-        raise_error("E0203", "a list takes one index", expr.span)
+        raise_error("E0203", "a list accepts a single index", expr.span)
     n = require_integer(env.evaluate_value(item), "an index", item.span)
     if not -len(base) <= n < len(base):
         title = f"index {n} is out of range for a list of length {len(base)}"

@@ -10,8 +10,8 @@ from specc.syntax import ast
 FOREIGN_OPERATIONS = {
     # axes
     "reshape view flatten unflatten ravel pixelshuffle": "there is no general reshape: `split(x, "
-    "into=[2, 4], axis=2)` splits an axis, `merge(x, axis=1)` joins neighbors, and `rearrange(x, "
-    '"b n (h d) -> b h n d", sizes=[2])` does both',
+    "into=[2, 4], axis=2)` splits an axis, `merge(x, axis=1)` merges adjacent axes, and "
+    '`rearrange(x, "b n (h d) -> b h n d", sizes=[2])` does both',
     "unsqueeze expanddims newaxis": "insert an axis of length 1 with `x[:, none]`, or `insert(x, "
     "axis=1)`",
     "permute swapaxes moveaxis t mt": "permute axes with `transpose(x, order=[0, 2, 1])`; without "
@@ -30,16 +30,16 @@ FOREIGN_OPERATIONS = {
     "len(xs)])`",
     "numel nelement": "the number of elements of a tensor is `size(x)`",
     # products and layers with weights
-    "mm bmm gemm batchmatmul batchdot": "a product of matrices is `matmul(a, transpose(b))`",
+    "mm bmm gemm batchmatmul batchdot": "matrix multiplication is `matmul(a, transpose(b))`",
     "outer ger kron tensordot": 'an outer product is `einsum("b n i, b n j -> b n i j", a, b)`',
     "inner dotproduct vdot": "the sum of products is `dot(a, b)`",
     "dense fc fullyconnected addmm projection": "a linear layer is `linear(x, out=8) @ name`",
-    "sequential modulelist moduledict stacklayers": "one layer per index is `repeat i in 3 { x = "
-    'linear(x, out=8) @ "l.{i}" }`; sequential layers are consecutive statements',
+    "sequential modulelist moduledict stacklayers": "write a loop over layers as "
+    '`repeat i in 3 { x = linear(x, out=8) @ "l.{i}" }`, and sequential layers as statements',
     "conv1d": "write `conv`: `conv(x, out=8, kernel=3, padding=same) @ c` keeps the length of "
-    "positions of [batch, time, channels]",
+    "the time axis of [batch, time, channels]",
     "conv2d convolution convolve depthwiseconv2d": "write `conv`: for an image [batch, channels, "
-    "height, width] `conv(p, out=8, kernel=3) @ c` goes over both axes",
+    "height, width] `conv(p, out=8, kernel=3) @ c` convolves both spatial axes",
     "deconv deconvolution convtranspose1d convtranspose2d": "a transposed convolution is "
     "`conv_transpose(x, out=8, kernel=2, stride=2) @ c`",
     "unfold im2col patchembed patchembedding": "patch embedding is `patches(p, size=4, out=8) @ c`",
@@ -61,27 +61,27 @@ FOREIGN_OPERATIONS = {
     "softmaxcausal causalsoftmax causalattention maskedsoftmaxcausal": "causal attention is "
     "`attend(q, k, v, mask=causal)`; on precomputed scores `masked_softmax(matmul(q, "
     "transpose(k)), causal)`",
-    "tril triu causalmask lookaheadmask": "masks are functions: `mask=causal`, or one of your own, "
+    "tril triu causalmask lookaheadmask": "masks are definitions: `mask=causal`, or define one: "
     "`mask near(n: int) = i - j < n`",
     "attentionmask paddingmask keypaddingmask": "the padding mask is an input, `keep[batch, n]`; "
     "apply it with `attend(q, k, v, mask=visible(keep))`",
-    "positionalencoding positionencoding positionalembedding posemb": "add positions: `x + "
-    "sinusoid(positions(x), dim=8, layout=halves)`, or with learned positions: `x + "
+    "positionalencoding positionencoding positionalembedding posemb": "position embeddings are "
+    "`x + sinusoid(positions(x), dim=8, layout=halves)`, or learned embeddings: `x + "
     "learned(positions(keep), dim=8, size=64) @ places`",
     "applyrotaryposemb rotaryembedding applyrope": "RoPE on queries and keys is `rotate(q, "
     "positions(x), rope(theta=10000.0), pairs=half)`",
     "kvcache cache pastkeyvalues pastkeyvalue": "specs contain no caches: `specc compile --graphs "
     "step` derives them",
-    "transformerencoderlayer transformerblock transformerlayer": "a layer of the Transformer is "
+    "transformerencoderlayer transformerblock transformerlayer": "a Transformer layer is "
     "`encoder_layer(x, heads=2, hidden=16, act=relu, norm=layer_norm(eps=1e-5), "
     "norm_placement=post, mask=all) @ name`",
     # scalar functions
-    "swish sigmoidlinearunit": "write `silu`, as in `silu(x)`: x times its sigmoid",
+    "swish sigmoidlinearunit": "write `silu`, as in `silu(x)`, which is x * sigmoid(x)",
     "leakyrelu prelu rrelu": "write `where(x > 0.0, x, 0.01 * x)`, with your own slope",
     "celu": "write `elu(x)`",
     "selu": "write `1.0507 * (max(x, 0.0) + 1.67326 * expm1(min(x, 0.0)))`",
     "hardsigmoid": "write `clip(x / 6.0 + 0.5, low=0.0, high=1.0)`",
-    "glu": "gate half of the features with the other half: `a * sigmoid(b)` of "
+    "glu": "gate half of the features with the other half: `a * sigmoid(b)` with "
     "`a, b = chunk(x, 2)`",
     "swiglu geglu reglu": "a gated MLP is `gated_mlp(x, hidden=16, act=silu) @ mlp`, or "
     "with `act=gelu`",
@@ -135,7 +135,7 @@ FOREIGN_OPERATIONS = {
     "beamsearch greedysearch sample generate": "declare generation outside graphs with "
     "`generate`: see `specc doc generate` and docs/generation.md",
 }
-"""The suggestion for each operation of other libraries. The keys are names separated by spaces."""
+"""The suggestion for each operation of other libraries. Keys are space-separated names."""
 
 REPLACEMENTS_BY_NAME = {
     normalize_identifier(name): text
@@ -241,7 +241,9 @@ RENAMED_STD_DEFINITIONS = {
     "unit_row": "l2_normalize",
     "upsampled": "upsample_bilinear",
 }
-"""The current names of renamed std definitions, by former name. Kept for one release."""
+"""The current names of renamed std definitions, by former name. Entries are removed after one
+release.
+"""
 
 
 def suggest_replacement_name(name: str, known_names: Collection[str]) -> str:
@@ -273,11 +275,9 @@ OPTION_HELPS = {
         ("keepdim", "keepdims"),
         "the sum removes the axis; insert it again: `insert(sum(x, axis=-1), axis=-1)`",
     ),
-    **dict.fromkeys(
-        ("input", "inputs"), "inputs have no name in a call: `f(x)`, in YAML `{f: {in: x}}`"
-    ),
-    "name": "the name of weights follows `@`: `f(x) @ a`, in YAML `{f: {in: x, weights: a}}`",
-    "heads": "the number of heads follows from the shape of the queries; remove the option",
+    **dict.fromkeys(("input", "inputs"), "inputs are positional: `f(x)`, in YAML `{f: {in: x}}`"),
+    "name": "weight names follow `@`: `f(x) @ a`, in YAML `{f: {in: x, weights: a}}`",
+    "heads": "the number of heads is inferred from the shape of the queries; remove the option",
     **dict.fromkeys(
         ("batchfirst", "training", "inplace", "device"),
         "remove the option: it does not change results",

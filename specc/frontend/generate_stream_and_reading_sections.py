@@ -52,7 +52,7 @@ def value_to_json(value: EvalResult, span: Span | None = None) -> object:
             return {"theta": theta, "kind": kind, **dict(parameters)}
         case BuiltinFunction(name=name):
             return name
-        # return spec syntax, e.g. `window(128)`, because the name `window` lacks the arguments
+        # return spec syntax such as `window(128)`, because the name alone lacks the arguments
         case BlockFunction() | DefinitionFunction() as function:
             return function.span.text if function.span else function.name
         case MaskExpression() as mask:
@@ -93,7 +93,7 @@ def expression_to_json(expr: ast.Expr, env: LexicalScope) -> object:
 def _call_to_data(
     call: ast.Call, convert_expression: Callable[[ast.Expr], object]
 ) -> dict[str, object]:
-    """Convert a call, e.g. `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`."""
+    """Convert a call, such as `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`."""
     data: dict[str, object] = {"kind": call.function.path}
     if call.args:
         data["args"] = [convert_expression(arg) for arg in call.args]
@@ -125,8 +125,9 @@ def evaluate_generation_settings(
     vocabulary: VocabularySizes,
     codebooks: int | None = None,
 ) -> tuple[dict[str, object], tuple[Diagnostic, ...]]:
-    """Return the settings of a `generate` section, and warnings. Raise all errors E0731, E0732 and
-    E0733 together. `codebooks` is None if the number of codebooks is unknown.
+    """Return the settings of a `generate` section, and the warnings about them. Raise all errors
+    E0731, E0732 and E0733 together. `codebooks` is the number of codebooks, or None if it is
+    unknown.
     """
     settings: dict[str, object] = {}
     spans: dict[str, Span | None] = {}
@@ -155,7 +156,7 @@ def evaluate_generation_settings(
 
 
 def _locate_setting(setting: ast.GenerateSetting) -> dict[str, Span | None]:
-    """Return the spans of a setting's name and options, by keys of `find_spec_setting_errors`."""
+    """Return the spans of a setting's name and options, keyed as in `find_spec_setting_errors`."""
     name, value = setting.name, setting.value
     spans = {f"{name} name": setting.span, name: value.span or setting.span}
     if isinstance(value, ast.Call):
@@ -180,7 +181,7 @@ def find_generate_section(program: Program, block: ast.Block) -> ast.GenerateSec
     """Return the `generate` section of the spec if it applies to the graph `block`, or None."""
     for item, _ in program.iterate_items(ast.GenerateSection):
         graphs = list_graph_blocks(program)
-        # in a spec with several task heads, one graph generates, and other graphs e.g. classify
+        # in a spec with several task heads, only one graph may be generative
         is_other = not _is_generated_by(block, item) and any(
             _is_generated_by(graph, item) for graph in graphs
         )
@@ -189,7 +190,7 @@ def find_generate_section(program: Program, block: ast.Block) -> ast.GenerateSec
 
 
 def has_generate_section(program: Program, graph: str) -> bool:
-    """Return True if the `generate` section applies to the graph, or to the first graph for ""."""
+    """Return True if the `generate` section applies to the graph. "" means the first graph."""
     blocks = [block for block in list_graph_blocks(program) if graph in ("", block.name)]
     return any(find_generate_section(program, block) for block in blocks[:1])
 
@@ -202,7 +203,7 @@ def evaluate_generate_section(
     if item is None:
         return None, ()
     _check_names(block, item)
-    # symbolic elaboration checks only names, and values that are not symbols
+    # symbolic elaboration checks only names and values without symbols
     if env.context.symbols.is_symbolic:
         evaluate_generation_settings(item, env, VocabularySizes())
         return GenerateSection(item.name, item.input_name, item.source), ()
@@ -229,7 +230,7 @@ def evaluate_stream_section(
 
 
 def _list_stream_items(program: Program, block: ast.Block) -> list[ast.StreamSection]:
-    """Return the `stream` sections, except sections whose names exist only in other graphs."""
+    """Return the `stream` sections, without sections whose names exist only in other graphs."""
     graphs = list_graph_blocks(program)
     return [
         item
@@ -241,7 +242,7 @@ def _list_stream_items(program: Program, block: ast.Block) -> list[ast.StreamSec
 def _check_single_stream(
     block: ast.Block, items: Sequence[ast.StreamSection], generation: GenerateSection | None
 ) -> None:
-    """Raise E0975 if a graph generates or streams along several inputs."""
+    """Raise E0975 if a graph has several time axes for generation or streaming."""
     time_input = generation.sequence_input if generation else items[0].input_name
     for item in items:
         if not generation and item.input_name == time_input:

@@ -33,8 +33,8 @@ from specc.syntax import ast
 def read_hf_config_field(entry: ast.ConfigField, env: LexicalScope) -> SpecValue | MissingValue:
     """Return the value of a field from the first source key that the file contains, or MISSING.
 
-    The value null is `none` for an optional field, and false for a bool, because transformers tests
-    the truth value. For any other field, null is treated as absent.
+    The value null is `none` for an optional field, and false for a bool, as in transformers. For
+    any other field, null is treated as absent.
     """
     data = env.config_file
     if data is None:
@@ -54,7 +54,7 @@ def read_hf_config_field(entry: ast.ConfigField, env: LexicalScope) -> SpecValue
 def _read_source(
     source: ast.Expr, entry: ast.ConfigField, data: JsonObject, env: LexicalScope
 ) -> SpecValue | MissingValue:
-    """Return the value that an expression after `from` reads, or MISSING."""
+    """Return the config file value of an expression after `from`, or MISSING."""
     match source:
         case ast.Call(function=ast.Name(path="rope_config")):
             default = entry.default and env.evaluate_value(entry.default)
@@ -116,7 +116,7 @@ def _list_json_items(value: JsonNode, type: ast.TypeExpr) -> tuple[JsonNode, ...
 
 @dataclass(frozen=True, slots=True)
 class _MemberReader:
-    """A converter of config file members to a field's declared type."""
+    """A converter of config file members to the declared type of a field."""
 
     entry: ast.ConfigField
     member: JsonMember
@@ -186,7 +186,7 @@ class _MemberReader:
             case "int" if isinstance(scalar, int) and not isinstance(scalar, bool):
                 return Dim.from_value(scalar).with_origin(self.member.get_origin())
             case "float" if isinstance(scalar, int | float) and not isinstance(scalar, bool):
-                # infinity represents an unlimited bound, e.g. of `clip`
+                # infinity is valid as an unlimited bound, as in `clip`
                 return scalar if math.isinf(scalar) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type(value, type, scalar)
 
@@ -242,7 +242,7 @@ def resolve_hf_activation(name: str, env: LexicalScope, span: Span | None) -> Sp
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise
         activation_names = sorted(KNOWN_ACTIVATIONS)
-        spec_help = "define a block with this name in a spec of your own: --spec my.specc"
+        spec_help = "define a block with this name in your spec: --spec my.specc"
         raise_error(
             "E0403",
             f'unknown activation "{name[:60]}"',

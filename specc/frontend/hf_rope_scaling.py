@@ -22,7 +22,7 @@ from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
 
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
-"""The scaling kind for each former `rope_type`. `mrope` means unscaled frequencies."""
+"""The scaling kind for each former `rope_type`. The frequencies of `mrope` are unscaled."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
 """The tuples (name, key, kind). A table with the `rope_type` `name` and a key `key` has the scaling
 kind `kind`. The first Phi-3 files call `longrope` "yarn", and Hunyuan's files call `ntk_alpha`
@@ -43,9 +43,9 @@ class RopeReadOptions:
     `theta` defaults to the theta of the field's default. `max_length` is the maximum sequence
     length, and `original_length` is the maximum length before scaling. `layer_type` selects a layer
     type in files with settings per layer type. `theta_key` is the key of theta in older files.
-    `is_scaled` is True if `rope_scaling` applies to the layers of the field. `attention_factor_key`
-    is the key of the attention factor. If the file contains a sub-config with the key
-    `subconfig_key`, the RoPE settings are read from it.
+    `is_scaled` is True if `rope_scaling` applies to the layers that use the field.
+    `attention_factor_key` is the key of the attention factor. If the file contains a sub-config
+    with the key `subconfig_key`, the RoPE settings are read from it.
     """
 
     theta: float | None = None
@@ -58,7 +58,7 @@ class RopeReadOptions:
     subconfig_key: str = ""
 
     def find_rope_settings(self, data: JsonObject) -> JsonObject:
-        """Return the object in a config file that contains the RoPE settings."""
+        """Return the config file object that contains the RoPE settings."""
         member = data.find_non_null_member(self.subconfig_key)
         return member.value if member and isinstance(member.value, JsonObject) else data
 
@@ -114,8 +114,8 @@ def read_rope_config(
     """Read RoPE settings from `rope_parameters`, or from `rope_theta` and `rope_scaling`. Raise
     E0403 if `rope_parameters` contradicts the older keys.
 
-    The options of `source` are defaults for missing numbers. If the file has no scaling kind, the
-    scaling kind of `default` applies.
+    The options of `source` provide defaults for missing numbers. If the file has no scaling kind,
+    the scaling kind of `default` applies.
     """
     defaults = parse_rope_read_options(source)
     return _RopeReader(entry, defaults.find_rope_settings(data), defaults).read_rope(default)
@@ -211,7 +211,7 @@ class _RopeReader:
         member = table.find_non_null_member(layer_type)
         if member is not None and isinstance(member.value, JsonObject):
             return member.value
-        # layers of a type that the table lacks use the defaults
+        # layer types that are not in the table use the defaults
         values = [m for m in table.members.values() if not m.is_null]
         if member is None and len(layer_types) == len(values):
             return None
@@ -252,7 +252,7 @@ class _RopeReader:
 
 @immutable_dataclass()
 class _ScalingTable:
-    """A table of RoPE settings that has a scaling kind."""
+    """A table of RoPE settings with a scaling kind."""
 
     reader: _RopeReader
     table: JsonObject
@@ -321,8 +321,8 @@ class _ScalingTable:
         return tuple(self.reader.read_number(item) for item in items)
 
     def _read_factor(self) -> float:
-        """Return the scaling factor. For yarn and longrope, null means the ratio of the maximum
-        length to the original length. For longrope, a missing factor means this ratio, too.
+        """Return the scaling factor. For yarn and longrope, a null factor is the ratio of the
+        maximum length to the original length. For longrope, a missing factor is the same ratio.
         """
         member = self.table.find_member("factor")
         if member and not member.is_null:

@@ -41,7 +41,7 @@ class JsonList:
 
 
 WHOLE_OBJECT = "."
-"""The path of the object itself, for a used spec that reads the config of the using spec."""
+"""The path of the root object. With this path, a used spec reads the whole config file."""
 
 
 @immutable_dataclass
@@ -132,14 +132,14 @@ JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
 def get_finite_number(value: JsonNode) -> int | float | None:
     """Return a JSON number as a Python number, or None if `value` is not a number.
 
-    Raise E0413 if the number is NaN or infinite. JSON files may contain NaN and infinity, which are
-    invalid as sizes and scales.
+    Raise E0413 if the number is NaN or infinite. Some JSON files contain NaN and infinity, which
+    are invalid sizes and scales.
     """
     number = value.value if isinstance(value, JsonScalar) else None
     if isinstance(number, bool) or not isinstance(number, int | float):
         return None
     if not math.isfinite(number):
-        raise_invalid_number_error("not finite, but the value is used here", value.span)
+        raise_invalid_number_error("this value must be finite", value.span)
     return number
 
 
@@ -163,7 +163,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _STRING_DECODER = JSONDecoder()
 _STRING_ERRORS = {
     "Unterminated string": ("this string is never closed", 'close it with "'),
-    "Invalid control": ("a control character in a string", "write line breaks as \\n"),
+    "Invalid control": ("unescaped control character", "write line breaks as \\n"),
     "Invalid \\": ("unknown escape sequence", "write a backslash as \\\\"),
 }
 """The message and help for each string error, by the first words of the decoder's message."""
@@ -245,7 +245,8 @@ class _JsonParser:
         value = self.parse_value(0)
         if self.peek_character():
             self.raise_error_here(
-                "expected the end of the file", "a config file is one { … }; remove the rest"
+                "expected the end of the file",
+                "a config file contains a single object; remove the text after it",
             )
         return value
 
@@ -360,7 +361,7 @@ def _raise_too_large(level: int, span: Span) -> NoReturn:
     problem = f"is nested deeper than {MAX_JSON_DEPTH} levels"
     if level < MAX_JSON_DEPTH:
         problem = f"has more than {MAX_JSON_VALUES} values"
-    helps = ["config files of models are smaller; download it again"]
+    helps = ["model config files are smaller; download the file again"]
     raise_error("E0415", f"the config file {problem}", span, helps=helps)
 
 

@@ -1,4 +1,4 @@
-"""Extract loop and expert bodies as graphs, hoist position ids, and end loops early (`until`)."""
+"""Extract loop and expert bodies as graphs, hoist position ids, and lower early exits (`until`)."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ Key = TypeVar("Key")
 def hoist_position_ids(
     builder: GraphBuilder, body_nodes: Iterable[Node], outputs: Mapping[Key, Value]
 ) -> dict[Key, Value]:
-    """Return `outputs` with position ids of a dynamic axis replaced by `Range` ops, which do not
-    depend on the loop. `body_nodes` contains the nodes that depend on the loop, in creation order.
+    """Replace position ids of a dynamic axis in `outputs` with `Range` ops, which do not depend on
+    the loop. `body_nodes` contains the nodes that depend on the loop, in creation order.
     """
     replacements: dict[Value, Value] = {}
     for node in body_nodes:
@@ -188,7 +188,7 @@ class EarlyExit:
     def freeze_finished_carries(
         self, builder: NodeBuilder, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
-        """Return the next carries, or the previous carries for batch elements that are finished."""
+        """Return the next loop-carried values, with the previous values for finished elements."""
         # the iteration that sets the flag of a batch element still updates the element
         finished_flags = previous_carries[self.carry_index]
         return [
@@ -271,7 +271,7 @@ def find_early_exit(
         case _:
             name = ""
     span = statement.until.span
-    # if the condition had the same value in all iterations, the loop would end immediately or never
+    # a condition that does not change would end the loop immediately or never
     if name not in initial_carries:
         title = "`until` expects `all(…)` of a boolean tensor that the loop carries"
         label = f"`{name}` is not carried" if name else "expected the name of a loop-carried value"

@@ -35,15 +35,15 @@ PAIR_INDEX_ORDER = ("h", "i", "j")
 """The index variables of a mask's axes after the batch axis, in order."""
 
 BATCH_INDEX_NAME = "b"
-"""The index variable of the batch axis. `size[b]` reads one value per batch element."""
+"""The index variable of the batch axis. `size[b]` is one value per batch element."""
 
 
 def make_index_variables(
     builder: NodeBuilder, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> IndexVariables:
     """Return the index variables of a definition: the position ids `i` [q, 1] of the queries and
-    `j` [k] of the keys. If the query has no position axis, there is no `i`. `queries` and `keys`
-    are tensors with the index of their position axis.
+    `j` [k] of the keys. The result has no `i` if the query has no position axis. `queries` and
+    `keys` are pairs of a tensor and the index of its position axis.
     """
     key, key_axis = keys
     query, query_axis = queries
@@ -69,7 +69,7 @@ def _make_position_ids(
 
 
 def has_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
-    """Return True if an index uses `h`, `i` or `j`, or a `b` that is not the name of a value."""
+    """Return True if an index uses `h`, `i`, `j`, or a `b` that is not a variable."""
     if not env.index_variables:
         return False
     index_names = {item.path for item in expr.items if isinstance(item, ast.Name)}
@@ -121,7 +121,7 @@ def _check_pair_read(
         raise_error("E0603", title, expr.span, helps=helps)
     if "h" in index_names and not env.has_head_axis:
         title = f"{describe_value(base)} is read per head, but there is no heads axis here"
-        helps = ["`split_heads(x, heads)` gives queries and keys a heads axis"]
+        helps = ["`split_heads(x, heads)` adds a heads axis to queries and keys"]
         raise_error("E0603", title, expr.span, helps=helps)
 
 
@@ -143,7 +143,7 @@ MaskValue: TypeAlias = Tensor | bool
 """A mask over queries and keys: a boolean tensor, or one bool for all pairs."""
 
 MAX_EXPANSION_DEPTH = 8
-"""The maximum nesting depth when definitions are expanded. Masks may take masks as arguments."""
+"""The maximum nesting depth when definitions are expanded. A mask can be an argument."""
 
 
 def bind_definition(
@@ -194,8 +194,8 @@ def _evaluate_definition_argument(
 
 @contextmanager
 def enter_definition(context: ElaborationContext, function: DefinitionFunction) -> Iterator[None]:
-    """Enter the expansion of a definition in a `with` block. Raise E0210 for unbounded
-    recursion.
+    """Return a context manager that records the expansion of a definition. Raise E0210 for
+    unbounded recursion.
     """
     name = function.definition.name
     context.evaluator.check_step_estimate(
@@ -213,7 +213,7 @@ def enter_definition(context: ElaborationContext, function: DefinitionFunction) 
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
     try:
-        # attention layers that use one bound bias share its weights without a `share` rule
+        # attention layers that use the same bound bias share its weights without a `share` rule
         with (
             context.errors.track_user_call(function.span, is_standard=function.module.is_standard),
             context.weights.sharing.enter_definition(function),
@@ -226,7 +226,7 @@ def enter_definition(context: ElaborationContext, function: DefinitionFunction) 
 
 
 def _move_error_to_definition(error: SpeccError, function: DefinitionFunction) -> SpeccError:
-    """Report E0417 in a definition at the call that bound the definition's arguments."""
+    """Return an error E0417 relocated to the call that bound the definition's arguments."""
     diagnostic, span = error.diagnostics[0], function.span
     if (
         diagnostic.code != "E0417"
@@ -259,7 +259,7 @@ def expand_definition(
 
 
 def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecValue]:
-    """Return the config that a definition reads, which is empty for definitions of other files."""
+    """Return the config of a definition, which is empty for definitions of other files."""
     env = function.env
     return env.config if env and env.module.root is function.module.root else EMPTY_NAMES
 
@@ -345,7 +345,7 @@ def _check_mask_axes(mask: Tensor, index_variables: IndexVariables, span: Span |
     title = f"a mask has the axes query and key; {describe_value(mask)} is a padding mask"
     source = mask.source_span.text if mask.source_span else ""
     name = source if source.isidentifier() and source != "mask" else "keep"
-    raise_error("E0601", title, span, helps=[f"write `visible({name})`: it masks out padding"])
+    raise_error("E0601", title, span, helps=[f"write `visible({name})`, which masks out padding"])
 
 
 def _merge_masks(nodes: NodeBuilder, op: str, masks: list[MaskValue]) -> MaskValue:

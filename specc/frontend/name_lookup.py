@@ -123,10 +123,11 @@ def _resolve_first_part(
 
 
 def _raise_no_query_position(span: Span | None) -> NoReturn:
-    """Raise E0604 for a use of `i` with a query [batch, d], which has no position axis."""
+    """Raise E0604 if `i` is used with a query [batch, d], which has no position axis."""
     helps = [
-        "`insert(x, axis=1)` gives the query a length axis of 1",
-        "`local_window(center, reach)` and `trailing_window(at, back)` take the query's position",
+        "`insert(x, axis=1)` adds a length axis of size 1 to the query",
+        "`local_window(center, reach)` and `trailing_window(at, back)` have a parameter for the "
+        "query position",
     ]
     title = "this query has no position: it is one vector per batch element"
     raise_error("E0604", title, span, "reads the query's position", helps=helps)
@@ -157,7 +158,7 @@ def _make_function_value(
 
 
 def resolve_used_spec_function(name: ast.Name, env: LexicalScope) -> Function | None:
-    """Return an item such as `v.encoder` of a file that `use` names `v`, or None."""
+    """Return an item such as `v.encoder` of a file with the `use` alias `v`, or None."""
     alias, _, item_name = name.path.partition(".")
     if (use_and_module := env.module.find_use_statement(alias)) is None:
         return None
@@ -212,7 +213,7 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
             return _get_raw_section(config, member_name)
         case Results(values=values, names=names) if member_name in names:
             return values[names.index(member_name)]
-    # suggest an equivalent for tensor attributes of other libraries, e.g. `x.shape` or `x.T`
+    # suggest an equivalent for tensor attributes of other libraries, such as `x.shape` or `x.T`
     fix = suggest_replacement_name(member_name, BUILTINS) if isinstance(value, Tensor) else ""
     title = f"`{name.path}`: {describe_value(value)} has no member `{member_name}`"
     raise_error("E0202", title, name.span, helps=[fix] if fix else ())
@@ -226,8 +227,8 @@ def _get_raw_section(config: RawConfigSection, key: str) -> RawConfigSection:
 
 
 def _raise_unknown_name(name: ast.Name, env: LexicalScope) -> NoReturn:
-    """Raise E0202 for an undefined name, or E0105 for a constant of another language. Help messages
-    cover index variables, foreign operations and typos.
+    """Raise E0202 for an undefined name, or E0105 for a constant of another language. The help
+    messages explain index variables, foreign operations and typos.
     """
     if name.path in MISSPELLED_CONSTANTS:
         suggestion = format_suggestion(MISSPELLED_CONSTANTS[name.path])
@@ -269,7 +270,7 @@ def resolve_callee(name: ast.Name, env: LexicalScope) -> Function:
     value = env.names.get(name.path, env.config.get(name.path))
     if isinstance(value, Function):
         return value
-    # a variable may shadow a block when it is used as a value, but not as a callee
+    # a variable shadows a block with the same name, except as a callee
     target = resolve_function(name.path, env, name.span)
     if target is not None:
         return target
@@ -311,7 +312,7 @@ def _resolve_member_callee(name: ast.Name, env: LexicalScope) -> Function:
 def evaluate_with_expected_type(
     type: ast.TypeExpr, expr: ast.Expr, env: LexicalScope
 ) -> EvalResult:
-    """Evaluate an expression that must have the declared type `type`."""
+    """Evaluate an expression whose value must have the declared type `type`."""
     if type.name == "normalizer":
         return evaluate_score_normalizer(expr, env)
     is_function = is_function_type(type)
@@ -322,7 +323,7 @@ def evaluate_with_expected_type(
 
 
 def evaluate_score_normalizer(expr: ast.Expr, env: LexicalScope) -> EvalResult:
-    """Evaluate an expression that must be a normalizer."""
+    """Evaluate an expression whose value must be a normalizer."""
     match expr:
         case ast.Conditional():
             is_true = env.evaluate(expr.condition)

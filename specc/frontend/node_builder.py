@@ -67,7 +67,7 @@ def check_weight_size(
 
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
-    """Raise E0224 if a constant has too many elements. Dynamic dimensions count as 1."""
+    """Raise E0224 if a constant has too many elements. Dynamic dimensions are counted as 1."""
     # evaluate each dimension with every symbol equal to 1
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if minimum > MAX_CONSTANT_ELEMENTS:
@@ -186,11 +186,11 @@ def try_fuse_log_sigmoid(builder: NodeBuilder, operand: Tensor) -> Tensor | None
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150
-"""The smallest float that float32 rounds to infinity, and the largest that it rounds to 0."""
+"""The smallest float that rounds to infinity in float32, and the largest that rounds to 0."""
 
 
 def check_float32_range(value: float, span: Span | None) -> None:
-    """Raise E0417 if a nonzero finite number would become infinite or zero in float32."""
+    """Raise E0417 if a nonzero finite number overflows or underflows in float32."""
     if abs(value) >= MAX_FLOAT32 and math.isfinite(value):
         title = f"{value:g} is out of range for float32, whose maximum is 3.4e38"
         fix = "write -inf to mask a score" if value < 0 else "write inf"

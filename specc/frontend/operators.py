@@ -110,12 +110,12 @@ def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
 
 
 def _describe_origins(expr: ast.BinaryOp, left: Number, right: Number) -> list[str]:
-    """Return a note on the origin of each operand, e.g. that `config.json:9:18` defines `d`."""
+    """Return a note on the origin of each operand, as in "`d` is defined in config.json:9:18"."""
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
         span, source = side.span, origin and origin.span
-        # a literal in the expression needs no note on its origin
+        # literals in the expression have no note on their origin
         if span and source and (span.source is not source.source or span.start != source.start):
             notes.append(f"`{span.text}` is defined in {source}")
     return notes
@@ -132,7 +132,7 @@ def _suggest_divisors(
         return []
     nearest = _find_nearest_divisors(dividend, divisor)
     helps = [f"divisors of {dividend} near {divisor}: {', '.join(map(str, nearest))}"]
-    # users cannot change the code of std
+    # users cannot change the code of the standard library
     return helps if context.errors.user_call else [*helps, "for integer division, write `//`"]
 
 
@@ -143,7 +143,7 @@ def _find_nearest_divisors(dividend: int, divisor: int) -> list[int]:
 
 
 def _describe_operands(expr: ast.BinaryOp, left: Number, right: Number) -> str:
-    """Describe the values of the operands that are not literals, e.g. "`d` is 500"."""
+    """Describe the values of the operands that are not literals, such as "`d` is 500"."""
     sides = ((expr.left, left), (expr.right, right))
     return ", ".join(
         f"`{side.span.text}` is {value}"

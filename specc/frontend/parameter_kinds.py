@@ -176,7 +176,7 @@ Activation: TypeAlias = Annotated[Function | str, FUNCTION_KIND]
 """An activation function, or the name of an activation as a default value."""
 
 Anything: TypeAlias = Annotated[SpecValue, ANY_KIND]
-"""A value of any type, which the built-in function itself checks."""
+"""A value of any type. The built-in function checks the type."""
 
 KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
     Tensor: TENSOR_KIND,
@@ -193,7 +193,7 @@ KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
 
 
 def get_annotated_parameter_kinds(annotation: object) -> ParameterKinds:
-    """Return the parameter kinds that a Python annotation stands for."""
+    """Convert a Python annotation to parameter kinds."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return (arguments[1],)
@@ -241,7 +241,7 @@ def convert_to_parameter_kind(
     if is_named and isinstance(first, str) and first.isidentifier():
         helps = [f"write a name without quotes: `{first}`"]
     if isinstance(first, str) and description.startswith("`axis`"):
-        helps = ["axes are numbered: the first one is 0, the last one -1"]
+        helps = ["axes are numbered: the first axis is 0, the last axis is -1"]
     raise_error("E0203", title, span, f"this is {describe_value(first)}", helps=helps)
 
 

@@ -1,5 +1,5 @@
-"""Check requirements (E0404), apply them and `where` equations to symbolic dimensions, and raise
-E0311 for dimensions that no input determines.
+"""Check requirements (E0404), and substitute symbolic dimensions by requirements and `where`
+equations. Raise E0311 for dimensions that no input determines.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -134,7 +134,7 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             return replace(value, fields=_substitute_in_values(fields, values))
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
-        # bound arguments of a function may be config values, e.g. `width` in `window(width)`
+        # bound arguments of a function may be config values, such as `width` in `window(width)`
         case (
             DefinitionFunction(bound_arguments=arguments)
             | BuiltinFunction(bound_arguments=arguments)
@@ -212,7 +212,7 @@ def reject_undetermined_dims(graph: Graph, dims: Collection[str], span: Span | N
 
 
 def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
-    """Return the dimensions that must be known to execute a node."""
+    """Return the dimensions whose sizes are required to execute a node."""
     result_lengths = (d for r in results for d in r.type.shape)
     return [*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_attribute_dims()]
 
@@ -276,7 +276,7 @@ def _make_requirement_labels(
     spec, and the user has set a value.
     """
     labels = [*_label_values(values, assignment_spans)]
-    if condition.span is None:  # a syntax tree has no spans if it was created by a program
+    if condition.span is None:  # a syntax tree that was created by a program has no spans
         return None, labels
     condition_label = Label(condition.span, "this is false")
     other_file_label = next(

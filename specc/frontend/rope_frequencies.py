@@ -28,7 +28,7 @@ SCALING_DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """The default parameters of each scaling kind, as in transformers."""
 
 MAX_STRETCH = 1e30
-"""The maximum factor by which theta is scaled. Larger factors would make rotations negligible."""
+"""The maximum factor by which theta is scaled. Larger factors make rotations negligible."""
 
 
 def _explain_not_positive(rope: Rope) -> str:
@@ -72,8 +72,8 @@ def _get_scaling_numbers(rope: Rope) -> dict[str, float]:
 
 
 def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
-    """Return (frequencies, attention factor). No frequencies are returned if they are the default
-    `theta^(-2n/dim)`, or if parameters are still symbolic.
+    """Return (frequencies, attention factor). The frequencies are () if they are the default
+    `theta^(-2n/dim)`, or if parameters are symbolic.
 
     `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only long
     wavelengths, with a smooth transition. `yarn` interpolates by the number of rotations over the
@@ -83,9 +83,9 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     `ntk_alpha` multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
 
     `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3), and
-    `longrope` has different divisors beyond the original length. transformers uses the length of
-    the longest sequence of the batch at run time, so that results depend on the batch. In specc,
-    `longest` determines the frequencies at compile time.
+    `longrope` uses different divisors beyond the original length. In transformers, the length is
+    that of the longest sequence in the batch, so results depend on the batch. In specc, `longest`
+    determines the frequencies at compile time.
     """
     theta, d = rope.theta, dim.number
     if rope.kind == "default" or d is None:
@@ -226,7 +226,7 @@ def _compute_yarn(
     if truncate is None or truncate:
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, d - 1)
-    # like the published YaRN code, avoid a division by zero
+    # as in the published YaRN code, avoid a division by zero
     span = high - low if high != low else 0.001
     ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
     factor, attention_factor = numbers["factor"], numbers.get("attention_factor")

@@ -48,10 +48,10 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""The functions that always return integers, and those that map integers to integers."""
+"""The functions that always return integers, and the functions that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
-"""The maximum length of a formula in messages, which show only the symbols of longer formulas."""
+"""The maximum length of a formula in messages. Longer formulas are shown by their symbols."""
 
 
 def get_static_float(value: Number) -> float | None:
@@ -176,7 +176,7 @@ def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]
 
 
 def is_integer_number(value: SpecValue) -> bool:
-    """Return True if a number is guaranteed to be an integer."""
+    """Return True if a number is always an integer."""
     return isinstance(value, Dim) or (isinstance(value, RuntimeNumber) and value.is_integer)
 
 
@@ -202,7 +202,7 @@ def _convert_dim_to_f64(nodes: NodeBuilder, dim: Dim) -> Tensor:
     for monomial, c in dim.terms:
         term = _multiply_atoms(nodes, float(c), monomial)
         total = term if total is None else nodes.add_op(ops.Arith("add"), total, term)
-    assert total is not None, "a length without terms is the known number 0"
+    assert total is not None, "a length without terms is the constant 0"
     return total
 
 

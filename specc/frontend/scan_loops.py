@@ -44,7 +44,7 @@ def _evaluate_iteration_count(statement: ast.ScanLoop, env: LexicalScope) -> Dim
     expr = statement.sequences[0]
     value = env.evaluate_value(expr)
     if len(statement.sequences) > 1 or not isinstance(value, Dim):
-        title = "`scan` over tensors needs `along`"
+        title = "`scan` over tensors requires `along`"
         label = f"this is {describe_value(value)}"
         helps = ["name the axis: `scan x in xs along n { … }`"]
         raise_error("E0304", title, expr.span, label, helps=helps)
@@ -61,7 +61,7 @@ def _resolve_scan_length(along: ast.Expr, env: LexicalScope) -> Dim | None:
         length = env.dims.get(along.path)
         if length is not None:
             return length
-        # the name is declared in `dims` or unknown, but no tensor has an axis of this size
+        # the name is unknown, or no tensor has an axis of this declared size
         if along.path not in env.names and along.path not in env.config:
             return Dim.symbol(along.path)
     value = env.evaluate_value(along)
@@ -114,14 +114,14 @@ def evaluate_scan_mask(statement: ast.ScanLoop, env: LexicalScope, length: Dim) 
 
 
 NODES_PER_STEP = 16
-"""The number of visited graph nodes that together count as one elaboration step."""
+"""The number of visited graph nodes per elaboration step."""
 
 
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
 """A loop-carried value: a tensor, or a (nested) list of tensors."""
 
 RunBody: TypeAlias = Callable[[Sequence[ast.Statement], LexicalScope], object]
-"""A function that runs the statements of a body, and returns None without a `return`."""
+"""A function that runs the statements of a body. It returns None for a body without `return`."""
 
 
 def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody) -> None:
@@ -172,7 +172,7 @@ def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody
 
 
 def _get_state_scope(op: ops.Scan) -> str:
-    """Return the weight scope that names the states of an outermost loop. It is the scope of the
+    """Return the weight scope that names the states of an outermost loop. The scope is that of the
     cell that computes the loop-carried values.
     """
     for value in op.get_next_carries():
@@ -212,7 +212,7 @@ def _build_scan_body(
         returned = run_body(statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
-    # after the body's last statement, names have the values of the end of an iteration
+    # after the last statement of the body, names have their values at the end of an iteration
     values_before = iter(carries.values())
     next_carries = [
         value
@@ -258,7 +258,7 @@ def _get_initial_carry(statement: ast.ScanLoop, name: str, env: LexicalScope) ->
         raise AlreadyReportedError
     carry = _convert_to_carry(value)
     if carry is None:
-        helps = [f"set `{name}` before the loop, e.g. to zeros"]
+        helps = [f"initialize `{name}` before the loop, for example with zeros"]
         title = f"`{name}` is carried, but has no value before the loop"
         raise_error("E0305", title, statement.span, helps=helps)
     return carry
@@ -295,7 +295,7 @@ def _check_loop_carried_value(
             else describe_value(next_value)
         )
         title = f"`{name}` is carried as a list of {len(initial)}, but the body sets it to {actual}"
-        helps = ["`repeat … collect` makes a list with one item per iteration"]
+        helps = ["`repeat … collect` creates a list with one item per iteration"]
         raise_error("E0305", title, statement.span, helps=helps)
     for n, (item, initial_item) in enumerate(zip(next_value, initial, strict=True)):
         yield from _check_loop_carried_value(
@@ -307,7 +307,7 @@ def _check_loop_carried_tensor(
     statement: ast.ScanLoop, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
     """Return a loop-carried tensor after an iteration. Raise E0305 if the type has changed."""
-    # a value that no statement of the body sets is the same object as before the iteration
+    # a value that the body does not assign is the same object as before the iteration
     if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(

@@ -42,7 +42,7 @@ FOREIGN_TYPES: Mapping[str, str] = {
 
 
 def make_undeclared_dim_error(dim: ast.Name, env: LexicalScope) -> Diagnostic:
-    """Return E0202 for an undeclared dimension in a declared type."""
+    """Return the diagnostic E0202 for an undeclared dimension in a declared type."""
     declared_names = env.module.root.dims
     length_names = [*declared_names, *(n for n, v in env.config.items() if isinstance(v, Dim))]
     helps = (
@@ -194,11 +194,11 @@ def _describe_axis(operand: Tensor, dim: Dim) -> str:
 
 
 def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
-    """Return the title and label of a size mismatch. Two symbols may be equal at run time."""
+    """Return the title and label of a size mismatch. Two symbols can be equal at run time."""
     a, b = dims
     if a.number is not None or b.number is not None:
-        return f"lengths {a} and {b} do not match", f"`{op_name}` needs equal lengths"
-    label = f"`{op_name}` needs equal lengths, but these two are independent"
+        return f"lengths {a} and {b} do not match", f"`{op_name}` requires equal lengths"
+    label = f"`{op_name}` requires equal lengths, but these two are independent"
     return f"lengths `{a}` and `{b}` do not match", label
 
 
@@ -207,7 +207,7 @@ def _suggest_shape_fixes(
 ) -> list[str]:
     """Suggest fixes for a shape mismatch: a new axis, cross-attention, or an equation."""
     equality_fixes = _suggest_equal_lengths(dims, operation.dynamic_lengths)
-    # in elementwise ops, axes of size 1 broadcast
+    # elementwise ops broadcast axes of size 1
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
         return equality_fixes
     left, right = tensors
@@ -229,7 +229,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
     for small, large in ((left, right), (right, left)):
         if small.source_span and (axes := _find_missing_axes(small.shape, large.shape)):
             return _suggest_inserted_axes(small.source_span, axes, "broadcasts it over the other")
-    # for two vectors, e.g. position ids and one value per batch element, suggest one new axis
+    # for two vectors, such as position ids and one value per batch element, suggest one new axis
     if len(left.shape) == len(right.shape) == 1:
         is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
         vector = right if is_range else left
@@ -246,7 +246,7 @@ def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
     for axis, length in enumerate(large):
         if index < len(small) and small[index] == length:
             index += 1
-        elif index:  # leading axes need no insertion, because they are broadcast
+        elif index:  # leading axes are not inserted, because they are broadcast
             axes.append(axis)
     # the index is relative to the first axis of `small`
     first = next((n for n, d in enumerate(large) if small and d == small[0]), 0)
@@ -260,7 +260,7 @@ def _quote_source(span: Span | None) -> str:
 
 
 def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
-    """Format a suggestion to insert axes. `effect` describes the effect of the insertion."""
+    """Format a suggestion to insert axes. `effect` is the description of the result."""
     text = _quote_source(span)
     for axis in axes:
         text = f"insert({text}, axis={axis})"

@@ -51,7 +51,7 @@ def check_derived_spec_items(module: SpecNamespace) -> None:
             case ast.DimsSection():
                 description = "`dims`"
             case ast.UseStatement(has_own_config=True):
-                description = "a spec with a config and weights of its own"
+                description = "a spec with a separate config and separate weights"
             case _:
                 continue
         raise_error(
@@ -69,8 +69,8 @@ def check_derived_spec_items(module: SpecNamespace) -> None:
 
 
 def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None:
-    """Raise E0225 if the base spec already defines a name of a derived spec. Otherwise, the name
-    would mean one thing in config values and another in the graph.
+    """Raise E0225 if the base spec already defines a name of a derived spec. Such a name would have
+    different meanings in config values and in the graph.
     """
     spans_by_name: dict[str, Span | None] = {}
     ancestor: SpecNamespace | None = base
@@ -140,7 +140,9 @@ def _check_overridden_inputs(overrides: Iterable[ast.InputDecl], base: ast.File)
 
 
 def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
-    """Suggest a config value for a duplicate field, or another name for a definition."""
+    """Return help messages that suggest a config value for a field, or another name for a
+    definition.
+    """
     if isinstance(item, ast.ConfigSection):
         return f"set its value without a type: `{name} = …`, in YAML `{name}: …`"
     return f"rename it, for example to `{name}_here`, and use that name in `config`"
@@ -241,7 +243,7 @@ def _format_literal(value: object, path: str, depth: int = 0) -> str:
         raise_error(
             "E0203",
             f"the value of `{escape_text(path)}` is nested more than {MAX_NESTING} levels deep",
-            helps=["check whether it contains itself"],
+            helps=["check whether the value contains itself"],
         )
     match value:
         case None:

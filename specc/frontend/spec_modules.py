@@ -45,13 +45,13 @@ class Program:
 
     @property
     def is_builtin(self) -> bool:
-        """True if all files of the program are built-in, regardless of the config values."""
+        """True if all files of the program are built-in files. Config values are ignored."""
         return all(m.is_builtin for m in self.chain) and all(
             program.is_builtin for used_spec in self.used_specs for program in used_spec.programs
         )
 
     def get_cache_key(self) -> Hashable:
-        """Return a cache key of the syntax trees, the config values and the submodel specs."""
+        """Return a cache key for the syntax trees, the config values and the used specs."""
         assignments = {
             (path, a.value, id(a.module.file) if a.module else 0)
             for path, a in self.assignments.items()
@@ -86,7 +86,7 @@ class Program:
         return iterate_config_entries(self.module.file, ast.ConfigField)
 
     def iterate_items(self, item_type: type[ItemT]) -> Iterator[tuple[ItemT, SpecNamespace]]:
-        """Yield (item, module) for items of class `item_type`, those of the derived spec first."""
+        """Yield (item, module) for items of class `item_type`, derived specs first."""
         for module in self.chain:
             for item in module.file.items:
                 if isinstance(item, item_type):
@@ -235,7 +235,7 @@ def _reject_path_pattern(use: ast.UseStatement) -> None:
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(
             "E0226",
-            "the weights of a used spec need one plain path",
+            "the weights of a used spec must have one path without placeholders",
             use.under.span,
             "this is a pattern",
             helps=["write a path without indices: `under decoder.model`"],

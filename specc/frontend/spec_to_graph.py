@@ -73,7 +73,7 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
     "left": "left",
     "right": "right",
 }
-"""The padding sides of masks, by the keyword after `keep[…]`."""
+"""The padding side for each keyword after `keep[…]`."""
 
 
 def create_context(
@@ -172,7 +172,7 @@ def evaluate_and_check_config(
         try:
             with context.errors.collect_errors():
                 check_requirement(item, env, assignment_spans)
-        # assume that a requirement holds if it depends on symbols
+        # a requirement that depends on symbols is assumed to hold
         except UnresolvedValueError:
             _merge_values(config, substitute_requirement_equalities(item.condition, config, env))
     if context.errors.diagnostics:
@@ -299,7 +299,7 @@ def _build_defaults_graph(
     graph = context.builder.build_graph(DEFAULTS_GRAPH_NAME, outputs)
     _reject_circular_default(graph, with_default)
     inputs = _find_defaults_inputs(graph)
-    # build the graph again, with only the inputs that the defaults need
+    # build the graph again, with only the inputs on which the defaults depend
     pruned_builder = GraphBuilder(
         inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins)
     )
@@ -315,12 +315,12 @@ def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParamete
             f"the default of `{name}` is defined in terms of itself",
             next((p.default.span for p in params if p.name == name and p.default), None),
             "this depends on it",
-            helps=["compute one of the defaults from an input without a default"],
+            helps=["compute one of the defaults only from inputs that have no default"],
         )
 
 
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
-    """Return the inputs that the defaults read, or whose shapes the defaults read."""
+    """Return the inputs whose values or shapes the defaults use."""
     used_values = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
     unknown_symbols = collect_shape_symbols(r for _, results in defaults.nodes for r in results)
     unknown_symbols -= collect_shape_symbols(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MissingValue:
-    """The type of MISSING, which marks a missing value where `none` is a valid value."""
+    """The type of MISSING, a sentinel for missing values where `none` is a valid value."""
 
 
 MISSING = MissingValue()
@@ -35,7 +35,7 @@ class UnresolvedValueError(Exception):
 
 @immutable_dataclass
 class Tensor:
-    """A graph value, and the source location of the expression that last read the tensor."""
+    """A graph value, and the source location of the last expression that refers to the value."""
 
     value: Value
     source_span: Span | None = None
@@ -198,8 +198,8 @@ Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
 
 @immutable_dataclass
 class MaskExpression:
-    """A boolean expression over masks with `&`, `|` or `not`, which are not in the graph yet.
-    `a & b & c` has three operands.
+    """A boolean expression (`&`, `|` or `not`) over masks that are not in the graph yet. `a & b &
+    c` has three operands.
     """
 
     op: Literal["&", "|", "not"]
@@ -310,7 +310,7 @@ def _is_pair(items: tuple[SpecValue, ...]) -> bool:
 
 
 MAX_SHOWN_ITEMS = 12
-"""The maximum number of dimensions that messages show of a type."""
+"""The maximum number of dimensions of a type in messages."""
 DTYPE_DESCRIPTIONS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 

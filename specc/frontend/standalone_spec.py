@@ -42,12 +42,12 @@ def build_standalone_spec(program: Program, *, keep_sources: bool = False) -> as
 def build_standalone_spec_with_renames(
     program: Program, *, keep_sources: bool = False
 ) -> tuple[ast.File, dict[str, str]]:
-    """Build a standalone spec file from a program. Return the file, and the new name of each config
-    value or block that was renamed because it would shadow a name that std blocks use.
+    """Build a standalone spec file from a program. Return the file, and a map from old to new
+    names. Config values and blocks are renamed if they would shadow a name that std blocks use.
 
-    A config value that would shadow a name gets a trailing underscore in the whole file, because
-    std may use the name for a built-in function, which cannot be renamed. If a block of the file
-    would shadow a std block, the std block gets the underscore.
+    If a config value would shadow a name, an underscore is appended to the config value in the
+    whole file. Std may use the name for a built-in function, which cannot be renamed. If a block of
+    the file would shadow a std block, the std block is renamed instead.
     """
     file = merge_extends_chain(program, keep_sources=keep_sources)
     items = _list_std_items(file, program.library)
@@ -186,7 +186,7 @@ def _reject_values_of_used_specs(program: Program) -> None:
                 "E0982",
                 f"`{path}` cannot be set here: the spec that `use` names has its own config",
                 assignment.span,
-                "only a derived spec can set it",
+                "only a derived spec can set this value",
                 helps=["expand the spec without this value, and set the value in a derived spec"],
             )
 

@@ -35,12 +35,12 @@ Returned: TypeAlias = tuple[ast.ReturnStatement, tuple[EvalResult, ...]]
 def run_statements(body: Sequence[ast.Statement], env: LexicalScope) -> Returned | None:
     """Run statements in order. Return the executed `return` statement with its values, or None.
 
-    If a statement fails, the names that it should have bound get the value ERROR_VALUE, so that
-    later statements can still be checked.
+    If a statement fails, its names are bound to ERROR_VALUE, and later statements are still
+    checked.
     """
     # a `return` inside `when` ends the whole body, not only the branch
     for statement in body:
-        # the preceding statement may have changed the scope
+        # restore the scope, which the preceding statement may have changed
         env.context.scope = env.scope
         returned = STATEMENT_RUNNERS[type(statement)](statement, env)
         if returned is not None:
@@ -53,7 +53,7 @@ def _run_let(statement: ast.Assignment, env: LexicalScope) -> None:
         value = env.evaluate(statement.value)
         _bind_targets(statement, value, env)
         return
-    # after a caught error, names that depend on the error report no further errors
+    # names that depend on a caught error cause no further errors
     for target in statement.targets:
         env.names[target.name] = ERROR_VALUE
 
@@ -77,9 +77,9 @@ def _bind_targets(statement: ast.Assignment, value: EvalResult, env: LexicalScop
 
 
 def _split_values(statement: ast.Assignment, value: EvalResult) -> tuple[SpecValue, ...]:
-    """Return one value per target of an assignment. A single target takes the first result. Several
-    targets take the results of a call or the items of a list. An assignment may have more values
-    than targets. Raise E0215 for fewer values than targets.
+    """Return the values of an assignment, one per target. A single target is assigned the first
+    result. Several targets are assigned the results of a call or the items of a list. An assignment
+    may have more values than targets. Raise E0215 for fewer values than targets.
     """
     count = len(statement.targets)
     if count == 1:
@@ -147,7 +147,7 @@ def _list_iterations(statement: ast.RepeatLoop, env: LexicalScope) -> Sequence[S
         count = require_integer(iterable, "a count", span)
         if count < 0:
             raise_error("E0216", f"invalid number of repetitions: {count}", span)
-        # create at most one item more than the limit, because a trip count may be in the millions
+        # create at most one item more than the limit, because trip counts can be huge
         items = [Dim.from_value(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)

@@ -30,7 +30,7 @@ from specc.syntax.ast import flatten_binary_chain, walk_tree
 MAX_NESTED_ITEMS = 64
 """The maximum nesting depth of items in an estimate. Steps of deeper items are not estimated."""
 STEP_LIMIT = MAX_STEPS + 1
-"""The value at which estimates are capped."""
+"""The upper limit of estimates, at which they are capped."""
 
 Config: TypeAlias = Mapping[str, SpecValue]
 
@@ -49,7 +49,7 @@ class StepEstimator:
     def check_remaining_steps(
         self, item: SpecItem, module: SpecNamespace, config: Config, span: Span | None
     ) -> None:
-        """Raise E0223 if a call of `item` at `span` needs more than the remaining steps. Without a
+        """Raise E0223 if a call of `item` at `span` takes more than the remaining steps. Without a
         span, the error is shown at the largest statement of the item.
         """
         estimate = self.estimate_item_steps(item, module, config)
@@ -98,7 +98,7 @@ class _ItemStepEstimator:
         return self.module.find_definition(name) or self.estimator.library.find_std_item(name)
 
     def _estimate_used_item(self, item_and_module: tuple[SpecItem, SpecNamespace]) -> int:
-        """Return the steps of a block or definition that the item uses."""
+        """Return the estimated steps of a block or definition that the item uses."""
         item, module = item_and_module
         config = self.config if module.root is self.module.root else EMPTY_NAMES
         return self.estimator.estimate_item_steps(item, module, config)
@@ -149,7 +149,7 @@ class _ItemStepEstimator:
     def _estimate_binary(
         self, expr: ast.BinaryOp, estimate: Callable[[ast.Expr], int] | None = None
     ) -> int:
-        """Estimate the steps of a chain of operators. `estimate` is a function for its operands."""
+        """Estimate the steps of a chain of operators. `estimate` is applied to operands."""
         leftmost, operations = flatten_binary_chain(expr)
         estimate = estimate or self._estimate_value
         return estimate(leftmost) + sum(OPERATION_COST + estimate(o.right) for o in operations)
@@ -175,7 +175,7 @@ class _ItemStepEstimator:
         return arguments + (self._estimate_used_item(item_and_module) if item_and_module else 0)
 
     def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
-        """Estimate the steps of an argument. Names and uncalled functions need no steps."""
+        """Estimate the steps of an argument. Names and uncalled functions take no steps."""
         if isinstance(parameter, BuiltinParameter):
             is_tensor = TENSOR_KIND in parameter.kinds
             is_function = FUNCTION_KIND in parameter.kinds

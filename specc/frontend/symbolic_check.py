@@ -200,7 +200,7 @@ def _run_trials(
         raise SpeccError(*runner.add_relevant_sizes(failed, fixed_values)) from None
     trials = [SymbolicElaboration({k: format_value(v) for k, v in fixed_values.items()}, model)]
     errors: list[Diagnostic] = []
-    # skip the values that the first trial has used
+    # skip the values of the first trial
     alternatives = [
         (p, v)
         for p, v in iterate_candidate_values(program, fixed_values)
@@ -241,7 +241,7 @@ def _is_requirement_error(diagnostic: Diagnostic) -> bool:
 
 @immutable_dataclass
 class _TrialRunner:
-    """The arguments and the step budget that all trials of one check share."""
+    """The arguments and the step budget of all trials of one check."""
 
     program: Program
     graph: str
@@ -280,7 +280,7 @@ class _TrialRunner:
     def add_relevant_sizes(
         self, failed: SpeccError, sizes: dict[str, SpecValue]
     ) -> list[Diagnostic]:
-        """Add a note with the trial sizes to the errors that do not occur with other sizes too."""
+        """Add a note with the trial sizes to errors that occur only with these sizes."""
         other_sizes = [
             (p, v) for p, v in iterate_candidate_values(self.program, sizes) if v != sizes.get(p, v)
         ]
@@ -320,7 +320,7 @@ class _TrialRunner:
                     raise failed from None
                 # if all sizes are rejected, raise the first error, which has the simplest numbers
                 first_violation = first_violation or failed
-                # keep small sizes, e.g. few layers, for fields that no violated requirement names
+                # keep small sizes for fields that no violated requirement names
                 required_sizes = {
                     p: defaults.pop(p)
                     for p in _find_fields_of_violated_requirements(failed, defaults)
@@ -344,9 +344,9 @@ def _find_free_fields(
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.ConfigField]:
     """Return the fields without a trial value on which the graph structure depends. Raise E0207 if
-    there are no such fields, e.g. if the structure depends on a dynamic dimension.
+    there are no such fields, because the structure depends on a dynamic dimension.
     """
-    # the name of a symbol may contain several field names, e.g. `d / heads`
+    # the name of a symbol may contain several field names, as in `d / heads`
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
     free_fields = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
     if not free_fields:

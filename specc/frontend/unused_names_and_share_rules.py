@@ -28,8 +28,8 @@ def find_unused_names(program: Program) -> list[Diagnostic]:
     """Return W0202 for each unused name that a spec or its base specs define, except built-in
     specs.
 
-    Names that begin with `_`, padding masks of graphs, and inputs that are the only source of a
-    used dimension count as used.
+    Names that begin with `_` and padding masks of graphs are considered used, and so are inputs
+    that are the only source of a used dimension.
     """
     user_files = {id(module.file) for module in program.chain if not module.is_builtin}
     if not user_files:
@@ -47,7 +47,7 @@ def find_unused_names_in_files(
 ) -> list[tuple[ast.File, Diagnostic]]:
     """Return (file, W0202) for each unused name in a chain of files that extend each other.
 
-    `external_names` are names that are read outside `files`.
+    `external_names` are names that are used outside `files`.
     """
     items = {item.name: item for file in files for item in _list_items(file)}
     names_by_item = {name: analyze_name_usage(item) for name, item in items.items()}
@@ -112,7 +112,7 @@ class NameUsage:
 
 
 def analyze_name_usage(item: UsableItem) -> NameUsage:
-    """Return the outer names that an item reads, and W0202 for each unused name of the item."""
+    """Return the outer names that an item uses, and W0202 for each unused name of the item."""
     params = item.params or ()
     warnings: list[Diagnostic] = []
     if isinstance(item, ast.AttentionDef):
@@ -132,7 +132,7 @@ def analyze_name_usage(item: UsableItem) -> NameUsage:
 def _find_unused_parameters(
     item: UsableItem, body_names: set[str], default_names: set[str]
 ) -> Iterator[Diagnostic]:
-    """Yield W0202 for each parameter that neither the body nor another parameter reads."""
+    """Yield W0202 for each parameter that neither the body nor another parameter uses."""
     params = item.params or ()
     names = {p.name for p in params}
     is_graph = isinstance(item, ast.Block) and item.kind == "graph"
@@ -149,7 +149,7 @@ def _find_unused_parameters(
 
 
 def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:
-    """Return True if a parameter is a padding mask, which always counts as used."""
+    """Return True if a parameter is a padding mask, which is always considered used."""
     return param.type is not None and param.type.name == "keep"
 
 
@@ -157,8 +157,8 @@ def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> boo
 class LivenessAnalysis:
     """The liveness analysis of the values that a block assigns.
 
-    `unused_warnings` contains a warning for each assignment whose value no later statement reads,
-    by the span of the assigned name.
+    `unused_warnings` contains a warning for each assignment whose value no later statement uses, by
+    the span of the assigned name.
     """
 
     block: ast.Block
@@ -204,14 +204,14 @@ class LivenessAnalysis:
         return _remove_names(live, (t.name for t in statement.targets)) | used_names
 
     def _suggest_reading(self, name: str, statement: ast.Assignment, live: set[str]) -> str:
-        """Suggest reading `name` instead of the first operand of `statement` if a later statement
-        reads this operand, or return "".
+        """Suggest `name` in place of the first operand of `statement` if a later statement uses
+        this operand, or return "".
         """
         params = {p.name for p in self.block.params or ()}
         targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.AssignmentTarget)}
         names = (n.path for n in walk_tree(statement.value) if isinstance(n, ast.Name))
         operand = next((n for n in names if n in params | targets), "")
-        return f"read `{name}` instead of `{operand}` below, " if operand in live else ""
+        return f"use `{name}` instead of `{operand}` below, " if operand in live else ""
 
     def _visit_repeat(self, statement: ast.RepeatLoop, live: set[str]) -> set[str]:
         live_at_end = live | set(statement.collect)
@@ -242,7 +242,7 @@ def _find_reachable_items(
     """Return the items that graphs and other sections use, directly or through other items."""
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
     roots = {p.partition(".")[0] for p in section_names}
-    # all items of a file without a graph count as reachable, because other files may use them
+    # all items of a file without a graph are reachable, because other files may use them
     stack = [*graphs, *(roots & items.keys())] if graphs else [*items]
     reachable: set[str] = set()
     while stack:
@@ -340,7 +340,7 @@ def _list_share_rules(program: Program) -> list[ast.WeightSharingRule]:
 def _find_useless_rules(
     rules: Iterable[ast.WeightSharingRule], models: Sequence[ModelDefinition]
 ) -> list[ast.WeightSharingRule]:
-    """Return the `share` rules that no model needs."""
+    """Return the `share` rules that have no effect in any model."""
     return [r for r in rules if not any(m.shared_scopes.get(r.name.text) for m in models)]
 
 
@@ -361,7 +361,7 @@ def _explain_useless_rule(
     """Return W0505 if weights match a `share` rule that no two calls need, otherwise E0527."""
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")
-    # list the paths of all weights and their parents, e.g. `a.b.c`, `a.b` and `a`
+    # list the paths of all weights and their parents, such as `a.b.c`, `a.b` and `a`
     names = {
         ".".join(parts[:n]): None
         for parts in (name.split(".") for m in models for name in m.graph.parameters)

@@ -17,7 +17,7 @@ from specc.syntax import ast
 
 @contextmanager
 def add_use_label_to_errors(use: ast.UseStatement) -> Iterator[None]:
-    """Add a label at the `use` statement to errors of the used spec in a `with` block."""
+    """Return a context manager that adds a label at the `use` statement to errors."""
     try:
         yield
     except SpeccError as failed:
@@ -30,7 +30,7 @@ def add_use_label_to_errors(use: ast.UseStatement) -> Iterator[None]:
 def add_call_label_to_errors(
     context: ElaborationContext, span: Span | None, name: str
 ) -> Iterator[None]:
-    """Add a label at the call `span` to errors of a used file in a `with` block."""
+    """Return a context manager that adds a label at the call `span` to errors of a used file."""
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
@@ -62,8 +62,8 @@ def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
 
 
 def get_config_section(used_spec: SubmodelSpec, data: JsonObject) -> JsonObject | None:
-    """Return the section of a config file that a used spec reads, or None if the used spec reads no
-    section. Raise E0227 if the file does not contain the section.
+    """Return the config file section of a used spec, or None if the used spec has no section. Raise
+    E0227 if the file does not contain the section.
     """
     keys = used_spec.use.sources
     if not keys:
@@ -130,7 +130,7 @@ def _choose_by_type(used_spec: SubmodelSpec, member: JsonMember | None) -> Submo
         member.value.span,
         related_labels=Label.labels_from_span(used_spec.use.span, "used here"),
         notes=[f"supported model types: {supported_types}"],
-        helps=["add a spec for this type to the `use`, or pass your own with --spec"],
+        helps=["add a spec for this type to the `use` statement, or pass your own with --spec"],
     )
 
 
@@ -229,6 +229,6 @@ def iterate_used_specs(
 
 
 def can_read_hf_config(program: Program) -> bool:
-    """Return True if a spec, or a spec that it uses, reads a config file."""
+    """Return True if a spec, or one of its used specs, reads a config file."""
     has_own_sources = any(entry.sources for entry in program.iterate_fields())
     return has_own_sources or any(used_spec.use.sources for used_spec in program.used_specs)

@@ -135,7 +135,7 @@ class CallFrame:
 
 
 CallPathSource: TypeAlias = ast.Call | ast.RepeatLoop | ast.ListComprehension | DefinitionFunction
-"""The syntax node or definition that an element of a call path executes."""
+"""The syntax node or definition of an element of a call path."""
 
 LOOP_NODES = (ast.RepeatLoop, ast.ListComprehension)
 CALL_PATH_NODES = (ast.Call, *LOOP_NODES)
@@ -163,7 +163,7 @@ class ActiveWeightSharingRule:
 
 @dataclass
 class WeightSharingTracker:
-    """A record of the calls that use each weight, and of the `share` paths that calls need."""
+    """A record of the calls that use each weight, and of the `share` paths in use."""
 
     call_path: CallStack = ()
     used_shared_weight_paths: dict[str, bool] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class WeightSharingTracker:
 
     @contextmanager
     def enter_call(self, source: CallPathSource, scope: str = "") -> Iterator[None]:
-        """Add a call or loop iteration to the call path in a `with` block."""
+        """Return a context manager that adds a call or loop iteration to the call path."""
         outer_path, rule_count = self.call_path, len(self._rules)
         self.call_path = (*outer_path, CallFrame(source, scope))
         try:
@@ -200,7 +200,7 @@ class WeightSharingTracker:
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
-        """Restore the call path at which `definition` was bound in a `with` block."""
+        """Return a context manager that restores the call path at which `definition` was bound."""
         outer_path = self.call_path
         if path := self._definition_paths.get(id(definition)):
             self.call_path = (*path[:-1], CallFrame(definition, path[-1].scope))
@@ -233,7 +233,7 @@ class WeightSharingTracker:
 
 
 def _find_divergence(first: CallStack, second: CallStack) -> int | None:
-    """Return the index at which two call paths diverge, or None if they expand one definition."""
+    """Return the index at which two call paths diverge, or None if they are in one definition."""
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
         if first_step is not second_step:
             is_same_definition = first_step.source is second_step.source and not isinstance(
@@ -244,12 +244,12 @@ def _find_divergence(first: CallStack, second: CallStack) -> int | None:
 
 
 def _collect_scopes(path: CallStack) -> set[str]:
-    """Return all weight scopes that the elements of a call path enter."""
+    """Return the weight scopes of all elements of a call path."""
     return {step.scope for step in path} - {""}
 
 
 def explain_unshared_weight(name: str, first: CallStack, second: CallStack) -> Diagnostic:
-    """Return E0526 for a weight that two calls use. Both call paths begin at the divergence."""
+    """Return E0526 for a weight that two calls use. Both call paths start at the divergence."""
     first_step, second_step = first[0], second[0]
     share_help = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
     if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:
@@ -302,8 +302,8 @@ def raise_shape_conflict(first: Parameter, second: Parameter) -> NoReturn:
 
 
 PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}
-"""The initializer of a stacked weight for each initializer that depends on the shape. The
-initializer of the stacked weight is applied to each expert separately.
+"""The initializer of a stacked weight, by initializer of one expert's weight. The initializer of
+the stacked weight is applied to each expert separately.
 """
 
 

@@ -30,7 +30,7 @@ from specc.io.safe_read import describe_os_error, escape_text
 
 
 class WriteProgress(Protocol):
-    """An observer that counts expected and written bytes during writing."""
+    """A progress observer that counts expected and written bytes."""
 
     def add_expected_bytes(self, size: int) -> None:
         """Add `size` to the number of bytes that are expected to be written."""
@@ -45,7 +45,7 @@ WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("write_progress", 
 Chunk = bytes | bytearray | memoryview
 
 _FILE_COUNTER = count()
-"""Counter for temporary file names, which all threads share so that names do not collide."""
+"""Counter for unique temporary file names, shared by all threads."""
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
@@ -56,7 +56,7 @@ def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
 
 
 def check_free_disk_space(directory: str | Path, size: int) -> None:
-    """Raise E0813 if a directory's disk has fewer than `size` bytes of free space."""
+    """Raise E0813 if the disk of a directory has fewer than `size` free bytes."""
     if (progress := WRITE_PROGRESS.get()) is not None:
         progress.add_expected_bytes(size)
     free = platform_and_signals.get_free_disk_space(directory)
@@ -278,7 +278,7 @@ RETRY_SECONDS = 0.2
 
 
 def replace_file(source: Path, target: Path) -> None:
-    """Rename a file. On Windows, retry while another program has the target open."""
+    """Rename a file. Rename a file. On Windows, retry while another program has the target open."""
     for attempt in range(REPLACE_ATTEMPTS):
         try:
             os.replace(source, target)
@@ -291,7 +291,7 @@ def replace_file(source: Path, target: Path) -> None:
 
 
 def _write_chunk(fd: int, chunk: Chunk) -> None:
-    """Write a whole chunk. A single `os.write` may write fewer bytes, at most 2 GiB."""
+    """Write a whole chunk with repeated calls of `os.write`, which writes at most 2 GiB."""
     view = memoryview(chunk).cast("B")
     while view:
         written = os.write(fd, view)
@@ -299,7 +299,7 @@ def _write_chunk(fd: int, chunk: Chunk) -> None:
 
 
 def _sync_after_rename(path: Path) -> None:
-    """Sync the directory after its only entry is published. If this fails, only raise E0815."""
+    """Sync the directory after its only entry is published. Raise E0815 on failure."""
     try:
         platform_and_signals.sync_directory(path)
     except OSError as error:
@@ -333,14 +333,14 @@ def _remove_stale_files(directory: Path) -> None:
 
 
 STALE_SECONDS = 3600
-"""Age in seconds after which a temporary file of another host or container is considered stale."""
+"""Age in seconds at which a temporary file of another host or container is stale."""
 _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
 """Pattern of temporary file names. Earlier versions omitted the hash of the host."""
 
 
 @cache
 def get_pid_namespace_id() -> str:
-    """Return eight hex digits that identify boot and container, in which process ids are unique."""
+    """Return eight hex digits that identify the boot and container, the scope of process ids."""
     identifiers = [platform_and_signals.get_host_name()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):  # not every system has `/proc`
@@ -371,8 +371,8 @@ def is_stale_temporary_file(name: str, mtime: float) -> bool:
 
 @contextmanager
 def create_temporary_directory() -> Iterator[Path]:
-    """Remove stale temporary directories, and create a temporary directory for a `with` block.
-    Raise E0810 to E0815 on failure.
+    """Return a context manager for a temporary directory, after removing stale directories. Raise
+    E0810 to E0815 on failure.
     """
     try:
         parent_directory = Path(tempfile.gettempdir())

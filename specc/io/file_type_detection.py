@@ -36,7 +36,7 @@ _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (
         b"version https://git-lfs",
         "a Git LFS pointer: the file itself was not downloaded",
-        "run `git lfs pull` in the repository it came from",
+        "run `git lfs pull` in the repository of the file",
     ),
     (b"<!doctype", *_WEB_PAGE),
     (b"<html", *_WEB_PAGE),
@@ -105,13 +105,14 @@ start of a file that are searched for it."""
 _MAX_HEADER_BYTES = 100_000_000
 """Maximum header size that the safetensors format allows."""
 _MAX_FIELDS = 10_000
-"""Maximum number of parsed protobuf fields. A file of another format may be misread as a long
-sequence of fields."""
+"""Maximum number of parsed protobuf fields. Files of other formats may resemble a long sequence of
+fields.
+"""
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
-    """Return a function that applies `test` to the content of a file, or returns False if the file
-    is unreadable.
+    """Return a function that applies `test` to a file's content, or returns False for an unreadable
+    file.
     """
 
     @wraps(test)

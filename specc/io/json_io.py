@@ -56,7 +56,7 @@ class JsonLimits:
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(max_depth=None, max_integer=None)  # for callers that check limits themselves
+NO_LIMITS = JsonLimits(max_depth=None, max_integer=None)  # for callers that check limits
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
@@ -103,13 +103,13 @@ def _get_json_keys(record: type) -> Mapping[str, str]:
 
 
 def _record_to_json(record: object) -> dict[str, Json]:
-    assert is_dataclass(record), f"{type(record).__name__} has no form in JSON"
+    assert is_dataclass(record), f"{type(record).__name__} cannot be converted to JSON"
     keys, names = _get_json_keys(type(record)), [f.name for f in fields(record)]
     return {keys.get(name, name): to_json_value(getattr(record, name)) for name in names}
 
 
 def get_exact_integer(value: object) -> int | None:
-    """Return a value that is an integer unchanged, or None. `true` and 3.0 are not integers."""
+    """Return `value` if it is an integer, otherwise None. `true` and 3.0 are not integers."""
     return value if type(value) is int else None
 
 
@@ -170,7 +170,7 @@ def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
 
 
 class JsonReader:
-    """A reader of an untrusted JSON object. Fields may refer by name to the values in `shared`."""
+    """A reader of an untrusted JSON object. Fields may contain names of values in `shared`."""
 
     def __init__(
         self,
@@ -350,7 +350,7 @@ class JsonRecord:
         return record
 
     def check_fields(self, reader: JsonReader) -> None:
-        """Raise an error if field values contradict each other."""
+        """Raise an error if field values are inconsistent."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=JsonRecord)

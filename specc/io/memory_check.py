@@ -25,7 +25,7 @@ def get_free_memory() -> int | None:
 
 
 def _get_machine_memory() -> int | None:
-    """Return the machine's number of free bytes, or None if it is unknown."""
+    """Return the free memory of the machine in bytes, or None if it is unknown."""
     try:
         lines = _MEMINFO_FILE.read_text(encoding="ascii").splitlines()
         fields = (line.partition(":") for line in lines)
@@ -42,7 +42,7 @@ def _get_machine_memory() -> int | None:
 def _get_cgroup_memory(
     directory: Path, limit_file: str, usage_file: str, cached_key: str
 ) -> int | None:
-    """Return the number of bytes that the cgroup in `directory` has free, or None without a limit.
+    """Return the free memory of the cgroup in `directory` in bytes, or None without a limit.
     `cached_key` is the key of the reclaimable page cache in `memory.stat`.
     """
     try:
@@ -56,14 +56,14 @@ def _get_cgroup_memory(
 
 
 def _find_insufficient_memory(needed_bytes: int) -> int | None:
-    """Return the number of free bytes if it is smaller than `needed_bytes`, or else None."""
+    """Return the free memory in bytes if it is less than `needed_bytes`, otherwise None."""
     free = get_free_memory()
     return free if free is not None and needed_bytes > free else None
 
 
 def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_count: int) -> None:
     """Raise E0804 if the weights of the model `name` do not fit into free memory. The
-    `weight_count` parameters need `needed_bytes` in memory and `stored_bytes` on disk.
+    `weight_count` parameters occupy `needed_bytes` in memory and `stored_bytes` on disk.
     """
     if (free := _find_insufficient_memory(needed_bytes)) is None:
         return
@@ -82,7 +82,7 @@ def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_co
 def describe_memory_shortage(
     needed_bytes: int, stored_bytes: int, weight_count: int
 ) -> tuple[str, ...]:
-    """Return a remark if the weights do not fit into the free memory of this machine, or ()."""
+    """Return a note if the weights do not fit into the free memory of this machine, or ()."""
     if (free := _find_insufficient_memory(needed_bytes)) is None:
         return ()
     return (

@@ -1,4 +1,4 @@
-"""Check paths of outputs. Raise E0810 to E0816, E0833 or E0958 if a path must not be written."""
+"""Check output paths. Raise E0810 to E0816, E0833 or E0958 if a path must not be written."""
 
 import errno
 import os
@@ -234,7 +234,7 @@ def _is_replaceable(path: Path, kind: OutputFileType, content: bytes) -> bool:
     try:
         size = os.stat(path).st_size
     except (OSError, ValueError):
-        return True  # writing the file will report an invalid location
+        return True  # an invalid location is reported when the file is written
     if size == 0 or (kind.is_written_by_specc is not None and kind.is_written_by_specc(path)):
         return True
     return bool(content) and size == len(content) and path.read_bytes() == content

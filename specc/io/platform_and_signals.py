@@ -36,7 +36,7 @@ _SEEK_LOCK = threading.Lock()
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
-    """Read up to `size` bytes at `offset`. Platforms with `pread` keep the file position."""
+    """Read up to `size` bytes at `offset`. `pread` does not change the file position."""
     if "pread" in vars(os):
         return os.pread(fd, size, offset)
     with _SEEK_LOCK:
@@ -45,7 +45,7 @@ def read_at_offset(fd: int, size: int, offset: int) -> bytes:
 
 
 def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
-    """Fill `view` from `offset` on. Return the number of bytes read, which may be smaller."""
+    """Read into `view` from `offset`. Return the number of bytes read, which may be smaller."""
     if "preadv" in vars(os):
         return os.preadv(fd, [view], offset)
     data = read_at_offset(fd, len(view), offset)
@@ -90,8 +90,8 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def discard_native_stderr() -> Iterator[None]:
-    """Return a context manager that discards the stderr output of native code, e.g. the message of
-    a Rust panic, which is also raised as an exception. With several threads, no output is
+    """Return a context manager that discards the stderr output of native code, such as the message
+    of a Rust panic, which is also raised as an exception. With several threads, no output is
     discarded, because all threads share stderr.
     """
     try:
@@ -136,7 +136,7 @@ def get_free_disk_space(directory: str | Path) -> int | None:
     try:
         usage = shutil.disk_usage(directory)
     except (OSError, ValueError):
-        return None  # writing the file will report an invalid directory
+        return None  # an invalid directory is reported when the file is written
     return usage.free if usage.total else None
 
 
@@ -145,7 +145,7 @@ SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
 
 
 RECEIVED_SIGNALS: list[int] = []
-"""Received signals, stored because importing a library may replace the exception."""
+"""Received signals, stored because a library may replace the exception during its import."""
 
 
 class ProcessTerminatedError(KeyboardInterrupt):

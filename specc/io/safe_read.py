@@ -53,7 +53,7 @@ class FileTooLargeError(UnreadableFileError):
 def suggest_similar_path(
     path: Path, is_candidate: Callable[[Path], bool], display_name: str = ""
 ) -> list[str]:
-    """Return a help text that names the candidate with the most similar name in the directory of
+    """Return a help text with the most similar file name among the candidates in the directory of
     `path`, or no text if `path` exists. `display_name` is the path in messages.
     """
     if os.path.lexists(path):
@@ -68,7 +68,7 @@ def suggest_similar_path(
 
 
 def escape_text(text: object, keep: str = "") -> str:
-    """Escape lone surrogates and control characters, except those in `keep`, for printing."""
+    """Escape lone surrogates and control characters for printing, except characters in `keep`."""
     return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in str(text))
 
 
@@ -197,7 +197,7 @@ def read_input_file(path: str, max_bytes: int) -> bytes:
         return read_regular_file(path, max_bytes)
     except FileTooLargeError as error:
         if error.size <= max_bytes:
-            raise_file_too_large(path, "it grew while it was read")
+            raise_file_too_large(path, "it grew during reading")
         actual, allowed = (f"{n:,}".replace(",", " ") for n in (error.size, max_bytes))
         raise_file_too_large(path, f"it has {actual} bytes, the limit is {allowed}")
     except UnreadableFileError as error:
@@ -223,7 +223,7 @@ def raise_unreadable_file(path: object, reason: str, fix: str) -> NoReturn:
 
 _MODEL_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 _MAX_REVISION_BYTES = 200
-"""Maximum size in bytes of a hub cache file that contains a revision."""
+"""Maximum size in bytes of a revision file in a hub cache."""
 
 
 def suggest_cached_snapshot(directory: Path) -> str:

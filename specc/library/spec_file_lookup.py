@@ -80,7 +80,7 @@ def find_builtin_specs() -> Mapping[str, Path]:
 
 
 def is_builtin_spec(spec: str) -> bool:
-    """Return True if a SPEC argument names a built-in spec rather than a path."""
+    """Return True if a SPEC argument is the name of a built-in spec rather than a path."""
     return spec in find_builtin_specs()
 
 
@@ -90,7 +90,7 @@ def disambiguate_spec_path(name: str) -> str:
 
 
 def find_shadowed_spec_path(spec: str) -> str:
-    """Return the path, such as `./llama`, of a file with the name of a built-in spec, or ""."""
+    """Return the path (such as `./llama`) of a file that is named like a built-in spec, or ""."""
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return disambiguate_spec_path(spec)
     return ""
@@ -207,7 +207,7 @@ def _check_is_spec(source: Source, span: Span | None) -> None:
 
 
 def _has_spec_content(suffix: str, text: str) -> bool:
-    """Return False if a text in a file with the suffix `suffix` cannot be a spec."""
+    """Return False if the text of a file with the suffix `suffix` cannot be a spec."""
     match suffix:
         case ".json":
             try:
@@ -289,7 +289,7 @@ class SpecLibrary:
         """
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
-        # "\0" cannot be a file name, so no file has this key
+        # use "\0" in the key, because no file name contains this character
         self.modules[module.directory / "\0"] = module
         return module
 

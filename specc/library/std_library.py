@@ -52,7 +52,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
 
 
 def compute_source_digest(source: Source) -> str:
-    """Return the length and the CRC-32 of a source text, for the detection of changes."""
+    """Return the length and the CRC-32 of a source text, to detect changes."""
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
 

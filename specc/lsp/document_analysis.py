@@ -186,7 +186,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> Docu
 
 
 def _iterate_graph_diagnostics(checked_spec: SpecCheckResult) -> Iterator[Diagnostic]:
-    """Yield the warnings of a valid graph, and the errors that the analyses of the graph find."""
+    """Yield the warnings of a valid graph, and the errors that its analyses report."""
     model = checked_spec.model or checked_spec.trials[0].model
     generation = model.generation
     report = (
@@ -204,7 +204,7 @@ def _iterate_graph_diagnostics(checked_spec: SpecCheckResult) -> Iterator[Diagno
 def try_load_imported_module(
     analysis: DocumentAnalysis, module: SpecNamespace, use: ast.UseStatement
 ) -> SpecNamespace | None:
-    """Return the module that a `use` names, or None if it cannot be read."""
+    """Return the module of a `use` statement, or None if it cannot be read."""
     with suppress(SpeccError):
         return analysis.library.load_imported_module(use.path, module, None)
     return None
@@ -339,7 +339,7 @@ class QuickFixTester:
         )
 
     def _analyze_graph(self, text: str) -> DocumentAnalysis:
-        """Analyze a changed document up to the first graph that has the diagnostic."""
+        """Analyze a changed document, and stop at the first graph that has the diagnostic."""
         results = analyze_incrementally(self.analysis.path, text, self.unsaved_texts)
         return next(islice(results, self._graph_index, None), None) or next(
             analyze_incrementally(self.analysis.path, text, self.unsaved_texts)
@@ -347,7 +347,7 @@ class QuickFixTester:
 
     @cached_property
     def _graph_index(self) -> int:
-        """Return the index of the first graph that has the diagnostic."""
+        """Return the index of the first graph whose analysis reports the diagnostic."""
         text = self.analysis.source.text
         for n, result in enumerate(
             analyze_incrementally(self.analysis.path, text, self.unsaved_texts)

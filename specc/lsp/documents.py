@@ -48,9 +48,7 @@ class DocumentLines:
         return [0, *(end.end() for end in self._line_ends)]
 
     def get_position(self, offset: int) -> DocumentPosition:
-        """Return the line and column of an offset. An offset after the end of the text is
-        clipped.
-        """
+        """Return the line and column of an offset. Larger offsets are clipped."""
         offset = max(0, min(offset, len(self.text)))
         line = bisect_right(self._line_starts, offset) - 1
         return DocumentPosition(
@@ -108,7 +106,7 @@ class OpenDocument:
     last_parsed_analysis: DocumentAnalysis | None = None
     quick_fixes: list[DiagnosticWithFixes] = field(default_factory=list)
     is_complete: bool = False
-    """True if all graphs of this version of the document are analyzed."""
+    """True if all graphs of this document version have been analyzed."""
 
     @property
     def latest_analysis(self) -> DocumentAnalysis | None:
@@ -246,7 +244,7 @@ class OpenDocuments:
         return current is document and document.uri not in self._queue
 
     def close(self) -> None:
-        """Cancel queued analyses. A running analysis ends with the process."""
+        """Cancel queued analyses. A running analysis is aborted when the process exits."""
         with self._condition:
             self._is_closed = True
             self._documents.clear()

@@ -73,7 +73,7 @@ class HoverInfo:
 def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
     """Return the hover of the name or keyword at an offset, or None if there is no information."""
     nodes = find_nodes_at_offset(analysis.file, offset) if analysis.file else []
-    # search from the innermost node outward
+    # search from the innermost to the outermost node
     for depth in range(len(nodes), 0, -1):
         hover = _find_node_hover(analysis, nodes[:depth], offset)
         if hover is not None:
@@ -323,7 +323,7 @@ def _iterate_dims(module: SpecNamespace, name: str) -> Iterator[ast.DimDecl]:
 
 
 def _make_spec_hover(module: SpecNamespace | None) -> HoverInfo | None:
-    """Return the hover of a spec, with its name and documentation."""
+    """Return the hover of a spec, which contains its name and documentation."""
     if module is None:
         return None
     file = module.file

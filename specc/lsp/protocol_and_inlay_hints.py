@@ -186,8 +186,8 @@ def to_lsp_code_action(
 def to_lsp_inlay_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, visible_range: lsp.Range
 ) -> Iterator[lsp.InlayHint]:
-    """Yield the shapes of the names that are bound in a range without a declared type. The hint
-    follows the name. In YAML, where keys end with a colon, it follows the line.
+    """Yield inlay hints with the shapes of the names that are bound in a range without a declared
+    type. The hint is placed after the name, or in YAML at the end of the line.
     """
     start, end = lines.get_offset(visible_range.start.line, 0), lines.get_offsets(visible_range)[1]
     for node in walk_tree(analysis.file) if analysis.file else ():

@@ -274,7 +274,7 @@ CODE_CHARACTER = re.compile(r"[ =(@:&]")
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
 """The pattern of a help text that ends with code to insert."""
 REMOVAL_START = re.compile(r"(?:delete it|remove (?:it|one of the two))\b")
-"""The pattern that a help text begins with if it suggests removing code."""
+"""The pattern of the beginning of a help text that suggests to remove code."""
 ONE_OF_PATTERN = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
     r"(?:write|choose another name, such as|[^`]+ is written|write [a-z]+(?: [a-z]+)? as|"
@@ -283,7 +283,7 @@ EXACT_ADVICE = re.compile(
 )
 """The pattern of a help text that consists only of code to insert."""
 ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
-"""The pattern that a help text begins with if it contains code to insert."""
+"""The pattern of the beginning of a help text that contains code to insert."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
 MAX_TRIED = 16  # maximum number of quick fixes tried per diagnostic
@@ -365,7 +365,7 @@ def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[s
         yield from (
             (piece, advice.startswith("add"))
             for piece in QUOTED_PIECE.findall(advice)
-            # a single word is usually a mention rather than code to write
+            # a single word usually refers to a name and is not code to insert
             if is_direct or CODE_CHARACTER.search(piece)
         )
 

@@ -173,7 +173,7 @@ LONGEST_HEADER = 1 << 12
 
 
 class BoundedInput(io.BytesIO):
-    """An input stream that simulates its end before a message of more than MAX_BYTES bytes."""
+    """An input stream that ends before a message larger than MAX_BYTES bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class SpeccLanguageServer:
             return ""
         if stdin.has_received:
             return "the editor closed the connection without `shutdown`"
-        return "stdin ended before the first message; this command is started by an editor"
+        return "stdin ended before the first message; editors start this command"
 
     # --- documents ------------------------------------------------------------------------
 

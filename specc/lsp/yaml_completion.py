@@ -153,7 +153,7 @@ def _iterate_alternatives(schema: Schema) -> Iterator[Schema]:
 
 
 def _is_condition_true(condition: object, text: str) -> bool:
-    """Return True unless a condition on `extends` does not hold for a text."""
+    """Return False if a condition on `extends` is false for a text."""
     text_of_condition = json.dumps(condition)
     if '"extends"' not in text_of_condition:
         return True

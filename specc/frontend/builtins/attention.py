@@ -98,7 +98,7 @@ def attend(
 def _fold_scale(
     site: CallSite, q: Tensor, scale: Scalar | None
 ) -> tuple[Tensor, float | RuntimeNumber]:
-    """Return the query and the scale. A scale known only at run time is folded into the query."""
+    """Return the query and the scale. A run-time scale is multiplied into the query."""
     if scale is None:
         try:
             scale = apply_binary_function(site.builder, "pow", q.shape[-1], -0.5)
@@ -135,7 +135,7 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
 
 
 def _make_mask_operand(site: CallSite, mask: MaskValue) -> Tensor | None:
-    """Return the mask as an operand: None if all keys are visible, a false constant if none are."""
+    """Return the mask operand: None if all keys are visible, False if no key is visible."""
     if isinstance(mask, Tensor):
         return mask
     if mask:
@@ -219,7 +219,7 @@ def _compute_attention_weights(
     index_variables = make_index_variables(
         NodeBuilder(site.context), (query, length_axis if has_length else None), (k, length_axis)
     )
-    if _is_normalizer(normalize, "uniform"):  # `uniform` does not read the scores
+    if _is_normalizer(normalize, "uniform"):  # `uniform` does not depend on the scores
         scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
     else:
         scores = compute_attention_scores(site, score, query, k, index_variables)
@@ -276,7 +276,7 @@ def compute_attention_scores(
     site: CallSite, score: Score, q: Tensor, k: Tensor, index_variables: IndexVariables
 ) -> Tensor:
     """Compute the scores [batch, (heads,) q, k] of all query-key pairs."""
-    # a score of two vectors broadcasts over all pairs of queries [… q, 1, d] and keys [… 1, k, d]
+    # a score function of two vectors broadcasts over queries [… q, 1, d] and keys [… 1, k, d]
     query = site.insert_axis(q, len(q.shape) - 1)
     key = site.insert_axis(k, len(k.shape) - 2)
     with convert_width_mismatch_error(site, score.name, q, k):
@@ -309,12 +309,12 @@ def compute_attention_scores(
 def convert_width_mismatch_error(
     site: CallSite, score: str, q: Tensor, k: Tensor
 ) -> Iterator[None]:
-    """Raise E0607 if an error in the `with` block occurs because query and key widths differ."""
+    """Return a context manager that raises E0607 for errors from unequal query and key widths."""
     try:
         yield
     except SpeccError as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # other shape mismatches keep the original location
+            raise  # errors for other shape mismatches keep their original location
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )

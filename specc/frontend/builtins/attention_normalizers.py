@@ -31,7 +31,7 @@ from specc.ir.op import Op
 
 @contextmanager
 def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[None]:
-    """Report errors with the code `code` in a `with` block at the option `option`."""
+    """Return a context manager that moves errors with the code `code` to the option `option`."""
     try:
         yield
     except SpeccError as failed:
@@ -104,8 +104,8 @@ def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tens
 def _apply_definition(
     site: CallSite, normalizer: DefinitionFunction, scores: Tensor, index_variables: IndexVariables
 ) -> Tensor:
-    """Apply a normalizer definition to scores that are -inf at masked keys. Raise E0608 or E0609 if
-    the definition takes no scores, or does not return a tensor with the type of the scores.
+    """Apply a normalizer definition to scores that are -inf at masked keys. Raise E0608 if the
+    definition has no parameter, and E0609 if its result does not have the type of the scores.
     """
     params = normalizer.definition.params or ()
     if not params:
@@ -164,7 +164,7 @@ def squeeze_mask_heads_axis(site: CallSite, tensor: Tensor, rank: int) -> Tensor
                 "mask",
                 describe_value(tensor),
                 helps=[
-                    "`split_heads(x, heads)` gives queries and keys a heads axis; a mask or "
+                    "`split_heads(x, heads)` adds a heads axis to queries and keys; a mask or "
                     "bias for all heads has length 1 on this axis"
                 ],
             )
@@ -192,7 +192,7 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
     if rank not in (2, 3, 4):
         title = "scores must be [batch, key], [batch, query, key] or [batch, heads, query, key]"
         site.raise_error("E0307", title, "scores", describe_value(scores))
-    # scores [batch, key] belong to a single query without a position
+    # scores [batch, key] have a single query without a position
     query_scores = site.insert_axis(scores, 1) if rank == 2 else scores
     key_axis = len(query_scores.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
@@ -242,7 +242,7 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
 def evaluate_mask_option(
     site: CallSite, mask: SpecValue, index_variables: IndexVariables, score_rank: int
 ) -> MaskValue:
-    """Evaluate the option `mask` to a mask tensor, or to a bool if all keys or no keys are visible.
+    """Evaluate the option `mask` to a tensor, or to a bool if all or no keys are visible.
     `score_rank` is the number of axes of the scores.
     """
     with _show_errors_at_option(site, "mask", "E0604"):
@@ -262,7 +262,7 @@ def evaluate_bias_option(
 
 
 def get_definition_weight_scope(site: CallSite, function: Score) -> str:
-    """Return the weight scope of a score or normalizer, by default the weight scope of the call."""
+    """Return the weight scope of a score or normalizer, which defaults to that of the call."""
     if not function.weight_path:
         return site.scope
     definition_env = function.env or site.env

@@ -51,7 +51,7 @@ def conv(
     _check_groups(site, operand.channels, groups)
     has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, is_transposed=False)
-    # mask the input, so that a window at the end of a sequence reads zeros at padded positions
+    # mask the input, so that windows at the end of a sequence contain zeros at padded positions
     masked_input = x if keep is None else _mask_input(site, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
     output = site.add_op(
@@ -161,7 +161,7 @@ def conv_keep(
     """Compute the padding mask [batch, time] of the output of a convolution or pooling. `keep`
     [batch, time] is the padding mask of the input.
 
-    The number of valid output positions of a sequence does not depend on its padding. If windows
+    The padding of a sequence does not change its number of valid output positions. If windows
     extend past the end of a sequence, the values at padded positions must be zero, as in `conv(…,
     keep=keep)`.
     """
@@ -185,7 +185,7 @@ def _mask_input(site: CallSite, operand: WindowedInput, keep: Tensor) -> Tensor:
 
 def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
     """Return the padding mask of the output positions of the sliding-window op `op`."""
-    # an op that preserves positions has one output position per input position
+    # an op that preserves positions maps each input position to one output position
     if op.is_position_preserving(0):
         return keep
     return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_output_lag(0)), keep)

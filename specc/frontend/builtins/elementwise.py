@@ -44,7 +44,7 @@ FUNCTION_DOCS = {
     "expm1": "exp(x) - 1, accurate near 0.",
     "floor": "Round each element down to an integer.",
     "gelu": "GELU, exact: x · Φ(x) (arXiv:1606.08415, sec. 2).",
-    "gelu_tanh": "GELU by its tanh approximation, as in GPT-2 and BERT's original code "
+    "gelu_tanh": "GELU with the tanh approximation, as in GPT-2 and the original BERT code "
     "(arXiv:1606.08415, sec. 2).",
     "log": "Return the natural logarithm of each element.",
     "log1p": "log(1 + x), accurate near 0.",

@@ -60,7 +60,8 @@ def _select_position(
         raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
     length = value.shape[axis]
     if index.number is not None and index.number < 0:
-        # use `Last`, because it does not read the axis size, which changes during generation
+        # use `Last`, which does not depend on the axis size, because the size changes during
+        # generation
         if index.number == -1:
             return nodes.add_op(ops.Last(axis), value)
         index = length + index
@@ -68,11 +69,11 @@ def _select_position(
 
 
 INDEX_HELPS = {
-    False: "`gather(x, ids, axis=…)` takes several indices",
+    False: "`gather(x, ids, axis=…)` selects several positions",
     True: "a mask, score or bias indexes tensors by `b`, `h`, `i` and `j` alone; instead of "
     "`keep[j - 1]`, shift the tensor that you pass, as in `pad(keep, before=1)`",
 }
-"""The help for an index that is not a scalar, inside (True) or outside a definition."""
+"""The help for an index that is not a scalar. The key is True for indices in definitions."""
 
 
 def _gather_position(
@@ -81,7 +82,7 @@ def _gather_position(
     """Select position `index` along an axis and remove the axis. Raise E0208 unless `index` is an
     integer scalar. As in `gather`, an index out of range is a run-time error.
 
-    `is_definition`: the index is in a mask, score or bias.
+    `is_definition` is True for an index in a mask, score or bias.
     """
     if index.shape or index.type.dtype not in ("i64", "i32"):
         helps = [INDEX_HELPS[is_definition]]
@@ -102,7 +103,7 @@ def _evaluate_slice_end(end: ast.Expr, length: Dim, env: LexicalScope) -> Dim:
     if not isinstance(bound, Dim):
         title = f"a slice must have integer bounds, not {describe_value(bound)}"
         raise_error("E0208", title, end.span)
-    # the sign of a symbolic bound is unknown, so `-n` counts from the end due to its minus sign
+    # the sign of a symbolic bound is unknown, so a bound such as `-n` counts from the end
     has_minus_sign = isinstance(end, ast.UnaryOp) and (bound.number or 0) == 0
     is_negative = bound.number is not None and bound.number < 0
     return length + bound if has_minus_sign or is_negative else bound

@@ -31,13 +31,13 @@ def resize(
     align_corners: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """Interpolate like PyTorch's `interpolate`. `resize(x, size=[h, w], mode=bilinear)` resizes the
-    last two axes of an image [batch, channels, height, width].
+    """Resize axes by interpolation, like PyTorch's `interpolate`. `resize(x, size=[h, w],
+    mode=bilinear)` resizes the last two axes of an image [batch, channels, height, width].
 
     `axis` is the first resized axis (default 2), as in `size=[n], axis=1` for [batch, time,
     features]. With `factor` instead of `size`, the length of every axis from `axis` on is
-    multiplied by `factor`. `antialias` applies a low-pass filter before downsampling, like image
-    processors, and requires static sizes.
+    multiplied by `factor`. `antialias` applies a low-pass filter before downsampling and requires
+    static sizes.
     """
     axis_index, count = _find_resized_axes(site, x, mode, size, factor, axis)
     if align_corners and mode.startswith("nearest"):
@@ -71,7 +71,7 @@ def grid_sample(
     align_corners: bool = False,
 ) -> Tensor:
     """Sample a feature map [batch, channels, height, width] at the points `grid` [batch, ..., 2],
-    like PyTorch's `grid_sample`. Returns [batch, channels, ...].
+    like PyTorch's `grid_sample`. The result is [batch, channels, ...].
 
     Points are (x, y) in [-1, 1]. -1 and 1 are the outer edges of the border pixels, or their
     centers with `align_corners`. Outside the feature map, the value is 0 by default, the value of
@@ -85,7 +85,7 @@ def _find_resized_axes(
     site: CallSite, x: Tensor, mode: str, size: tuple[Dim, ...], factor: SpecValue, axis: Dim | None
 ) -> tuple[int, int]:
     """Return the first resized axis and the number of resized axes. Raise an error unless a call
-    sets either `size` or `factor`, and all sizes are at least 1.
+    sets exactly one of `size` and `factor`, and all sizes are at least 1.
     """
     if bool(size) == (factor is not None):
         title = "`resize` takes either `size` or `factor`"
@@ -138,7 +138,7 @@ def _require_factor(site: CallSite, factor: Number) -> float:
 def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
     """Return the size of a resized axis, i.e. the product of size and factor, rounded down."""
     if length.number is not None:
-        # as in PyTorch, the product is rounded down, e.g. 100 · 0.29 to 28
+        # as in PyTorch, the product is rounded down: 100 · 0.29 becomes 28
         return Dim.from_value(math.floor(length.number * factor))
     fraction = Fraction(factor)
     if fraction.denominator > 1024:

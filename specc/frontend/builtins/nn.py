@@ -53,7 +53,7 @@ def affine(site: CallSite, x: Tensor, weight: Tensor, bias: Tensor | None = None
 def embedding(
     site: CallSite, ids: Tensor, *, size: Dim, dim: Dim, init: str = NORMAL_INIT
 ) -> Tensor:
-    """Look up the vector of each id in a table. Weight: `weight` [size, dim]."""
+    """Look up the embedding vector of each id. Weight: `weight` [size, dim]."""
     if ids.type.dtype != "i64":
         title = f"`embedding`: expected integer ids, got {describe_value(ids)}"
         site.raise_error("E0301", title, "ids")
@@ -67,7 +67,7 @@ def _record_index_bound(site: CallSite, ids: Tensor, size: Dim) -> None:
     """Record that the ids of a graph input are indices into a table of `size` entries."""
     builder = site.context.builder
     for name, value in builder.inputs.items():
-        # record bounds only for graph inputs, because the graph computes all other ids
+        # record bounds only for graph inputs, because callers cannot set other ids
         if value is ids.value:
             facts = builder.input_facts[name]
             builder.input_facts[name] = replace(facts, upper_bound=facts.upper_bound or size)
@@ -175,7 +175,7 @@ def batch_norm(
     if affine:
         weight = site.add_weight("weight", channels, ONES_INIT)
         scale = site.add_arithmetic("mul", weight, scale)
-    # subtract the mean before scaling, because a large mean would cancel all significant digits
+    # subtract the mean before scaling, because a large mean would cause catastrophic cancellation
     steps = [("sub", mean), ("mul", scale)]
     if affine:
         steps.append(("add", site.add_weight("bias", channels, ZEROS_INIT)))
@@ -295,8 +295,8 @@ def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Return `x` minus its maximum along an axis, and the maximum. An infinite maximum counts
-    as 0.
+    """Return `x` minus its maximum along an axis, and the maximum. An infinite maximum is replaced
+    with 0.
     """
     maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     is_finite = site.add_op(

@@ -40,7 +40,7 @@ def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECO
     # an offset of 0, as in most models, needs no node
     if offset == 0:
         return ids
-    # the offset may be a dynamic dimension, e.g. the number of past positions
+    # the offset may be a dynamic dimension, such as the number of past positions
     if offset.number is None:
         return site.add_arithmetic("add", ids, site.add_op(ops.Size(offset)))
     return site.add_arithmetic("add", ids, site.add_constant(offset.number, "i64"))
@@ -166,7 +166,7 @@ def _raise_option_of_other_kind(site: CallSite, kind: str, name: str) -> NoRetur
 
 
 def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) -> None:
-    """Raise E0201 for mutually exclusive options, or an option that requires a missing option."""
+    """Raise E0201 for mutually exclusive options, or for an option whose companion is missing."""
     if kind == "yarn" and "attention_factor" in option_names and option_names & {*MSCALE_OPTIONS}:
         title = (
             "`attention_factor` cannot be combined with `mscale` and `mscale_all_dim`, which "
@@ -198,7 +198,7 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim
 
 
 PairOrder: TypeAlias = Literal["contiguous", "interleaved"]
-"""The order in which several position axes share the feature pairs."""
+"""The order of the feature pairs of several position axes."""
 
 
 @register_builtin()

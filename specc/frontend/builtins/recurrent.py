@@ -18,7 +18,7 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""The directions in which a layer runs, by value of `direction`: True means backward in time."""
+"""The directions of a layer, by value of `direction`. True means backward in time."""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",
@@ -155,7 +155,7 @@ def lstm(
 
 @dataclass(frozen=True, kw_only=True)
 class _LayerStack:
-    """A stack of recurrent layers of one type, with the call that creates the stack."""
+    """A stack of recurrent layers of the same type, with the call that creates the stack."""
 
     site: CallSite
     hidden: Dim
@@ -196,7 +196,7 @@ class _LayerStack:
                 )
                 outputs.append(out)
                 final_states.append(tuple(final))
-            # the next layer reads both directions, concatenated
+            # the input of the next layer contains both directions, concatenated
             x = outputs[0] if len(outputs) == 1 else site.add_op(ops.Concat(2), *outputs)
         stacked = [self._stack_states(list(s)) for s in zip(*final_states, strict=True)]
         return Results((x, *stacked), result_names)
@@ -214,7 +214,9 @@ class _LayerStack:
     def _list_operands(
         self, x: Tensor, suffix: str, states: list[Tensor | None]
     ) -> list[Tensor | None]:
-        """Return the operands of one direction of one layer. `suffix` is e.g. `_l0_reverse`."""
+        """Return the operands of one direction of one layer. `suffix` is, for example,
+        `_l0_reverse`.
+        """
 
         def add_weight(name: str, shape: Sequence[Dim], *sizes: str) -> Tensor:
             initial = self.init if name.startswith("weight") else ZEROS_INIT

@@ -56,7 +56,7 @@ def _compute_extreme(
 
 
 ElementwiseOperand: TypeAlias = Tensor | Dim | float | RuntimeNumber
-"""An operand of an elementwise function, which may mix tensors and numbers."""
+"""An operand of an elementwise function: a tensor or a number."""
 
 
 INTEGER_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
@@ -64,7 +64,7 @@ INTEGER_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "min": min_dims,
     "max": max_dims,
 }
-"""The elementwise functions of two dimensions whose result is a dimension."""
+"""The elementwise functions that map two dimensions to a dimension."""
 
 
 def _require_operands(
@@ -133,14 +133,14 @@ def every(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 @register_builtin()
 def argmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
-    """Return the index of the maximum along an axis. The first of several equal maxima is used."""
+    """Return the index of the maximum along an axis. Ties are resolved to the first index."""
     return site.add_op(ops.ArgMax(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
 def cumsum(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Return the cumulative sum along an axis, including the current position. True counts
-    as 1.
+    """Return the cumulative sum along an axis, including the current position. True is converted to
+    1.
     """
     if x.type.dtype == "bool":
         x = site.add_op(ops.Cast("i64"), x)

@@ -59,7 +59,7 @@ class BuiltinParameter:
 class Builtin:
     """A built-in function, with its parameters and its implementation.
 
-    `has_weights` is True if a call of the function can have a weight path `@ name`.
+    `has_weights` is True if calls of the function can have a weight path `@ name`.
     """
 
     name: str
@@ -168,7 +168,7 @@ class CallSite:
         return self.add_node(op, *operands)[0]
 
     def add_arithmetic(self, fn: str, a: Tensor, b: Tensor) -> Tensor:
-        """Add an arithmetic op, e.g. "add" or "max", and return its result."""
+        """Add an arithmetic op, such as "add" or "max", and return its result."""
         return self.add_op(ops.Arith(fn), a, b)
 
     def insert_axis(self, x: Tensor, axis: int) -> Tensor:
@@ -189,8 +189,8 @@ class CallSite:
     def add_weight(
         self, name: str, shape: Sequence[Dim], init: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.name`. Errors name the options `size_options`, which set the
-        shape.
+        """Return the weight `scope.name`. Errors refer to the options `size_options`, which
+        determine the shape.
         """
         path = join_weight_path(self.scope, name)
         if not path:
@@ -221,7 +221,7 @@ class CallSite:
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
     def require_positive_count(self, value: Dim, option: str) -> int:
-        """Return a compile-time count. Raise E0216 for a count below 1 or above 4096."""
+        """Return a static count. Raise E0216 for a count below 1 or above 4096."""
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(
@@ -235,7 +235,7 @@ class CallSite:
     def check_range(
         self, value: Number | None, option: str, minimum: float, maximum: float = math.inf
     ) -> None:
-        """Raise E0417 if `value` is known at compile time but is not finite or is out of range."""
+        """Raise E0417 if a compile-time value is not finite or out of range."""
         if value is None:
             return
         number = get_static_float(value)
@@ -261,7 +261,7 @@ class CallSite:
         n = axis.number
         if n is None or not -rank <= n < rank:
             title = f"axis {axis} is out of range for a tensor with {len(x.shape)} axes"
-            range_help = f"write an axis from {-rank} to {rank - 1}; -1 is the last one"
+            range_help = f"write an axis from {-rank} to {rank - 1}; -1 is the last axis"
             helps = [range_help] if rank else []
             self.raise_error("E0208", title, "axis", describe_value(x), helps=helps)
         return n % rank
@@ -280,8 +280,8 @@ class CallSite:
 
 
 def _check_weight_dim(site: CallSite, dim: Dim, name: str, option: str) -> Dim:
-    """Check a dimension of the weight `name`. If the call has the option `option`, return `dim`
-    with the option as the origin.
+    """Check a dimension of the weight `name`, and return it. Its origin is the option `option` if
+    the call sets this option.
     """
     span = site.argument_spans.get(option)
     check_weight_dim(site.context, dim, name, span or site.span)

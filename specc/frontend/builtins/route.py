@@ -36,7 +36,7 @@ def check_token_independence(
     """
     origins: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
     for node in _find_token_count_readers(body, captured, length):
-        _raise_tokens_mixed(site, origins, node, "reads the number of tokens")
+        _raise_tokens_mixed(site, origins, node, "depends on the number of tokens")
     for node in _find_token_mixing(body):
         _raise_tokens_mixed(site, origins, node, "reads other tokens")
     for value in (*captured, *(r for _, results in body.nodes for r in results)):
@@ -47,8 +47,8 @@ def check_token_independence(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield the nodes of an expert body that read the number of routed tokens. An expert that reads
-    this number is invalid, because the number depends on the whole batch.
+    """Yield the nodes of an expert body that depend on the number of routed tokens. An expert must
+    not depend on this number, because it depends on the whole batch.
     """
     yield from (node for node, _ in body.nodes if is_dynamic_size_node(node))
     for node in collect_required_nodes(captured):
@@ -63,7 +63,7 @@ def _check_no_dynamic_length(site: CallSite, value: Value, length: str, span: Sp
         if site.context.has_dynamic_symbol(dim.symbols() - {length}):
             raise_error(
                 "E0333",
-                f"an expert reads a tensor of the dynamic length {dim}, expected a static length",
+                f"an expert uses a tensor of the dynamic length {dim}, expected a static length",
                 span,
                 f"this reads {format_type(value.type)}",
                 helps=[
@@ -87,7 +87,7 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 def _raise_tokens_mixed(
     site: CallSite, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
 ) -> NoReturn:
-    """Raise E0331 for a node that reads other tokens. `violation` describes the error."""
+    """Raise E0331 for a node that depends on other tokens. `violation` describes the error."""
     spans = origins.get(node, NodeOrigin()).spans
     span = spans[-1] if spans else site.span
     fn = node.op.get_attributes().get("fn")

@@ -1,4 +1,4 @@
-"""Built-in functions that reshape or move elements, e.g. split, transpose, concat, pad."""
+"""Built-in functions that reshape or move elements: split, transpose, concat, pad etc."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -79,8 +79,8 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
 def _make_splits(
     site: CallSite, x: Tensor, pattern: RearrangePattern, sizes: tuple[Dim, ...]
 ) -> Iterator[Op]:
-    """Yield a split for each axis with several names. `sizes` are the sizes of these names from
-    left to right. The last size of each axis is inferred.
+    """Yield a split for each axis with several names. `sizes` contains the sizes of these names
+    from left to right. The last size of each axis is inferred.
     """
     remaining_sizes = iter(sizes)
     lengths = [
@@ -146,7 +146,7 @@ def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tens
     if not order:
         if rank < 2:
             site.raise_error(
-                "E0208", "a tensor of one axis cannot be transposed", "x", describe_value(x)
+                "E0208", "a tensor with one axis cannot be transposed", "x", describe_value(x)
             )
         numbers = [*range(rank - 2), rank - 1, rank - 2]
     else:
@@ -212,7 +212,7 @@ def _require_tensors(
     """Return the items of a list. Raise E0203 if the list is empty or an item is not a tensor."""
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
-        # if the list is empty, no item is invalid, so the message describes the list `()` itself
+        # for an empty list, the message describes the list `()` itself
         invalid = next((item for item in items if not isinstance(item, Tensor)), ())
         title = (
             f"`{function_name}` expects a list of tensors, got {describe_value(invalid)} in "
@@ -271,8 +271,8 @@ def delay(
 
 
 def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> float:
-    """Return the value of the positions that an operation adds to `x`. `fill` is the value of the
-    option `option`. Raise E0203, E0206 or E0315 if `fill` does not fit the element type.
+    """Return the fill value of the positions that an operation adds to `x`. `fill` is the value of
+    the option `option`. Raise E0203, E0206 or E0315 if `fill` does not fit the element type.
     """
     description = f"`{option}` of `{site.expr.function.path}`"
     nodes = site.make_node_builder(option)

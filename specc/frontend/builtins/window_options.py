@@ -251,7 +251,7 @@ def _resolve_padding_mode(
 
 
 def _raise_same_with_stride(site: CallSite, window: SlidingWindow) -> NoReturn:
-    title = "`padding=same` keeps the length and needs `stride=1`"
+    title = "`padding=same` keeps the length and requires `stride=1`"
     halves = [span // 2 for span in window.extents]
     padding = halves[0] if len({*halves}) == 1 else halves
     helps = [f"write a number: `padding={padding}`"]
@@ -259,8 +259,8 @@ def _raise_same_with_stride(site: CallSite, window: SlidingWindow) -> NoReturn:
 
 
 def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int]:
-    """Return the causal padding before the time axis. There is one output per `stride` positions,
-    and the window of the first output ends at position `stride - 1`.
+    """Return the causal padding at the start of the time axis. There is one output per `stride`
+    positions. The window of the first output ends at position `stride - 1`.
     """
     before = span - (stride - 1)
     if before < 0:
