@@ -64,7 +64,7 @@ def format_zero_weights_help(rank: int, key_axis: int) -> str:
     mask = "grid(causal, x, x)"
     if rank == 3:
         mask = f"squeeze({mask}, axis=1)"
-    order = "" if key_axis == rank - 1 else " while they are [batch, heads, query, key]"
+    order = "" if key_axis == rank - 1 else " in the layout [batch, heads, query, key]"
     return (
         f"set the weights of later keys to 0: `where({mask}, w, 0.0)`, with the weights "
         f"as `w`{order} and the sequence [batch, length, features] as `x`"
@@ -87,7 +87,7 @@ def describe_reduction_violation(
         return None
     if op_name == "mean":
         return _make_reduction_message(
-            "this mean counts keys of later positions",
+            "this mean includes keys of later positions",
             "divide a sum by the number of visible keys: "
             f"`sum(x, axis=-1) / sum(float({MASK_TERM}), axis=-1)`",
         )
@@ -292,7 +292,7 @@ def describe_mask_violation(
     if isinstance(op, ops.Attend) and op.mask(violation.node) is None:
         return CausalityMessage(
             "E0712",
-            "without a mask positions attend to later positions",
+            "without a mask, positions attend to later positions",
             helps=("write `mask=causal`",),
         )
     mask = find_key_selection_mask(violation.node, flow.time_axis)
@@ -328,7 +328,7 @@ def describe_mask_violation(
     text = get_source_text(graph, unproven.value)
     return CausalityMessage(
         "E0712",
-        "the mask is not proved to exclude later positions",
+        "the mask cannot be proved to exclude later positions",
         (f"`{text}` does not compare positions",) if text else (),
         (CAUSAL_MASK_HELP,),
     )
@@ -355,7 +355,8 @@ def describe_contraction_violation(
 
 
 EARLIER_SUM_HELPS = (
-    "sum only earlier positions: `cumsum(x, axis=1)`, or weighted, `attend(x, x, x, mask=causal)`",
+    "sum only earlier positions: `cumsum(x, axis=1)`, or a weighted sum: "
+    "`attend(x, x, x, mask=causal)`",
 )
 
 

@@ -21,7 +21,7 @@ not reported because no output depends on it:
     output "y" %2
     end
     gives
-    E0712 `y` cannot be generated along `n`: without a mask positions attend to later positions
+    E0712 `y` cannot be generated along `n`: without a mask, positions attend to later positions
 
 An input default is computed from the current input. When new positions are appended, the values of
 the default at earlier positions must not change. A default without a time axis is computed once and

@@ -35,13 +35,13 @@ INDEX_MESSAGE = CausalityMessage(
     ("position 0 would read later positions, which do not exist yet when it is computed",),
     (
         NEAREST_HELP,
-        "read only the first position, `x[:, 0:1]`; to make several first positions visible "
+        "read only the first position, `x[:, 0:1]`; to make several first positions visible, "
         "use a mask such as `j < 4 & j <= i`",
     ),
 )
-RESHAPE_MESSAGE = CausalityMessage("E0711", "a time axis can be neither split nor merged")
+RESHAPE_MESSAGE = CausalityMessage("E0711", "a time axis cannot be split or merged")
 SELECTION_MESSAGE = CausalityMessage(
-    "E0711", "this selects among all positions", helps=("weight them with `attend(...)`",)
+    "E0711", "this selects from all positions", helps=("weight them with `attend(...)`",)
 )
 
 
@@ -63,8 +63,8 @@ def describe_causality_violation(
         case "newest":
             return CausalityMessage(
                 "E0713",
-                "the newest position is added back to earlier ones",
-                helps=("take `last(...)` at the end, or use a running sum",),
+                "earlier positions depend on the newest position",
+                helps=("use `last(...)` at the end, or use a running sum",),
             )
         case "captured" if _is_initial_value(violation):
             return CausalityMessage(
@@ -134,10 +134,10 @@ FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
     ),
     ops.TopK: CausalityMessage(
         "E0711",
-        "this selects a fixed number of positions, which do not exist at first",
+        "this selects a fixed number of positions, but early steps have fewer positions",
         helps=(
-            "for keys, `weights_by(topk(8), z, mask=causal)` weights the largest, and "
-            "`sort(z, axis=-1, descending=true)` sorts them",
+            "to select keys, use `weights_by(topk(8), z, mask=causal)`; to sort keys, use "
+            "`sort(z, axis=-1, descending=true)`",
         ),
     ),
 }
@@ -226,13 +226,13 @@ def _describe_concat(
     if len(time_lengths) > 1:
         return CausalityMessage(
             "E0711",
-            f"this concatenates two parts that grow along `{flow.symbol}`",
+            f"this concatenates two tensors that grow along `{flow.symbol}`",
             helps=("attend to each part separately, or add them position by position",),
         )
     return CausalityMessage(
         "E0711",
-        f"this appends fixed positions after the time axis `{flow.symbol}`: they would "
-        "move with every new position",
+        f"this appends fixed positions after the time axis `{flow.symbol}`: their "
+        "positions would change in every step",
         helps=("prepend them: `concat([memory, x], axis=1)`",),
     )
 
@@ -281,7 +281,7 @@ def describe_window_violation(
         return text, help_text
     if op.stride[0] > 1:
         # a decode step would have to wait for `stride` positions
-        text = f"this {op_name} reads {op.stride[0]} new positions, but a step has one"
+        text = f"this {op_name} reads {op.stride[0]} new positions, but a step has only one"
         return text, ("keep every position along the generated axis: `stride=1`",)
     return f"this {op_name} changes the number of positions", help_text
 

@@ -23,7 +23,7 @@ over the axis does:
     output "mean" %3
     end
     gives
-    W0601 padded positions reach `mean`: `mean` reads them without a mask
+    W0601 padded positions affect `mean`: `mean` reads them without a mask
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -152,7 +152,7 @@ def make_padding_diagnostic(violation: PaddingViolation) -> Diagnostic:
     fix = _choose_clean_side(violation, fix)
     return Diagnostic(
         "W0601",
-        f"padded positions reach `{violation.output}`: {description}",
+        f"padded positions affect `{violation.output}`: {description}",
         Label.from_span(violation.get_span(node), label_text),
         _label_added_positions(violation, node),
         helps=(fix,) if fix else (),
@@ -161,9 +161,9 @@ def make_padding_diagnostic(violation: PaddingViolation) -> Diagnostic:
 
 
 def _choose_clean_side(violation: PaddingViolation, fix: str) -> str:
-    """Return `fix`. Return `fix`, unless `fix` declares a padding side on which padding also
-    affects the op. In that case, return the fix that declares the other side, or "" if padding
-    affects the op on both sides.
+    """Return `fix`, unless `fix` declares a padding side on which padding also affects the op. In
+    that case, return the fix that declares the other side, or "" if padding affects the op on both
+    sides.
     """
     helps = {side: violation.suggest_padding_side(side) for side in SIDES}
     if not fix or fix not in helps.values():
@@ -218,8 +218,8 @@ def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
         if violation.has_axis_size_operand():
             return f"`{op_name}` reads a length that includes padding", "this reads the length"
         return (
-            "a position id counts from the start of the sequence, including padding",
-            "this takes a position index that counts padding",
+            "position ids count from the start of the sequence, including padding",
+            "this reads a position id that includes padding",
         )
     if violation.padding_source.is_shifted:
         is_slice = isinstance(violation.node.op, ops.StridedSlice)

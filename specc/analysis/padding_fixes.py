@@ -222,7 +222,7 @@ def _suggest_order(violation: PaddingViolation) -> str:
     if not violation.has_reversed_operand():
         return violation.suggest_padding_side("right")
     is_elementwise = not isinstance(violation.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
-    flip_help = f"flip the others as well: `flip({violation.mask_name}, axis=1)`"
+    flip_help = f"flip the other operands as well: `flip({violation.mask_name}, axis=1)`"
     return flip_help if is_elementwise else "do it before `flip`"
 
 
@@ -275,9 +275,8 @@ def suggest_finite_padding(violation: PaddingViolation, node: Node) -> str:
         case ops.Where():
             alternative = ", or fill with a finite number"
     value = violation.find_user_call_result(node)
-    fix = (
-        f"replace it there: `where({violation.format_broadcast_mask(value)}, y, 0.0)`{alternative}"
-    )
+    mask = violation.format_broadcast_mask(value)
+    fix = f"replace padded results: `where({mask}, y, 0.0)`{alternative}"
     return _explain_mask(violation, value, fix)
 
 
@@ -287,7 +286,8 @@ def _suggest_number(violation: PaddingViolation, value: Value | None) -> str:
         return _suggest_added_number(violation)
     if not (fill := _get_neutral_number(violation)):
         return ""
-    return f"replace them first: `where({violation.format_broadcast_mask(value)}, x, {fill})`"
+    mask = violation.format_broadcast_mask(value)
+    return f"replace padded values first: `where({mask}, x, {fill})`"
 
 
 def _suggest_added_number(violation: PaddingViolation) -> str:
@@ -304,9 +304,8 @@ def _suggest_added_number(violation: PaddingViolation) -> str:
     )
     if number is None or padded_value == float(number) or (padded and padded.dtype == "bool"):
         return violation.suggest_padding_side(_get_other_side(violation, joining_node))
-    return (
-        f"replace them before it: `where({violation.format_broadcast_mask(padded)}, x, {number})`"
-    )
+    mask = violation.format_broadcast_mask(padded)
+    return f"replace padded values before extending the axis: `where({mask}, x, {number})`"
 
 
 def _get_added_number(violation: PaddingViolation, node: Node) -> str | None:
@@ -369,4 +368,4 @@ def _suggest_repeated_positions(op: ops.Resize, violation: PaddingViolation) -> 
     sizes = [str(s) for s in op.sizes]
     sizes[axis - op.axis] = str(value.shape[axis] * max(2, round(max((0.0, *op.factors)))))
     call = f"resize(x, size=[{', '.join(sizes)}], mode=nearest, axis={op.axis})"
-    return f"use `{call}`, which repeats each position and reads no other"
+    return f"use `{call}`, which repeats positions without interpolation"

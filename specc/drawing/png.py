@@ -94,7 +94,7 @@ def render_png(drawing: Drawing) -> bytes:
             "E0953",
             f"the PNG would have {size[0]} × {size[1]} pixels",
             notes=[f"the limit is {format_thousands(MAX_PIXELS)}"],
-            helps=["select fewer with --layers or --heads, or write .svg or .html"],
+            helps=["select fewer maps with --layers or --heads, or write .svg or .html"],
         )
     image = Image.new("RGB", size, PAPER)
     canvas = ImageDraw.Draw(image)
@@ -115,7 +115,7 @@ def require_pillow() -> None:
         raise_error(
             "E0902",
             "drawing a PNG requires the package Pillow",
-            helps=["pip install -e '.[image]'", "write .svg or .html, which need no package"],
+            helps=["pip install -e '.[image]'", "write .svg or .html, which do not require it"],
         )
 
 

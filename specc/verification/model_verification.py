@@ -201,8 +201,8 @@ def _explain_by_rounding(
     if not inconclusive:
         return inconclusive, f", of which float32 rounding explains {relative_bound:.1e}"
     return inconclusive, (
-        f"ill-conditioned: `{name}` differs by {size:.1e}, and moves by up to {relative_bound:.1e} "
-        "when values are rounded to float32"
+        f"ill-conditioned: `{name}` differs by {size:.1e}, and changes by up to "
+        f"{relative_bound:.1e} when values are rounded to float32"
     )
 
 

@@ -239,7 +239,7 @@ def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Dr
         yield LineElement(points=((x, TOP), (x, y)), color=GRID_COLOR, stroke_width=1)
         label = format_thousands(n)
         yield TextElement(x=x, y=y + 17, text=label, size=10, color=FAINT, anchor="middle")
-    label = f"{' = '.join(cost.symbols)}, one example"
+    label = f"{' = '.join(cost.symbols)}, batch size 1"
     yield TextElement(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=label, size=11, anchor="middle")
 
 

@@ -68,7 +68,7 @@ def test_attention_without_a_mask() -> None:
     (fault,) = get_causality_errors(build, apply_attention(build, x, None))
     assert fault.code == "E0712"
     assert fault.title == (
-        "`logits` cannot be generated along `tgt`: without a mask positions attend to later positions"
+        "`logits` cannot be generated along `tgt`: without a mask, positions attend to later positions"
     )
     assert fault.primary is not None
     assert (fault.primary.span, fault.helps) == (ASKED, ("write `mask=causal`",))
@@ -112,11 +112,11 @@ CASES: dict[str, tuple[str, Callable[[GraphBuilder, Value], Value]]] = {
         lambda b, x: b.add_op(ops.Softmax(1), x),
     ),
     "this reverses the sequence": ("E0711", lambda b, x: b.add_op(ops.Flip(1), x)),
-    "this concatenates two parts that grow along `tgt`": (
+    "this concatenates two tensors that grow along `tgt`": (
         "E0711",
         lambda b, x: b.add_op(ops.Concat(1), x, x),
     ),
-    "the newest position is added back to earlier ones": (
+    "earlier positions depend on the newest position": (
         "E0713",
         lambda b, x: add_broadcast(b, x, b.add_op(ops.Last(1), x)),
     ),
@@ -131,7 +131,7 @@ CASES: dict[str, tuple[str, Callable[[GraphBuilder, Value], Value]]] = {
         "E0712",
         lambda b, x: b.add_op(ops.MatMul(), b.add_op(ops.Einsum("b q d, b k d -> b q k"), x, x), x),
     ),
-    "this selects a fixed number of positions, which do not exist at first": (
+    "this selects a fixed number of positions, but early steps have fewer positions": (
         "E0711",
         lambda b, x: b.add_node(ops.TopK(1, Dim.from_value(2)), x)[0],
     ),

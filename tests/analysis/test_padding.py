@@ -43,7 +43,7 @@ def test_attention_needs_a_mask() -> None:
     model = Model()
     assert model.warnings(model.attend(True)) == []
     assert model.warnings(model.attend(False)) == [
-        "padded positions reach `y`: `attend` reads them without a mask"
+        "padded positions affect `y`: `attend` reads them without a mask"
     ]
 
 
@@ -83,7 +83,7 @@ def test_position_ids_by_padding_side(side: Side, clean: bool) -> None:
     assert (found == []) is clean
     if found:
         assert found[0].endswith(
-            "a position id counts from the start of the sequence, including padding"
+            "position ids count from the start of the sequence, including padding"
         )
 
 

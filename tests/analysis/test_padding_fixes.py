@@ -89,7 +89,7 @@ def apply_advice(said: Diagnostic) -> str | None:
         return re.sub(
             r"float\(length\(\w+, axis=1\)\)", f"insert({code}, axis=1)[:, :, none]", text
         )
-    if advice.startswith("replace them before it"):
+    if advice.startswith("replace padded values before"):
         place = said.related_labels[0].span if said.related_labels else span
         made = re.sub(
             r"(?:pad|merge)\(.*|concat.*", lambda m: rewrite_joined_operand(code, m[0]), place.text
@@ -125,11 +125,11 @@ def rewrite_marked_text(advice: str, code: str, marked: str) -> str | None:
         )
     if advice.startswith("flip it back"):
         return code.replace("y", marked)
-    if advice.startswith("replace it there"):
+    if advice.startswith("replace padded results"):
         return code.replace(", y,", f", {f'({marked})' if at else marked},")
-    if advice.startswith("flip the others"):
+    if advice.startswith("flip the other operands"):
         return re.sub(r"\bkeep\b|\bx$", lambda x: code.replace("keep", x[0]), marked)
-    if not advice.startswith(("use", "replace them first")):
+    if not advice.startswith(("use", "replace padded values first")):
         return None
     before, operand, after = split_call(marked)
     code = re.sub(r"\bx\b", lambda _: operand, code, count=1)

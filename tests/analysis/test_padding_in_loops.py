@@ -58,5 +58,5 @@ def test_clean_bodies(body: str, tmp_path: Path) -> None:
 )
 def test_bodies_that_read_padding(body: str, op: str, where: str, tmp_path: Path) -> None:
     ((title, text),) = get_warnings(tmp_path, body)
-    assert title == f"padded positions reach `found`: `{op}` reads them without a mask"
+    assert title == f"padded positions affect `found`: `{op}` reads them without a mask"
     assert text == where

@@ -164,7 +164,7 @@ REFUSED = {
     ),
     "mean": (
         "  y = x * insert(mean(where(seen, z, 0.0), axis=2), axis=2)\n",
-        "this mean counts keys of later positions",
+        "this mean includes keys of later positions",
         "divide a sum by the number of visible keys: "
         "`sum(x, axis=-1) / sum(float(seen), axis=-1)`",
         WAYS["a mean of those shown"],

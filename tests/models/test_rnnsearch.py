@@ -108,7 +108,7 @@ def test_padding_is_masked_out_only_with_a_mask(spec: ElaboratedSpec, tmp_path: 
     )
     assert (
         warning.title
-        == "padded positions reach `logits`: `masked_softmax` reads them without a mask"
+        == "padded positions affect `logits`: `masked_softmax` reads them without a mask"
     )
     assert warning.primary
     assert "attend_by" in warning.primary.span.text, "the op inside the loop, not the loop"
