@@ -30,8 +30,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names on first access, so that `specc check` does not import NumPy and `load`
-    does not import the compiler.
+    """Import public names lazily: `specc check` does not import NumPy, and `load` does not import
+    the compiler.
     """
     if name not in __all__:
         raise AttributeError(f"module 'specc' has no attribute {name!r}")
@@ -49,5 +49,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, so that `help(specc)` and completion show only these names."""
+    """Return the public names, which `help(specc)` and completion show."""
     return [*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__"]

@@ -5,9 +5,7 @@ from typing import NoReturn
 
 
 def run_command_line() -> NoReturn:
-    """Run the `specc` command and exit. Ctrl-C during imports ends the process without a
-    traceback.
-    """
+    """Run the `specc` command and exit. Ctrl-C during imports exits without a traceback."""
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

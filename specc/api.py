@@ -29,9 +29,9 @@ __all__ = ["Diagnostic", "GenerationResult", "Model", "SpeccError", "check", "co
 def check(
     spec: str | Path, *, config: str | Path = "", set: Mapping[str, object] | None = None
 ) -> driver.SpecCheckResult:
-    r"""Check a spec, first with symbolic dimensions and then with its config values. `spec` is a
-    path, the name of a built-in spec, or source text. For a checkpoint directory, also check the
-    names and shapes of its weights.
+    r"""Check a spec with symbolic dimensions, and then with its config values. `spec` is a path,
+    the name of a built-in spec, or source text. For a checkpoint directory, also check the names
+    and shapes of its weights.
 
     >>> specc.check("xor")
     <specc check: xor, predict: x f32[batch, 2] -> y f32[batch, 1], ...>
@@ -100,9 +100,7 @@ def compile(
 
 
 def _check_generation_config(settings: object, graph_names: Sequence[str]) -> None:
-    """Raise E0731 if a setting is invalid, and E0753 if settings are passed for a model that is not
-    a standalone generator.
-    """
+    """Raise E0731 for an invalid setting, and E0753 for settings without a standalone generator."""
     if settings is not None and not isinstance(settings, Mapping):
         raise_error(
             "E0731", f"pass generation settings by name, got {escape_text(repr(settings))[:60]}"

@@ -1,6 +1,6 @@
 """The Python interface of compiled models: the `Model` that `specc.load` returns.
 
-This module imports no compiler modules, because imports account for much of a model's load time.
+This module imports no compiler modules, because imports take much of the load time of a model.
 """
 
 import os
@@ -40,7 +40,7 @@ OutputArrays: TypeAlias = dict[str, Array]
 """Arrays by output name."""
 
 ENGINES = ("local", "serial", "ray")
-"""The engines of `Model.map`."""
+"""Batch inference engines of `Model.map`."""
 MAP_KINDS = {
     "data": OptionType(
         "one or more paths, as strings",
@@ -48,7 +48,7 @@ MAP_KINDS = {
     ),
     "out": PATH_OPTION._replace(description="the path of a directory"),
     "columns": OptionType(
-        "a table from inputs to names of columns",
+        "a mapping from input names to column names",
         lambda value: (
             value is None
             or (
@@ -57,10 +57,9 @@ MAP_KINDS = {
         ),
     ),
     "keep_columns": OptionType(
-        "a list of names of columns",
-        lambda value: value is None or STRING_LIST_OPTION.accepts(value),
+        "a list of column names", lambda value: value is None or STRING_LIST_OPTION.accepts(value)
     ),
-    "raw": STRING_LIST_OPTION._replace(description="a list of names of outputs"),
+    "raw": STRING_LIST_OPTION._replace(description="a list of output names"),
     "output_format": STRING_OPTION,
     "engine": OptionType(f"one of {', '.join(ENGINES)}", lambda value: value in ENGINES),
     "workers": COUNT_OPTION._replace(description="an integer >= 0"),
@@ -105,7 +104,7 @@ class Model(InferenceModel):
         if self.scoring_model is not None and self.scoring_model.manifest.decoding is not None:
             title = "a standalone generator returns only generated token ids"
             raise_error("E0832", title, helps=["use `generate`"])
-        # import here, because generation does not need the decoders of task predictions
+        # import lazily, because generation does not need the postprocessing of tasks
         from specc.runtime.task_runner import has_task_inputs, run_task
 
         if not batches and has_task_inputs(self.full_forward_model, inputs):
@@ -223,13 +222,13 @@ class Model(InferenceModel):
 def run_batches(
     model: LoadedModel, args: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
-    """Run the model on each batch, and yield the outputs lazily. Raise E0910 unless `args` is
-    an iterable of mappings: a list or tuple is checked at once, other iterables when they are
-    iterated. Error messages name the batch.
+    """Run the model on each batch, and yield the outputs lazily. Raise E0910 unless `args` is an
+    iterable of mappings: a list or tuple is checked immediately, other iterables during iteration.
+    Error messages contain the index of the batch.
     """
     batches: Any = args[0]
     is_single_argument = len(args) == 1 and not inputs
-    # an array is iterable, but not an iterable of batches
+    # an array is iterable, but is not a collection of batches
     is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
     if not is_single_argument or isinstance(batches, Mapping | str) or not is_iterable:
         _raise_not_batches(model)

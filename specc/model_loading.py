@@ -59,7 +59,7 @@ def load(
     files = open_package_files(Path(model)) if os.path.isdir(model) else None
     if files is not None and execution_provider == "cpu":
         files.open_in_background(threads)
-    # these imports take as long as opening the sessions, and run at the same time
+    # these imports take as long as opening the sessions, and run concurrently
     from specc.model import Model
     from specc.runtime.inference_model import open_compiled_model
 
@@ -92,7 +92,7 @@ def check_model_is_compiled(model: str | Path) -> None:
     name = str(model)
     if path.suffix == ".onnx" or (path / INDEX_FILE).exists():
         return
-    # import here, because a compiled model runs without the spec library
+    # import lazily, because a compiled model runs without the spec library
     from specc.library.spec_file_lookup import (
         SPEC_SUFFIXES,
         disambiguate_spec_path,
@@ -126,7 +126,7 @@ def _format_output_option(path: Path, stem: str) -> str:
     """Return the output options of `specc compile` for a spec file or checkpoint directory: a
     package for a generative model, otherwise a model file.
     """
-    # import here, because a compiled model runs without the spec library
+    # import lazily, because a compiled model runs without the spec library
     from specc.huggingface.model_family import is_generative
 
     with suppress(SpeccError):

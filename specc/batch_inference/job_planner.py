@@ -31,7 +31,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.preprocessing.preprocessing_records import ArrayConfig
 from specc.preprocessing.text_batches_and_windows import find_mask_input
-from specc.runtime.inference_model import has_batch_shared_scales, open_compiled_model
+from specc.runtime.inference_model import has_per_tensor_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
 """Number of rows per block: enough rows to form batches of rows of similar length."""
@@ -106,7 +106,7 @@ def plan_job(request: JobRequest) -> JobPlan:
         static_batching_reason=model.generative_model.static_batching_reason
         if model.is_generative
         else "",
-        has_batch_shared_scales=has_batch_shared_scales(model.model),
+        has_batch_shared_scales=has_per_tensor_scales(model.model),
     )
 
 

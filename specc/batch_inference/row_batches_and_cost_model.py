@@ -24,7 +24,7 @@ from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig
 from specc.preprocessing.text_batches_and_windows import batch_sequences, find_mask_input
 from specc.preprocessing.text_codec import (
     encode_text_to_ids,
-    encode_texts,
+    encode_texts_to_ids,
     split_by_sequence_lengths,
 )
 from specc.runtime.model_inputs import ModelInputs
@@ -132,7 +132,7 @@ class RowConverter:
         value_types = {*map(type, values)}
         with suppress(SpeccError, OverflowError):
             if isinstance(record, TEXT_CONFIGS) and value_types == {str}:
-                return encode_texts([v for v in values if isinstance(v, str)], record)
+                return encode_texts_to_ids([v for v in values if isinstance(v, str)], record)
             if (
                 not isinstance(record, ImageConfig)
                 and value_types == {list}

@@ -29,7 +29,7 @@ def execute_check(args: Namespace) -> int:
     spec = open_spec_from_arguments(args)
     check_result = check_spec(spec, args.graph)
     if spec.checkpoint:
-        # import here, because a spec without weights does not need the readers of weight files
+        # import lazily, because only checks of checkpoints use the weight file formats
         from specc.driver.compile_model_and_graph_selection import check_checkpoint_weights
 
         check_result = check_checkpoint_weights(spec, check_result)
@@ -75,7 +75,7 @@ def _report_to_json(
 
 
 def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
-    """Return a line that lists the spec's unchecked graphs, or no line if all are checked."""
+    """Return a line that lists the unchecked graphs of the spec, or [] if there are none."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     names = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs, checked with --graph NAME: {', '.join(names)}"] if names else []
@@ -92,7 +92,7 @@ def _count_parameters(model: ModelDefinition | None) -> int | None:
 
 
 def _analyze_model(model: ModelDefinition) -> AnalysisReport:
-    """Analyze a model for its mode: generation, streaming, or full forward pass."""
+    """Analyze the properties of a generative, streaming or full-forward model."""
     if (generation := model.generation) is not None:
         return analyze_graph(
             model.graph, generation.sequence_input, generation.logits_output, model.defaults
@@ -108,7 +108,7 @@ def _analyze_model(model: ModelDefinition) -> AnalysisReport:
 
 
 def _format_trials(check_result: SpecCheckResult) -> list[str]:
-    """Return the lines about shapes and parameters."""
+    """Format the results of the shape check and the number of parameters as lines."""
     tried = _describe_trial_values(check_result)
     lines = ["shapes are valid for all sizes" + (f" (tried {tried})" if tried else "")]
     if check_result.model is not None:

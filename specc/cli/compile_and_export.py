@@ -129,7 +129,7 @@ def _check_option_combinations(args: Namespace) -> None:
                 f"or pass `{generation_flags[0]}` to specc run instead",
             ],
         )
-    # Only a standalone generator can be written as a single file.
+    # of the package graphs, only a standalone generator can be written as a single file
     if args.graphs and args.graphs != ("generate",) and args.output.endswith(".onnx"):
         raise_error(
             "E0753",
@@ -162,7 +162,7 @@ FILE_HEADER = "# written by specc\n"
 MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 COPY_CHUNK_BYTES = 1 << 22
-"""Number of bytes copied at a time."""
+"""Chunk size in bytes for copying files."""
 
 
 def write_triton_repository(
@@ -198,7 +198,7 @@ def write_triton_repository(
     with OutputDirectory(directory / "1") as out:
         for location in weight_files:
             out.write_named_file(location, _read_chunks(source / location))
-        # write config.pbtxt last, because a server that finds this file also loads the other files
+        # write config.pbtxt last, because a server loads the model as soon as this file exists
         out.write_named_file("model.onnx", _read_chunks(model.path))
     with OutputDirectory(directory) as out:
         out.write_named_file(config.name, [text.encode("utf-8")])
@@ -208,7 +208,7 @@ def write_triton_repository(
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
     """Format the `config.pbtxt` of a graph. Dynamic dimensions are -1. If `max_batch_size` is 0,
     the server does not batch requests. Otherwise, raise E0889 if inputs and outputs have no common
-    batch axis, or if batched requests would affect each other.
+    batch axis, or if batched requests affect each other.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}

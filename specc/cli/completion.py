@@ -9,7 +9,7 @@ from specc.driver.spec_loader import open_spec
 from specc.library.spec_file_lookup import find_builtin_specs, find_error_doc_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
-"""The kind of candidates that `specc _complete` prints, by the `dest` of an option or argument."""
+"""Kinds of candidates that `specc _complete` prints, by the `dest` of an option or argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _build_choice(action: Action) -> CompletionCandidates:
 
 
 def format_one_line_help(text: str) -> str:
-    """Return a help text on one line and without shell metacharacters."""
+    """Return a help text as one line without shell metacharacters."""
     line = " ".join(text.replace("%%", "%").split())
     return "".join(c for c in line if c not in "'\"`$\\[]:{}")[:70].strip()
 
@@ -225,7 +225,7 @@ SCRIPT_RENDERERS = {
 
 
 def render_completion_script(shell: str, commands: Mapping[str, CommandCompletion]) -> str:
-    """Return the completion script for a shell."""
+    """Return the completion script of the shell `shell`."""
     return SCRIPT_RENDERERS[shell](commands)
 
 
@@ -236,8 +236,8 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_complete(args: Namespace) -> int:
-    """Print the completion candidates. If the spec is missing, print nothing, because shells do not
-    display the errors of completion.
+    """Print the completion candidates. If the spec is missing, print nothing: shells do not display
+    errors of completion scripts.
     """
     for candidate in _list_candidates(args.kind, args.spec):
         print(candidate)
@@ -264,7 +264,7 @@ def add_completion_arguments(parser: ArgumentParser) -> None:
 
 def execute_completion(args: Namespace) -> int:
     """Print a completion script that is generated from the options of all commands."""
-    # import here, because `build_command_parsers` imports this module
+    # import lazily to avoid a cyclic import: `build_command_parsers` imports this module
     from specc.cli.main import build_command_parsers
 
     print(

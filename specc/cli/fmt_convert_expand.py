@@ -69,7 +69,9 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_fmt(args: Namespace) -> int:
-    """Format spec files in place and print the changed file names. Formatted stdin is printed."""
+    """Format spec files in place and print the changed file names. For stdin, print the formatted
+    text.
+    """
     changed, text = [], None
     is_written = not (args.check or args.diff)
     for name in args.files:
@@ -85,7 +87,9 @@ def execute_fmt(args: Namespace) -> int:
 def _report_formatted(
     changed_files: list[str], text: str | None, *, is_written: bool, is_check: bool
 ) -> int:
-    """Print formatted stdin, or changed files as JSON. Raise E0984 if `--check` fails."""
+    """Print the formatted stdin, or the list of changed files as JSON. Raise E0984 if `--check`
+    fails.
+    """
     errors = list(map(_build_format_error, changed_files)) if is_check else []
     result = {
         "changed": changed_files,
@@ -171,7 +175,7 @@ def execute_convert(args: Namespace) -> int:
 
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     """Convert GloVe vectors to the tensor `embedding.weight`, and the words to a .vocab file."""
-    # import here, because formatting a spec does not need NumPy
+    # import lazily, because formatting a spec does not need NumPy
     from specc.weights.formats.glove import DEFAULT_TENSOR, read_glove
     from specc.weights.formats.safetensors import write_safetensors
 
@@ -202,20 +206,22 @@ def expand_spec(
 ) -> tuple[ast.File, tuple[str, ...]]:
     """Return the spec as one standalone file, and notes on renamed or kept names.
 
-    The resulting graphs equal the spec's graphs node for node. A name of the spec that shadows a
-    name in std is renamed if std uses the shadowed name. If renaming fails, std blocks are called
-    instead of inlined. Fields with an assigned value keep `from` only if `keep_sources` is true.
-    Raise E0982 for values that only a derived spec can provide.
+    The resulting graphs equal the spec's graphs node for node. Names of the spec that shadow a std
+    name are renamed if std blocks use that name. If renaming fails, calls of std blocks are not
+    inlined. Fields with an assigned value keep `from` only if `keep_sources` is true. Raise E0982
+    for values that only a derived spec can provide.
     """
     expected = _format_graphs(spec)
     for file, notes in _iterate_candidate_files(spec, keep_sources):
         if _build_graphs_of_file(file, spec) == expected:
             return file, (*notes, *([] if keep_sources else _note_dropped_sources(spec)))
-    raise AssertionError(f"the expanded {spec.program.name} builds other graphs")
+    raise AssertionError(f"the graphs of the expanded {spec.program.name} differ")
 
 
 def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
-    """Yield a note on the fields that no longer read config.json, because the spec sets a value."""
+    """Yield a note on the fields with a value in the spec, which config.json no longer
+    overrides.
+    """
     if paths := list_overridden_source_fields(spec.program):
         yield (
             f"these config values no longer read config.json, because the spec sets them: "
@@ -226,7 +232,7 @@ def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
 def _iterate_candidate_files(
     spec: LoadedSpec, keeps_sources: bool
 ) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
-    """Yield candidates for the expanded spec with notes, the most self-contained first."""
+    """Yield candidate expansions of a spec with notes, the most self-contained first."""
     program = spec.program
     yield build_standalone_spec(program, keep_sources=keeps_sources), ()
     file, new_names = build_standalone_spec_with_renames(program, keep_sources=keeps_sources)
@@ -262,8 +268,8 @@ def _outline_graph(graph: Graph) -> str:
 
 
 def _build_graphs_of_file(file: ast.File, spec: LoadedSpec) -> list[str]:
-    """Return the formatted graphs of `file`, parsed as if at the path of `spec`, or [] if `file` is
-    invalid.
+    """Return the formatted graphs of `file`, or [] if `file` is invalid. Paths in `file` are
+    relative to the path of `spec`.
     """
     path = spec.program.module.path
     try:

@@ -79,7 +79,9 @@ def _map_summaries(kind: str) -> dict[str, str]:
 
 
 def read_spec_title(path: Path) -> str:
-    """Return the title of a spec. The spec is parsed only if the header has an unusual form."""
+    """Return the title of a spec. Parse the spec only if its header does not have the usual
+    form.
+    """
     title = TITLE_PATTERN.search(path.read_text(encoding="utf-8"))
     return title[1] or title[2] if title else read_spec_file(path, path.name).doc
 
@@ -230,8 +232,7 @@ class NameDocumentation:
 
     def format_text(self) -> str:
         """Format the definition with its docstring and the path of the defining file."""
-        # the source code of a spec is printed unchanged, so that the output can be redirected to a
-        # file
+        # print the source code of a spec unchanged, because the output may be redirected to a file
         if self.kind == "spec":
             return self.text.removesuffix("\n")
         details = (self.doc, f"({self.file})" if self.file else "")
@@ -239,7 +240,9 @@ class NameDocumentation:
 
 
 def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> NameDocumentation:
-    """Return the source text of a built-in spec, or its comment, config and graph signatures."""
+    """Return the source text of a built-in spec, or a summary: comment, config and graph
+    signatures.
+    """
     path = find_builtin_specs()[name]
     text = path.read_text(encoding="utf-8")
     if not with_source:

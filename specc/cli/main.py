@@ -121,9 +121,9 @@ MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 
 
 GARBAGE_COLLECTION_THRESHOLD = 5000
-"""Number of new objects after which Python searches for reference cycles. Syntax trees and graphs
-have many objects but no cycles, so with Python's default of 700, the search takes an eighth of the
-run time of `specc check`.
+"""Threshold of Python's cyclic garbage collector, in newly allocated objects. Syntax trees and
+graphs consist of many objects without cycles. With Python's default of 700, garbage collection
+takes an eighth of the run time of `specc check`.
 """
 
 
@@ -256,7 +256,8 @@ def _run_command(
 
             VERIFY_AFTER_PASSES.set(True)
         code = command(arguments)
-        # flush stdout here to report a closed pipe or a full disk, which would be ignored at exit
+        # flush stdout to report a closed pipe or a full disk, because Python ignores these errors
+        # at exit
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as interrupt:
@@ -275,7 +276,7 @@ def _run_command(
 
 
 def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
-    """Print the error that made a command fail, and return the exit status for this error."""
+    """Print the error of a failed command, and return its exit status."""
     if isinstance(error, SpeccError):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
         return get_exit_code(error.diagnostics)
@@ -294,7 +295,7 @@ def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
 
 
 def _get_requested_format(argv: Sequence[str]) -> str:
-    """Return the value of `--format` in a command line that is otherwise invalid."""
+    """Return the value of `--format` in an invalid command line."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--format", choices=MESSAGE_FORMATS, default=MESSAGE_FORMATS[0])
     # arguments after `--` are not options
@@ -315,7 +316,7 @@ def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:
 
 
 def _discard_output() -> None:
-    """Discard buffered output that cannot be written, so that Python does not retry at exit."""
+    """Discard buffered output that cannot be written. Otherwise, Python would retry at exit."""
     with suppress(OSError):  # the stream may lack a file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -352,7 +353,7 @@ def _parse_arguments(
     command = {**COMMANDS, **HIDDEN_COMMANDS}[name]
     parser = _build_command_parser(name, command)
     run = vars(_import_command(command))[f"execute_{name.removeprefix('_')}"]
-    # only `parse_args` supports `--`, after which no argument is an option
+    # `parse_intermixed_args` does not support `--`, after which no argument is an option
     parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
     return run, parse(argv[1:])
 
@@ -382,5 +383,7 @@ def build_command_parsers() -> dict[str, ArgumentParser]:
 
 
 def get_exit_code(diagnostics: Sequence[Diagnostic]) -> int:
-    """Return the exit status for the diagnostics of a command. Warnings have no effect."""
+    """Return the exit status for the diagnostics of a command. Warnings do not change the exit
+    status.
+    """
     return compute_exit_code(d.code for d in diagnostics if d.severity == "error")

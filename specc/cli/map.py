@@ -165,7 +165,7 @@ def execute_map(args: Namespace) -> int:
         return status
     _print_report(report)
     if report.block_costs:
-        # the run time is a note, so that --quiet omits the run time
+        # print the run time as a note, which `--quiet` suppresses
         print_result_line(format_job_run_times(report), to_stderr=True)
     return status
 
@@ -211,7 +211,9 @@ def _parse_columns(assignments: list[str]) -> dict[str, str]:
 
 @dataclass
 class _JobProgressLine:
-    """The progress line of a batch inference job on stderr. `width` is the line's length."""
+    """The progress line of a batch inference job on stderr. `width` is the length of the line in
+    characters.
+    """
 
     is_terminal: bool
     width: int = 0
@@ -235,8 +237,8 @@ class _JobProgressLine:
 
 
 def _iterate_notes(plan: JobPlan) -> Iterator[str]:
-    """Yield notes on the job plan: the reason for static batching, and a note if the result of a
-    row depends on the other rows of its batch.
+    """Yield notes on the job plan: the reason for static batching, and a note if the results of a
+    row depend on the other rows in its batch.
     """
     if plan.static_batching_reason:
         yield (

@@ -1,5 +1,6 @@
-"""Commands that create specs: `specc new` creates a commented spec that extends a built-in spec, or
-a draft for a checkpoint directory; `specc lsp` runs the language server over stdin and stdout.
+"""The commands `specc new` and `specc lsp`. `specc new` writes a commented spec that extends a
+built-in spec, or a draft spec for a checkpoint directory. `specc lsp` runs the language server over
+stdin and stdout.
 """
 
 import logging
@@ -32,7 +33,7 @@ REMOVE_FIELD_COMMENT = (
     "These values are the defaults. Change the values that you need and delete the others."
 )
 UNCOMMENT_FIELD_COMMENT = (
-    "A line after # is computed from other fields. Remove the # to override it."
+    "Commented-out values are computed from other fields. Remove the # to override them."
 )
 
 INPUT_OPTIONS = {
@@ -69,7 +70,7 @@ def execute_new(args: Namespace) -> int:
     """Write the new spec, and print the command to run next."""
     *names, path = args.words
     _check_argument_count(len(names), args.directory)
-    # check that the output can be written before any work is done
+    # first check that the output can be written
     resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)
     is_yaml = not path.lower().endswith(".specc")
     name = sanitize_spec_name(Path(path).stem)
@@ -194,11 +195,11 @@ def execute_lsp(args: Namespace) -> int:
             "the language server requires the package pygls",
             helps=["pip install -e '.[lsp]'"],
         )
-    # import here, because the import takes a third of a second and other commands do not need it
+    # import lazily, because the import takes a third of a second
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
-        # for a user who starts the server in a terminal, explain that editors run the server
+        # if a user starts the server in a terminal, print that it waits for an editor
         print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer

@@ -169,7 +169,7 @@ def add_spec_arguments(parser: ArgumentParser, extra_help: str = "") -> None:
 
 def open_spec_from_arguments(args: Namespace, weights: str = "") -> "LoadedSpec":
     """Open the spec of a command line. `weights` is the path of the checkpoint."""
-    # import here, because commands on compiled models do not need the compiler
+    # import lazily, because commands on compiled models do not need the compiler
     from specc.driver.spec_loader import open_spec
 
     print_name_conflict_note(args.spec)
@@ -185,7 +185,7 @@ def open_spec_from_arguments(args: Namespace, weights: str = "") -> "LoadedSpec"
 
 def print_name_conflict_note(spec: str) -> None:
     """Print a note if a file or directory has the same name as the built-in spec."""
-    # import here, because commands on compiled models do not need the spec library
+    # import lazily, because commands on compiled models do not need the spec library
     from specc.library.spec_file_lookup import format_shadowing_note
 
     if note := format_shadowing_note(spec):
@@ -196,7 +196,7 @@ def is_compiled_model_path(path: str) -> bool:
     """Return True if a MODEL or SPEC argument is a compiled model or a package of graphs."""
     if path.endswith(".onnx") or not is_package_directory(path):
         return path.endswith(".onnx")
-    # import here, because only a directory argument requires the spec library
+    # import lazily, because only a directory argument requires the spec library
     from specc.library.spec_file_lookup import is_builtin_spec
 
     return not is_builtin_spec(path)
@@ -213,7 +213,7 @@ def raise_immutable_config_error(path: str) -> NoReturn:
 
 def read_compiled_manifest(path: str, graph: str) -> "Manifest":
     """Return the manifest of a compiled model, or of one graph of a package."""
-    # import here, because commands on specs do not need the runtime
+    # import lazily, because commands on specs do not need the runtime
     from specc.runtime.model_package import open_package
     from specc.runtime.single_model_file import read_manifest
 
@@ -270,8 +270,8 @@ class UsageError(SpeccError):
 def describe_unknown_option(
     option: str, options: Collection[str], options_by_command: Mapping[str, Collection[str]]
 ) -> str:
-    """Return the message for an unknown option. The message suggests the specc equivalent of
-    another tool's option, a similar option, or the commands that have the option.
+    """Return the message for an unknown option. The message suggests the equivalent of another
+    tool's option, an option with a similar name, or the commands that have the option.
     """
     option = option.split("=")[0]
     name = option.replace("_", "-")

@@ -198,7 +198,7 @@ GENERATE_NOTE = (
 
 
 def _print_generation_note(model: InferenceModel) -> None:
-    """Print how to generate text if the model is generative, although its forward pass was run."""
+    """Print how to generate text if only the forward pass of a generative model was run."""
     signature = model.input_signature
     config = signature.preprocessing.get_input_config(signature.sequence_input)
     if model.generator is not None and isinstance(config, TEXT_CONFIGS):
@@ -268,7 +268,7 @@ def _stream_chunks(
 
 
 def _print_generated_text(stream: GenerationStream) -> None:
-    """Print the text of a sequence during generation."""
+    """Print the text of a sequence while the sequence is generated."""
     for piece in stream.pieces():
         print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()
@@ -282,9 +282,11 @@ def _is_printed_while_generated(stream: GenerationStream) -> bool:
 
 
 def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
-    """Generate sequences. Print a single sequence during generation, but several at the end."""
+    """Generate sequences. Print a single sequence during generation, or several sequences after
+    generation.
+    """
     if outputs.attention_plot_path:
-        # raise the error for a missing attention graph before generation starts
+        # report a missing attention graph before generation starts
         get_attention_model(model)
     prints_pieces = _is_printed_while_generated(stream)
     if prints_pieces:

@@ -80,7 +80,7 @@ class _InputCollector:
         record = self.model.preprocessing.get_input_config(name)
         if argument.startswith("@") and not isinstance(record, TEXT_CONFIGS):
             reject_text_file(name, argument)
-        # only the suffix decides whether the argument is an array file, even if the file does not
+        # an argument with the suffix of an array file is a file name, even if the file does not
         # exist
         if argument.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._read_arrays(name, argument)
@@ -94,7 +94,7 @@ class _InputCollector:
             # waveforms of a batch may differ in length
             is_waveform = isinstance(record, WaveformConfig)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
-        # the value is token ids or other numbers, because text requires a tokenizer
+        # without a tokenizer, the value is token ids or other numbers
         numbers = _read_numbers(argument, name, self.model)
         if numbers is None:
             return self._read_arrays(name, argument)
@@ -201,7 +201,7 @@ def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> Parse
     named_arguments = [_split_name(argument, names, has_text) for argument in arguments]
     assigned_names = {name for name, _ in named_arguments}
     missing = [name for name in model.required_inputs if name not in assigned_names]
-    # several positional texts form a batch if only one input has no value
+    # if a single input has no value, all positional texts form its batch
     batch_input = missing[0] if len(missing) == 1 else ""
     remaining = iter(missing)
     for name, argument in named_arguments:
@@ -217,8 +217,8 @@ def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> Parse
 
 
 def _fits_input(model: ModelInputs, target: str, argument: str) -> bool:
-    """Return True if a positional argument can be the value of an input. Text is not assigned to
-    the generated input if the generated input has no tokenizer and an earlier input accepts text.
+    """Return True if a positional argument can be the value of an input. Do not assign text to a
+    generated input without a tokenizer if an earlier input accepts text.
     """
     if target != model.sequence_input or isinstance(
         model.preprocessing.get_input_config(target), TEXT_CONFIGS
@@ -340,7 +340,7 @@ def _read_numbers(argument: str, name: str, model: ModelInputs) -> Array | None:
     # an argument with a file suffix or an existing path is a file name
     if not argument.startswith("[") and (splitext(argument)[1] or exists(argument)):
         return None
-    text_helps = model.list_text_helps(name)
+    text_helps = model.get_text_helps(name)
     raise_error(
         "E0906",
         f"the input `{name}` expects numbers, but `{escape_text(argument)[:60]}` is neither a "

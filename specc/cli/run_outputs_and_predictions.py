@@ -109,7 +109,7 @@ class RunOutputFiles:
             return
         buffer = BytesIO()
         np.savez(buffer, **results)
-        # the marker allows a later run to overwrite the file
+        # the marker allows later runs to overwrite the file
         with ZipFile(buffer, "a") as archive:
             archive.comment = PRODUCER_NAME.encode()
         self._write(self.npz_path, ARRAYS_OUTPUT, buffer.getvalue())
@@ -162,9 +162,9 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
 
 
 Prediction: TypeAlias = Any
-"""The prediction of a task, as a JSON value."""
+"""A prediction for a task, as a JSON value."""
 Cells: TypeAlias = tuple[str, ...]
-"""The cells of an output line, one per column."""
+"""The columns of an output line."""
 POSTPROCESSING_OPTIONS = (
     "aggregation_strategy",
     "function_to_apply",
@@ -178,8 +178,8 @@ OPTION_TASKS = {
     "prompt_name": ("sentence-similarity", "sentence_embeddings"),
     "similarity": ("sentence-similarity", "sentence_embeddings"),
 }
-"""A task to which each option applies, and the usual name of the task's graph in the built-in specs
-of text encoders.
+"""For each option, a task that supports the option, and the usual name of this task's graph in the
+built-in specs of text encoders.
 """
 MAX_VALUES = 8
 """Maximum number of vector elements that are printed."""
@@ -213,7 +213,7 @@ def run_task_command(
 
 
 def reject_task_options(args: Namespace) -> None:
-    """Raise E0753 for an option of a task, because the model is run without its task."""
+    """Raise E0753 for a task option, because the model runs without a task."""
     for name, (task, graph) in OPTION_TASKS.items():
         if vars(args)[name]:
             flag = "--" + name.replace("_", "-")
@@ -249,7 +249,9 @@ def _print_predictions(predictions: Predictions, *, with_similarities: bool) -> 
 
 
 def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator[str]:
-    """Yield the lines of predictions. Several predictions are numbered by input."""
+    """Yield the lines of predictions. If there are several inputs, number the predictions by
+    input.
+    """
     list_cells = TASK_CELLS.get(task, _list_label_cells)
     width = len(str(len(predictions) - 1))
     for number, prediction in enumerate(predictions):

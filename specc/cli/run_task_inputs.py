@@ -51,7 +51,9 @@ def reject_text_file(name: str, argument: str) -> None:
 
 
 def raise_missing_file_error(argument: str) -> NoReturn:
-    """Raise E0802 for an unreadable file. The help explains how to pass text like `@name`."""
+    """Raise E0802 for an unreadable file. The help explains how to pass text that starts with
+    `@`.
+    """
     path = argument.removeprefix("@")
     argument_kind = (
         "an argument that starts with `@`"
@@ -71,7 +73,7 @@ def raise_missing_file_error(argument: str) -> NoReturn:
 
 
 def print_unread_file_note(argument: str) -> None:
-    """Print a note if a text argument is the path of a file, whose content is not read."""
+    """Print a note if a text argument is a file path, because the file is not read."""
     if isfile(argument):
         path = escape_text(argument)
         print_note(f"`{path}` is the text itself; to read the lines of the file, write `@{path}`")
@@ -120,9 +122,9 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
 
 
 def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[ValuesByInput, list[Path]]:
-    """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task inputs. All
-    remaining values belong to the last input. Return the values by input, and the files that were
-    read. Raise E0910 if there are too many arguments.
+    """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task inputs. The
+    last input gets all remaining values. Return the values by input, and the files that were read.
+    Raise E0910 if there are too many arguments.
     """
     files: list[Path] = []
     values: ValuesByInput = {}
@@ -143,7 +145,7 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[ValuesByInpu
 
 
 def _fill_optional_inputs(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
-    """Add None for the absent optional values of a record, so that records stay aligned."""
+    """Add None for the missing optional values of a record to keep all value lists aligned."""
     return {**dict.fromkeys(i.name for i in task.inputs if i.is_optional), **record}
 
 

@@ -235,7 +235,7 @@ def _raise_unknown_pass(name: str, *helps: str) -> NoReturn:
 def _build_pass_state(
     args: Namespace, manifest: "Manifest | None"
 ) -> pass_pipeline.CompilerPassState:
-    """Return the elaborated graph and its related graphs, on which the passes run."""
+    """Return the elaborated graph and the other graphs on which the passes run."""
     model: Manifest | ModelDefinition
     if manifest is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
@@ -337,7 +337,7 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
 
 
 def _describe_step_states(package: "ModelPackage") -> list[str]:
-    """Describe the outputs of `encode` and the states that steps pass on, or return []."""
+    """Describe the outputs of `encode` and the states of the decode step, or return []."""
     metadata = package.index.metadata
     if "step" not in package.roles or not metadata or not package.has_manifest("step"):
         return []
@@ -355,7 +355,7 @@ def _describe_step_states(package: "ModelPackage") -> list[str]:
 
 
 def _describe_state_growth(state: DecodeState, metadata: GenerationMetadata) -> str:
-    """Describe how a state grows in each step, or return "" if its shape is fixed."""
+    """Describe how the size of a state grows per step, or return "" if the shape is fixed."""
     if state.time_axis is None:
         return ""
     if state.max_positions < inf:

@@ -56,12 +56,12 @@ def read_spec_from_stdin() -> Source:
 
 
 MACHINE_FORMATS = ("json", "sarif")
-"""Machine-readable formats, for which stdout contains only results and diagnostics."""
+"""Machine-readable formats: stdout contains only results and diagnostics."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """The output settings of a command: `--format`, `--quiet` and the name of the command."""
+    """The name of a command and its output options: `--format` and `--quiet`."""
 
     format: str = "full"
     is_quiet: bool = False
@@ -87,16 +87,15 @@ def get_output_settings() -> OutputSettings:
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str) -> None:
-    """Print diagnostics to stderr in human-readable form, or to stdout as JSON or SARIF, where an
-    empty list is also printed.
+    """Print diagnostics to stderr in human-readable form, or to stdout as JSON or SARIF. An empty
+    list is printed only as JSON or SARIF.
 
-    Identical diagnostics are merged, and code in help texts is translated to the syntax of the
-    file.
+    Identical diagnostics are merged. Code in help texts is translated to the syntax of the file.
     """
     if get_output_settings().is_quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
     if diagnostics:
-        # import here, because commands on compiled models do not need the parser
+        # import lazily, because commands on compiled models do not need the parser
         from specc.syntax.parse import convert_help_snippets_to_yaml
 
         diagnostics = convert_help_snippets_to_yaml(merge_duplicate_diagnostics(diagnostics))
@@ -165,7 +164,7 @@ Item = TypeVar("Item")
 REDRAW_INTERVAL = 0.1
 """Minimum number of seconds between two updates of a progress line."""
 PROGRESS_DELAY = 0.5
-"""Number of seconds before the progress line first appears."""
+"""Delay in seconds before the progress line is shown."""
 
 
 @dataclass
@@ -242,7 +241,7 @@ def iterate_with_progress(items: Iterator[Item], label: str) -> Iterator[Item]:
         sys.stderr.write(f"\r\x1b[K{label}, {count} done …")
         sys.stderr.flush()
         item = next(items, None)
-        # erase the count before the next line is printed
+        # erase the progress line before other output
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
         if item is None:

@@ -118,7 +118,7 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
 def execute_verify(args: Namespace) -> int:
     """Print one line per verification round.
 
-    Return exit status 4 (E0930) if the results of a round differ, and 5 if the model is too
+    Return exit status 4 (E0930) if the results of a round differ. Return 5 if the model is too
     sensitive to rounding (E0932) or, with `--strict`, if a branch was not executed. The JSON output
     is a single object, even if the results differ.
     """
@@ -126,7 +126,7 @@ def execute_verify(args: Namespace) -> int:
     model = _open_model(args, args.model, verify_contents=True)
     verify_results = VerifyResults()
     try:
-        # open the baseline before the rounds, so that a wrong path is reported without a long wait
+        # open the baseline before the rounds to report a wrong path early
         baseline = _open_model(args, args.baseline) if args.baseline else None
         _compare_rounds(args, model, verify_results)
         if args.strict:
@@ -145,7 +145,7 @@ def execute_verify(args: Namespace) -> int:
 
 @dataclass
 class VerifyResults:
-    """The verification results so far. `agrees` is None until all rounds are finished, and remains
+    """The verification results so far. `agrees` is None until all rounds are finished. It remains
     None if the model is too sensitive to rounding or if no output was compared.
     """
 
@@ -187,7 +187,7 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
         status = compute_exit_code(d.code for d in failed.diagnostics)
         verify_results.agrees = False if status == ErrorCategory.MISMATCH.value else None
         raise
-    # a model is not reported as correct if no output was compared
+    # without a compared output, the model is not reported as correct
     verify_results.agrees = any(round.is_compared for round in verify_results.rounds) or None
 
 
@@ -209,7 +209,7 @@ def _check_coverage(verify_results: VerifyResults) -> None:
 
 
 def _raise_incomplete_coverage(uncovered_cases: Sequence[str], subgraph_count: int) -> NoReturn:
-    """Raise E0933 because no round executed some subgraphs, or because no sequence was long."""
+    """Raise E0933 because some subgraphs or long sequences were not tested in any round."""
     title = "no round compared long sequences"
     help = "verify a smaller model of the same spec, with fewer layers or a smaller window"
     if subgraph_count:

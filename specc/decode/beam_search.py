@@ -23,10 +23,10 @@ from specc.decode.token_selection import (
 )
 
 MIN_SCORE = float(np.finfo(np.float32).min)
-"""The minimum score of a beam, which is also the score of an unused beam."""
+"""The minimum score of a beam, and the score of an unused beam."""
 
 StopPredicate = Callable[[Sequence[int]], bool]
-"""A predicate that returns True if the last token of a sequence completes a stop string."""
+"""A predicate: True if the last token of a sequence completes a stop string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class _PromptSearch:
     prompt_index: int
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     parent_indices: list[int] = field(default_factory=list)
-    """The row index in the logits of each beam's parent beam."""
+    """The batch index of each beam's parent beam in the logits."""
     finished: list[BeamHypothesis] = field(default_factory=list)
     is_finished: bool = False
 
@@ -154,7 +154,9 @@ def _advance_beams(
     position: LogitsProcessorInputs,
     ends_sequence: StopPredicate | None,
 ) -> None:
-    """Extend all beams by a token. The best candidates become live beams or finished hypotheses."""
+    """Extend all beams by a token. The best candidates become live beams or, after a stop token,
+    finished hypotheses.
+    """
     log_probs = compute_log_softmax_f32(logits)
     scores = (
         log_probs
@@ -210,7 +212,7 @@ def _sort_candidates(
         if not has_ended and not is_last_step:
             unfinished.append((parent_index, beam))
         # as in transformers, drop a completed hypothesis that is not among the first `num_beams`
-        # candidates: later candidates only become live beams in place of completed beams
+        # candidates: later candidates only replace completed beams
         elif rank < settings.num_beams:
             search.finished.append(_make_hypothesis(beam, has_ended, settings))
     # a stable sort keeps the order of hypotheses with equal scores
@@ -243,10 +245,9 @@ def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> boo
     """Return True if the list of finished hypotheses is full and later steps cannot change the
     list.
 
-    If `early_stopping` is True, a full list is final. Otherwise, a full list is final if the score
-    of the best beam is too low. The score is computed for the current length or, with
-    `early_stopping: never` and a positive length penalty, for the maximum length, at which the
-    score would be largest.
+    If `early_stopping` is True, a full list is final. Otherwise, a full list is final if no live
+    beam can reach a better score. The best possible score is computed for the current length. With
+    `early_stopping: never` and a positive length penalty, it is computed for the maximum length.
     """
     if len(search.finished) < settings.num_beams:
         return False

@@ -81,11 +81,12 @@ def iterate_decode_steps(
 ) -> Iterator[DecodeStepOutput]:
     """Yield the tokens after `prompt` int64 [batch, n] step by step, until all sequences end.
 
-    `padding_mask` bool [batch, n] is the mask of the prompt. The decoder session has its own mask.
-    The model is never run on the last token of a sequence. Log-probabilities are computed from the
-    model's logits, before penalty, temperature and filters. The seed and the batch index, or the
-    index in `sample_indices`, determine the sampling of a sequence. A sequence with the delay d in
-    `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch, longest delay].
+    `padding_mask` bool [batch, n] is the mask of the prompt. The decoder session keeps a separate
+    mask. The model does not process the last token of a sequence. Log-probabilities are computed
+    from the model's logits, before penalty, temperature and filters. The seed and the batch index,
+    or the index in `sample_indices`, determine the sampling of a sequence. A sequence with the
+    delay d in `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch,
+    longest delay].
     """
     assert settings.strategy in ("greedy", "sample"), "`search_beams` implements beam search"
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
@@ -146,9 +147,7 @@ def select_next_tokens(
 
 
 def compute_token_log_probs(logits: Floats, tokens: Ints, is_padding: Bools) -> Floats:
-    """Return the log-probabilities of the `tokens` tokens, float32 [batch], or 0 for sequences
-    whose chosen token is padding.
-    """
+    """Return the log-probabilities of `tokens`, float32 [batch], with 0 for padding tokens."""
     log_probs = compute_log_softmax_f32(logits)
     scores: Floats = np.take_along_axis(log_probs, tokens[:, None], axis=1)[:, 0]
     scores[is_padding] = 0
@@ -216,7 +215,7 @@ def apply_delay_pattern(
 
 
 def check_delay_pattern(settings: GenerationSettings, max_new_tokens: int) -> None:
-    """Raise E0733 if delays leave no step in which all codebooks have a token."""
+    """Raise E0733 if the delays are so long that no step has a token for every codebook."""
     max_delay = max(settings.delay_pattern, default=0)
     max_tokens = min(settings.max_tokens, max_new_tokens)
     if max_tokens <= max_delay:

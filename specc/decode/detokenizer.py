@@ -11,8 +11,8 @@ Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 WINDOW, CONTEXT = 48, 16
-"""Maximum number of tokens that are decoded together with a new token, and the number of tokens
-that remain as context if the maximum is exceeded.
+"""Maximum number of context tokens that are decoded together with a new token, and the number of
+context tokens that are kept when the maximum is exceeded.
 """
 
 
@@ -21,7 +21,7 @@ class Detokenizer:
     change.
 
     `stopped` is true after a stop string, which ends the text. A possible prefix of a stop string
-    or part of a character is held back until more tokens arrive or `flush` is called.
+    and an incomplete character are held back until more tokens arrive or `flush` is called.
     """
 
     def __init__(self, decode: Decode, stop_strings: Iterable[str] = ()) -> None:
@@ -30,7 +30,7 @@ class Detokenizer:
         self._stops = tuple(stop_strings)
         self._tokens: list[int] = []
         self._emitted = 0
-        """Number of characters in the decoded text of `_tokens` that have been emitted."""
+        """Number of characters of the decoded `_tokens` that have been emitted."""
         self._pending = ""
         """Text that is held back because it may begin a stop string."""
 
@@ -51,7 +51,7 @@ class Detokenizer:
         return self._emit_pending(new_text)
 
     def _trim_history(self) -> None:
-        """Drop old tokens, unless the cut would split a multi-byte character."""
+        """Drop old tokens, except where this would split a multi-byte character."""
         context = self._tokens[-CONTEXT:]
         text = self._decode(context)
         if text and REPLACEMENT_CHARACTER not in text:
@@ -78,8 +78,8 @@ class Detokenizer:
 
 
 def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
-    """Return the start position of the first stop string to end in a text, or None. If several stop
-    strings end at the same position, return the start of the longest stop string.
+    """Return the start position of the stop string that ends first in a text, or None. If several
+    stop strings end at the same position, return the start of the longest stop string.
     """
     ends = [(start + len(stop), start) for stop in stop_strings if (start := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None

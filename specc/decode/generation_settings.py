@@ -1,4 +1,4 @@
-"""Define generation settings, check the caller's settings, and merge them with the spec's."""
+"""Define generation settings, validate the caller's settings, and merge them with the spec's."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ LIST_SETTINGS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_toke
 INTEGER_SETTINGS = ("pad", "max_length", "forced_eos_token_id")
 """Integer settings that may be None."""
 DEFAULT_NUM_BEAMS = 4
-"""Default number of beams, unless the caller requests more return sequences."""
+"""Default number of beams. If the caller requests more return sequences, that number is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,8 @@ class GenerationSettings:
     tokens (such as BOS) if there is no prompt. 0 disables `top_k`, `min_p`, `epsilon_cutoff` and
     `eta_cutoff`; 1 disables `top_p`, `typical_p`, `temperature` and `repetition_penalty`.
 
-    `suppress_tokens` are never generated, and `begin_suppress_tokens` are not generated as the
-    first token after `begin`, which lists the allowed token ids of each of the first steps.
+    `suppress_tokens` are never generated. `begin` lists the allowed token ids of each of the first
+    steps, and `begin_suppress_tokens` are not generated in the step after these steps.
     `forced_eos_token_id` is generated at the maximum length. No n-gram of size
     `no_repeat_ngram_size` occurs twice, and no sequence of `bad_words_ids` is generated.
     `delay_pattern` is the delay of each codebook in steps (`specc.decode.decode_loop`).
@@ -189,7 +189,7 @@ def _merge_values(
         values |= _rename_settings(STRATEGY_OPTIONS[str(spec_strategy)], strategy_options)
     values |= {**given_settings, "strategy": strategy}
     if strategy == "beam":
-        # if the caller requests five return sequences but sets no number of beams, use five beams
+        # by default, use as many beams as requested return sequences
         values.setdefault(
             "num_beams", max(DEFAULT_NUM_BEAMS, int(values.get("num_return_sequences", 1)))
         )
@@ -206,8 +206,7 @@ def _rename_settings(
 def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
     """Return the strategy that the caller's options imply, or None if they imply none or several.
 
-    A seed alone implies no strategy. `renormalize_logits` implies no strategy either, because it
-    has no effect outside beam search.
+    `seed` and `renormalize_logits` imply no strategy.
     """
     strategies = {
         OPTIONS_BY_NAME[name].strategies
@@ -220,8 +219,8 @@ def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
 def _find_conflicts(
     strategy: str, given_settings: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
-    """Return E0733 for an option of another strategy, contradictory numbers of tokens, and more
-    return sequences than beams.
+    """Return E0733 for an option of another strategy, contradictory token limits, and more return
+    sequences than beams.
     """
     conflicts = []
     for name in given_settings:
@@ -259,7 +258,7 @@ def _to_plain_values(name: str, value: Any) -> Any:
     if name in ("begin", "bad_words_ids"):
         return tuple(tuple(map(int, ensure_list(item))) for item in value)
     if name in LIST_SETTINGS:
-        # keep token ids and strings, because stop tokens and stop strings apply together
+        # keep both token ids and strings, because stop tokens and stop strings may be combined
         items = (v if isinstance(v, str) else int(v) for v in ensure_list(value))
         return tuple(dict.fromkeys(items))
     if setting_type is float:

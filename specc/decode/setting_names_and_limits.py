@@ -1,5 +1,5 @@
-"""The table of generation settings: their names in Python and in specs, their valid values, and
-their names in other programs.
+"""The table of generation settings: names in Python and in specs, valid values, and names in other
+programs.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,8 @@ of all beams stay in memory."""
 MAX_LENGTH_PENALTY = 20
 """Maximum length penalty for which `length ** length_penalty` does not overflow float64."""
 MAX_STOP_TOKENS = 1024
-"""Maximum number of stop tokens. Beam search ranks one more candidate per beam for each of them."""
+"""Maximum number of stop tokens. For each stop token, beam search ranks one more candidate per
+beam."""
 MAX_CODEBOOKS = 1024
 """Maximum number of codebooks in a delay pattern."""
 MAX_CODEBOOK_DELAY = 1024
@@ -45,7 +46,7 @@ class SettingConstraint:
 class GenerationOption:
     """One generation setting: `name` in Python, `spec_name` in a spec ("" if a spec cannot set it).
 
-    `strategies` are the strategies that support the setting, where an empty tuple means all.
+    `strategies` are the strategies that support the setting. An empty tuple means all strategies.
     `foreign_names` are the names of the setting in other programs, for suggestions.
     """
 
@@ -135,7 +136,7 @@ def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
 def _make_option(
     strategies: tuple[str, ...], name: str, values: SettingConstraint, *foreign_names: str
 ) -> GenerationOption:
-    """Return a setting that `strategies` support, named `name` both in Python and in specs."""
+    """Return a setting of `strategies` that has the same name in Python and in specs."""
     return GenerationOption(
         name=name, spec_name=name, strategies=strategies, values=values, foreign_names=foreign_names
     )

@@ -1,4 +1,4 @@
-"""Find errors in generation settings, and make their diagnostics."""
+"""Validate generation settings, and build the diagnostics of invalid settings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ def make_unknown_setting_error(
     setting_name: str, valid_names: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
     """Return the error E0731 for the unknown name of a setting or strategy. `valid_names` are the
-    known names. `noun` says what the name is, e.g. "generation setting".
+    known names. `noun` is the kind of name, e.g. "generation setting".
     """
-    # prefer an equivalent setting of another program to a setting with a similar name
+    # prefer the equivalent of another program's setting to a setting with a similar name
     groups = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
     same_settings = set[str]().union(*(names for names in groups if setting_name in names)) - {
         setting_name
@@ -174,9 +174,7 @@ class VocabularySizes:
                 raise SpeccError(error)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
-        """Return the vocabulary size that limits a setting, or None if no setting value is a token
-        id.
-        """
+        """Return the vocabulary size for the token ids of a setting, or None without token ids."""
         if setting_name in ("start", "pad"):
             return self.input_size
         return self.output_size if setting_name in TOKEN_SETTINGS else None

@@ -46,8 +46,8 @@ class DecodeStepOutput:
     requested, and `has_ended` bool [batch]. With several codebooks, the shapes are [batch,
     codebooks].
 
-    `has_ended` is true in the step of a sequence's stop token and in all later steps, in which the
-    sequence has padding tokens with log-probability 0.
+    `has_ended` is true from the step of the stop token on. In later steps, the sequence has padding
+    tokens with log-probability 0.
     """
 
     tokens: Ints
@@ -190,7 +190,7 @@ def _find_repeated_ngrams(tokens: Sequence[int], size: int) -> list[int]:
 def _find_banned_completions(
     tokens: Sequence[int], banned_sequences: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return the tokens that would complete one of `banned_sequences`."""
+    """Return the next tokens that complete one of `banned_sequences`."""
     return [
         banned[-1]
         for banned in banned_sequences
@@ -221,8 +221,8 @@ def apply_repetition_penalty(logits: Floats, seen_tokens: Bools, penalty: float)
     """Apply the repetition penalty `p` to the logits `x` of `seen_tokens` (bool [batch, vocab]): `x
     / p` if x > 0, else `x * p`.
 
-    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, divide all logits. Later implementations and
-    specc multiply negative logits, because division would increase them.
+    The paper (Keskar et al. 2019, arXiv:1909.05858, sec. 4.1) divides all logits. specc multiplies
+    negative logits as later implementations do, because division would increase them.
     """
     if penalty == 1:
         return logits
@@ -248,7 +248,7 @@ class TokenCandidates:
     """The tokens to sample from, most probable first: `tokens` int64 [batch, k], `probabilities`
     float64 [batch, k].
 
-    Filtered tokens have probability 0 and come last, so the probabilities may sum to less than 1.
+    Removed tokens come last, with probability 0. The probabilities may sum to less than 1.
     """
 
     tokens: Ints
@@ -311,7 +311,7 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
         # Keep a token if the cumulative probability before it is below p. The token that reaches p
         # is therefore kept, and at least one token remains.
         preceding[:, 1:] = np.cumsum(probabilities, axis=1)[:, :-1]
-        # Round p to float32, as in the ONNX graph, because 0.9 in float32 is not 0.9 in float64.
+        # Round p to float32, as in the ONNX graph, because 0.9 differs in float32 and float64.
         probabilities = np.where(preceding < float(np.float32(settings.top_p)), probabilities, 0.0)
     if settings.min_p > 0:
         minimum = float(np.float32(settings.min_p)) * probabilities[:, :1]

@@ -60,11 +60,11 @@ class CompileJob:
     """A spec with its opened weights, and the options of a compilation.
 
     `model` is the elaborated spec. `graph` is the model's graph with taps and inlined defaults, as
-    the manifest stores it. `parameter_source` provides the parameters. `directories` are searched
-    for a tokenizer. `preprocessing` describes the preprocessing of inputs and the postprocessing of
-    outputs, and `remarks` are notes about files next to the weights. `quantize` merges the
-    quantization requests of the spec and of the options. `attention_lowerings` records how the
-    backend lowers each attention layer.
+    the manifest stores it. `parameter_source` provides the parameters. `directories` are the
+    directories that may contain a tokenizer. `preprocessing` describes the preprocessing of inputs
+    and the postprocessing of outputs, and `remarks` are notes about files next to the weights.
+    `quantize` merges the quantization requests of the spec and of the options.
+    `attention_lowerings` records how the backend lowers each attention layer.
     """
 
     spec: LoadedSpec
@@ -120,7 +120,7 @@ def open_compile_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[Comp
         graph = pass_pipeline.inline_default_inputs(graph, model.defaults)
     choices = _choose_target(spec, options)
     with closing(load_parameters(spec, graph, options)) as parameter_source:
-        # only weights that are not quantized can remain in the checkpoint, in its layout
+        # external data in the checkpoint must be unquantized and in the layout of the checkpoint
         if not choices["quantize"].weight_options:
             graph, parameter_source = keep_checkpoint_weight_layout(graph, parameter_source)
         yield CompileJob(
@@ -136,7 +136,7 @@ def open_compile_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[Comp
                 ),
                 spec.program,
                 model,
-                spec.config_reader.config_file,
+                spec.config_options.config_file,
                 preprocessing_section.find_tokenizer_directories(
                     *map(str, directories), spec.repository
                 ),
@@ -169,7 +169,7 @@ def copy_job_with_options(job: CompileJob, options: CompileOptions) -> CompileJo
 
 
 def list_job_input_files(job: CompileJob) -> list[Path]:
-    """Return every input file of the compilation, so that outputs do not overwrite input files."""
+    """Return every input file of the compilation, which output files must not overwrite."""
     files = [
         *job.spec.library.modules,
         *preprocessing_section.list_preprocessing_files(
@@ -197,9 +197,9 @@ class LoweringJob(CompileJob):
     `quantization_decision` contains the weights to quantize, and `norm_folds` the norm weights that
     are folded into linear layers before quantization. `unquantized_weights` are the parameters
     before quantization, and `quantized` the quantized parameters, or None if no parameter is
-    quantized. `range_checks` maps parameters that are stored in float32 to their 16-bit
-    compute dtypes. Calibration sets `int4_method`, the quantization method of int4 weights, and
-    `kv_cache_scales`, the scales of KV caches by parameter name.
+    quantized. `range_checks` maps parameters that are stored in float32 to their 16-bit compute
+    dtypes. Calibration sets `int4_method` (the quantization method of int4 weights) and
+    `kv_cache_scales` (the scales of KV caches by parameter name).
     """
 
     simplified_graph: Graph
@@ -213,7 +213,7 @@ class LoweringJob(CompileJob):
 
     @property
     def stored_parameters(self) -> ParameterSource:
-        """The parameter values to store, including KV cache scales. They are quantized if
+        """The parameter values to store, including KV cache scales. The values are quantized if
         quantization is requested. Parameters that are converted to 16 bits are checked for
         overflow.
         """
@@ -263,7 +263,7 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
     # weights are dequantized for a target without quantized operators
     keeps_stored_codes = (
         weight_options is None
-        and not job.quantize.dequantizes_checkpoint
+        and not job.quantize.dequantize_checkpoint
         and job.target.quantized_matmul_mode
     )
     source = job.parameter_source
@@ -285,7 +285,7 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
         )
     plan = decision.plan
     scales = make_weight_scale_source(source) if plan and packed_weight_formats else None
-    folds = find_foldable_norms(graph, ties, plan) if job.quantize.folds_norms else ()
+    folds = find_foldable_norms(graph, ties, plan) if job.quantize.fold_norms else ()
     unquantized = NormFoldedWeights(source, folds) if folds else source
     return LoweringJob(
         **{f.name: getattr(job, f.name) for f in fields(CompileJob)},

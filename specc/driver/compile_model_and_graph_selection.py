@@ -28,15 +28,15 @@ from specc.weights.checkpoint_files import NO_WEIGHTS_HELP
 
 
 def drop_unsupported_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
-    """Drop the graphs of `--graphs all` that the model does not support. Return the job, and
-    remarks that say why each graph is dropped.
+    """Drop the graphs of `--graphs all` that the model does not support. Return the job, and a
+    remark with the reason for each dropped graph.
 
     A model without a `generate` section has only a `score` graph. There is no `generate` graph if
     the model is a streaming model, if its generation settings cannot be exported, or if the target
     does not support loops.
     """
     model, graphs = job.model, job.options.graphs
-    # the `generate` graph is mandatory if the options contain generation settings
+    # do not drop the `generate` graph if the options contain generation settings
     if graphs != PACKAGE_GRAPHS or job.options.generation_config:
         return job, ()
     if model.generation is None and model.streaming is None:
@@ -50,7 +50,7 @@ def drop_unsupported_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...
 
 
 def _explain_no_generate_graph(job: CompileJob) -> str:
-    """Return why the standalone `generate` graph cannot be built, or "" if it can be built."""
+    """Return the reason why the `generate` graph cannot be built, or "" if it can be built."""
     model = job.model
     if model.generation is None and model.streaming is None:
         return (
@@ -93,7 +93,7 @@ def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
 
 
 def _check_decode_loop_support(job: CompileJob) -> None:
-    """Raise E0934 if decode loops silently compute wrong results on the target."""
+    """Raise E0934 if the target silently computes wrong results for decode loops."""
     if "generate" not in job.options.graphs or job.target.supports_decode_loop:
         return
     others = [graph for graph in job.options.graphs if graph != "generate"] or ["step"]
@@ -116,10 +116,10 @@ MATCHING_BASE_WEIGHTS = (
 
 
 def check_checkpoint_weights(spec: LoadedSpec, check_result: SpecCheckResult) -> SpecCheckResult:
-    """Check that a checkpoint directory, passed as the spec, has the parameters of the model with
-    the right shapes, and add warnings and a remark to `check_result`. The headers of the weight
-    files are read, but no weights, unless a tied parameter is stored twice. If the graph is not the
-    default graph, its head may be missing.
+    """Check the names and shapes of the weights in a checkpoint directory that is passed as the
+    spec. Add warnings and a remark to `check_result`. Only the headers of the weight files are
+    read, unless a tied parameter is stored twice. If the graph is not the default graph, its head
+    may be missing.
 
     Raise the errors of `specc compile`.
     """
@@ -143,7 +143,9 @@ def check_checkpoint_weights(spec: LoadedSpec, check_result: SpecCheckResult) ->
 
 
 def _suggest_check_of_config(error: SpeccError, directory: str) -> SpeccError:
-    """Return the error. For a directory without weights, replace the help on `specc compile`."""
+    """Return the error. If the directory has no weights, replace the help message about `specc
+    compile`.
+    """
     command = f"specc check SPEC --config {quote_argument(directory)}"
     fix = f"to check only its config.json, write `{command}`"
     return SpeccError(

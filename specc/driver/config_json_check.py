@@ -152,7 +152,7 @@ IGNORED_KEY_GROUPS = {
     "quantization of the weights, which is read with them": "quantization_config",
     "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
-"""Keys in published configs that no spec needs to read, by reason."""
+"""Keys of published config.json files that specs ignore, by reason."""
 
 
 IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
@@ -165,7 +165,7 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "rope_type": "default",
     "tie_word_embeddings": True,
 }
-"""The keys that transformers writes to every config.json, each with its value without effect."""
+"""Keys that transformers writes to every config.json, with the values that have no effect."""
 
 
 TRAINING_KEY_SUFFIXES = (
@@ -182,8 +182,8 @@ TRAINING_KEY_SUFFIXES = (
 def _iterate_unread_keys(
     known_keys: set[str], data: JsonObject, prefix: str
 ) -> Iterator[tuple[str, JsonMember]]:
-    """Yield (path, member) for each key that is not in `known_keys`. A known path to a member of an
-    object does not cover the other members.
+    """Yield (path, member) for each key that is not in `known_keys`. If only some members of an
+    object are known, the other members are unknown keys.
     """
     for key, member in data.members.items():
         path = f"{prefix}{key}"
@@ -210,12 +210,12 @@ def _make_context_warning(
     table = data.find_non_null_member("rope_parameters") or data.find_non_null_member(
         "rope_scaling"
     )
-    assert table is not None, "a scaling rule is in one of the two"
+    assert table is not None, "one of the two keys contains the RoPE scaling"
     return Diagnostic(
         "W0436",
         f"the model supports at most {max_length} tokens, the original context length of its "
         f"RoPE scaling `{kind}`",
-        Label(table.key, "longer sequences need other frequencies"),
+        Label(table.key, "longer sequences require different frequencies"),
         related_labels=Label.labels_from_span(entry.span, "read here"),
         notes=(
             "transformers recomputes the frequencies from the longest sequence of each batch, "
@@ -227,12 +227,12 @@ def _make_context_warning(
 
 
 def _has_no_effect(key: str, member: JsonMember) -> bool:
-    """Return True if a key affects only training, or has a value without effect."""
-    # dropout has many names and is inactive at inference, and null is treated as absent
+    """Return True if a key only affects training, or if its value has no effect."""
+    # dropout keys have many names and affect only training; null means absent
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
     value, default = member.value.to_python(), NO_EFFECT_VALUES.get(key)
-    # 0 is not treated as false, because 0 and false have different meanings in a config file
+    # compare types, because 0 and false have different meanings in a config file
     return key in NO_EFFECT_VALUES and value == default and type(value) is type(default)
 
 
@@ -250,7 +250,7 @@ def iterate_declared_config_keys(entries: list[ast.ConfigEntry]) -> Iterator[str
 
 
 def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
-    """Yield the config.json keys that an expression after `from` reads."""
+    """Yield the config.json keys in an expression after `from`."""
     match source:
         case ast.StringLiteral(value=path):
             yield path
@@ -267,8 +267,8 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
 def find_axis_config_keys(
     program: Program, config: JsonObject | None, graph: str, parameter: str, axis: int
 ) -> str:
-    """Return the keys of `config` that determine the size of an axis of a parameter of `graph`,
-    such as "`hidden_size`", or "". The symbolic sizes of the parameter name the config fields.
+    """Return the config.json keys that determine an axis size of a parameter of `graph`, such as
+    "`hidden_size`", or "". The symbolic sizes of the parameter name the config fields.
     """
     if config is None:
         return ""
@@ -313,8 +313,8 @@ IGNORED_KEY_LABEL = "ignored by the compiled model"
 def _make_unread_warning(
     unread: dict[str, JsonMember], missing_keys: set[str], *, is_builtin: bool
 ) -> Diagnostic:
-    """Return W0418 for the keys `unread`. `missing_keys` are the keys that the spec reads and the
-    config does not have.
+    """Return W0418 for the keys `unread`. `missing_keys` are the keys that the spec reads but the
+    config lacks.
     """
     names = [name[:60] for name in unread]
     keys_text = ", ".join(f"`{name}`" for name in names[:12])
@@ -337,7 +337,7 @@ def _make_unread_warning(
 
 
 def _suggest_key_corrections(names: list[str], missing_keys: set[str]) -> Iterator[str]:
-    """Yield a help text for each key that is similar to a key that the config does not have."""
+    """Yield a help text for each unread key that is similar to a missing key."""
     for name in names:
         for suggestion in suggest_similar_name(name, missing_keys):
             yield suggestion if len(names) == 1 else f"`{name}`: {suggestion}"

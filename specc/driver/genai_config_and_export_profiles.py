@@ -94,8 +94,9 @@ def build_genai_config(
 
 
 def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
-    """Return the maximum sequence length in tokens: the size of the smallest position embedding. If
-    there are no position embeddings, return the config value `context` or `DEFAULT_MAX_LENGTH`.
+    """Return the maximum sequence length in tokens, i.e. the size of the smallest position
+    embedding. If there are no position embeddings, return the config value `context` or
+    `DEFAULT_MAX_LENGTH`.
     """
     symbol = model.graph.inputs[generation.sequence_input].shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
@@ -105,7 +106,9 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
 
 
 def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the generation settings' special tokens. `pad` defaults to the first stop token."""
+    """Return the special tokens in the generation settings. `pad` defaults to the first stop
+    token.
+    """
     start, stop = (
         [] if tokens is None else [*ensure_list(tokens)]
         for tokens in (settings.get("start"), settings.get("stop"))
@@ -203,7 +206,7 @@ REPOSITORY_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
-"""Names of files that other programs save next to weights and load from there."""
+"""Names of files that other programs save and load next to weights."""
 
 
 MAX_COMPANION_BYTES = 64 * 2**20
@@ -224,7 +227,7 @@ def read_runtime_files(
     """Yield the companion files (tokenizer, config) that the runtime of a profile loads from a
     package, except those in `excluded`.
 
-    onnxruntime-genai needs tokenizer.json and tokenizer_config.json. If a checkpoint only has
+    onnxruntime-genai loads tokenizer.json and tokenizer_config.json. If a checkpoint only has
     tokenizer.json, tokenizer_config.json is generated. Raise E0802 if a file cannot be read.
     """
     if profile == "specc":
@@ -239,7 +242,9 @@ def read_runtime_files(
 
 
 def describe_missing_runtime_files(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return notes on missing files that the runtime of a profile needs to load a package."""
+    """Return notes on missing files without which the runtime of a profile cannot load a
+    package.
+    """
     present_names = {path.name for path in find_tokenizer_and_config_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in present_names:
         return (

@@ -23,8 +23,8 @@ from specc.driver.genai_config_and_export_profiles import RETURNED_LOGITS, apply
 from specc.driver.manifest_and_generation_metadata import (
     build_generation_metadata,
     build_step_metadata,
-    describe_graph,
     make_generator_metadata_builder,
+    make_metadata_builder,
 )
 from specc.driver.quantize_option_errors import raise_int8_kv_cache_error
 from specc.incremental.step_plan import OutputPositions
@@ -73,7 +73,9 @@ def derive_graphs(
 
 
 def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
-    """Return True if specc's runtime can decode, i.e. if token ids are sampled from logits."""
+    """Return True if the runtime of specc can generate, i.e. if token ids are sampled from
+    logits.
+    """
     return has_token_logits(
         graph.inputs[generation.sequence_input].type, graph.outputs[generation.logits_output].type
     )
@@ -207,7 +209,7 @@ def _derive_streaming_graphs(
         pass_pipeline.DERIVE_PASSES,
     )
     derived = state.derived
-    assert derived is not None, "`encode` is the last pass"
+    assert derived is not None, "only the encoder pass does not derive a step graph"
     metadata = build_step_metadata(
         job, derived, GenerateSection(job.model.name, sequence_input, streaming.streamed_outputs[0])
     )
@@ -220,8 +222,8 @@ def _derive_streaming_graphs(
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
-    """Return the inputs whose default at a time step depends only on other inputs at that step, so
-    that the default of a chunk is a slice of the full default.
+    """Return the inputs whose default at a time step depends only on other inputs at this step. For
+    these inputs, the default of a chunk is a slice of the full default.
     """
     if defaults is None or sequence_input not in defaults.inputs:
         return ()
@@ -237,7 +239,7 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 
 
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
-    """Return the step's outputs whose size depends on the input length, with their sizes."""
+    """Return the outputs of the step whose size depends on the input length, with their sizes."""
     symbol = find_time_symbol(graph, sequence_input)
     return {
         name: dims[0]
@@ -265,7 +267,7 @@ def build_package_contents(job: LoweringJob) -> PackageContents:
     graph_names = job.options.graphs
     graphs: dict[str, PackageGraph] = {}
     if "score" in graph_names:
-        metadata = describe_graph(job, job.manifest_graph, is_full_forward=True)
+        metadata = make_metadata_builder(job, job.manifest_graph, is_full_forward=True)
         graphs["score"] = PackageGraph(
             job.convert_dtype(job.simplified_graph), "score.onnx", metadata
         )
@@ -317,8 +319,8 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
     runtime_metadata = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
     if "generate" in graph_names:
-        # other profiles need the logits of other positions, so `generate` cannot share their
-        # derived graphs
+        # derived graphs for other profiles compute logits at other positions, so `generate` cannot
+        # share these graphs
         source = build_generator_source(job, derived if is_native_profile else None)
         metadata = make_generator_metadata_builder(job, source)
         graphs["generate"] = PackageGraph(source, "generate.onnx", metadata)
@@ -338,7 +340,9 @@ def _build_runtime_metadata(
 def _add_streaming_graphs(
     job: LoweringJob, streaming: StreamSection, graphs: Mapping[str, PackageGraph]
 ) -> PackageContents:
-    """Add the graphs of a streaming model. Raise E0977 for options of generation only."""
+    """Add the graphs of a streaming model. Raise E0977 for options that apply only to
+    generation.
+    """
     profile = job.options.io_names if job.options.io_names != "specc" else ""
     if profile or "generate" in job.options.graphs:
         option = f"--io-names {profile}" if profile else "--graphs generate"
@@ -357,7 +361,9 @@ def _add_streaming_graphs(
 
 
 def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGraph:
-    return PackageGraph(graph, f"{stem}.onnx", describe_graph(job, graph, is_full_forward=False))
+    return PackageGraph(
+        graph, f"{stem}.onnx", make_metadata_builder(job, graph, is_full_forward=False)
+    )
 
 
 def _build_buffered_step(
@@ -368,7 +374,7 @@ def _build_buffered_step(
     # there are no buffers if the target cannot update them in place or if its kernel supports no
     # attention layer of the graph
     if not caches:
-        # calibration measured the scales with KV buffers, which it uses by default
+        # calibration measures scales with KV buffers, but these options disable KV buffers
         if job.kv_cache_scales:
             reason = "no attention updates a KV buffer in place with these options"
             raise_int8_kv_cache_error(reason, job.quantize.kv_cache.span)
@@ -376,5 +382,5 @@ def _build_buffered_step(
     if job.kv_cache_scales:
         step = pass_pipeline.apply_int8_kv_cache(step, caches)
     source = KVBufferGraph(step, caches)
-    metadata = describe_graph(job, step, is_full_forward=False)
+    metadata = make_metadata_builder(job, step, is_full_forward=False)
     return PackageGraph(source, "step.onnx", metadata), source.buffer_names

@@ -31,8 +31,8 @@ class ExportedGraphs:
     """Derived graphs with the input and output names of an export profile.
 
     `graphs` maps the stem of each model file, e.g. `decoder_model`, to its graph. `states` are the
-    KV caches that each step passes to the next step, with the names of the profile. `json_files`
-    are JSON files by name, which are written next to the graphs.
+    KV caches, named as in the profile. `json_files` are JSON files by name, which are written next
+    to the graphs.
     """
 
     graphs: Mapping[str, Graph]
@@ -44,7 +44,7 @@ PROFILE_READERS = {
     "hf": "a library that loads this profile (Optimum, transformers.js)",
     "genai": "onnxruntime-genai",
 }
-"""The libraries that load the models of each export profile, for error messages."""
+"""Libraries that load models of each export profile, for error messages."""
 
 
 def raise_unsupported_profile_error(
@@ -68,7 +68,9 @@ class GraphCopier(GraphBuilder):
     length_equations: dict[str, Dim] = field(default_factory=dict)
 
     def copy_required_nodes(self, graph: Graph, requested: Iterable[Value]) -> None:
-        """Copy the nodes of `graph` on which `requested` depends. Copy no node twice."""
+        """Copy the nodes of `graph` on which `requested` depends. Each node is copied at most
+        once.
+        """
         copied = self.copied_values
         required = collect_required_nodes(
             [v for v in requested if v not in copied],
@@ -90,7 +92,7 @@ class GraphCopier(GraphBuilder):
         self.length_equations |= graph.length_equations
 
     def _copy_without_empty_operands(self, node: Node) -> tuple[Value, ...]:
-        """Copy a node. Replace a concatenation with one non-empty operand by this operand."""
+        """Copy a node. Replace a concatenation by its operand if only one operand is non-empty."""
         args = [a and self.copied_values[a] for a in node.args]
         if isinstance(node.op, ops.Concat):
             non_empty = tuple(a for a in args if a and a.shape[node.op.axis] != 0)
@@ -141,8 +143,8 @@ def rename_symbolic_dimensions(graph: Graph, lengths: Mapping[str, Dim]) -> Grap
     """
     symbols = collect_shape_symbols(graph.inputs.values())
     new_symbols = set().union(*(d.symbols() for d in lengths.values()))
-    # First rename axes that the spec calls `batch_size` but that are not the batch axis to
-    # `batch_size_`.
+    # If the spec uses the name `batch_size` for another axis than the batch axis, first rename this
+    # axis to `batch_size_`.
     renamed_symbols = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & new_symbols}
     substitutions = {**renamed_symbols, **{s: d for s, d in lengths.items() if d.name != s}}
 
@@ -169,7 +171,7 @@ STATE_DESCRIPTIONS = {
 
 
 CACHE_PARTS = ("key", "value")
-"""The order of keys and values in model files, which inference programs rely on."""
+"""The order of key and value caches in model files, on which inference programs rely."""
 CacheLayer: TypeAlias = Mapping[str, DecodeState]
 """The key cache and the value cache of one attention layer, in the order of `CACHE_PARTS`."""
 
@@ -302,7 +304,7 @@ def build_decoder(
 def map_dims_to_profile_symbols(
     derived: DerivedGraphs, layers: tuple[CacheLayer, ...]
 ) -> dict[str, Dim]:
-    """Map the step's batch size, new length and past length to the symbols of the profile."""
+    """Map the batch size, new length and past length of the step to the symbols of the profile."""
     batch, new = derived.step.inputs[derived.sequence_input].shape
     key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]

@@ -43,7 +43,7 @@ def find_encoder_output(
             if depth[a] < depth[b]:
                 a, b = b, a
             parent = dominators[a]
-            assert parent is not None, "every value here depends on the source"
+            assert parent is not None, "only values that depend on the source are visited"
             a = parent
         return a
 
@@ -97,7 +97,7 @@ ENCODER_INPUT_NAMES = {
     ("f32", 4): "pixel_values",
     ("f32", 3): "input_features",
 }
-"""Name of the encoder's input (tokens, images or audio), by element type and rank."""
+"""Names of the encoder input (tokens, images or audio), by element type and rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,9 @@ def find_encoder_decoder_components(derived: DerivedGraphs) -> EncoderDecoderCom
 
 
 def _check_layers(layout: EncoderDecoderComponents) -> None:
-    """Raise E0752 unless each layer has one cross-attention and nothing else uses the encoder."""
+    """Raise E0752 unless each layer has one cross-attention and only cross-attentions use the
+    encoder.
+    """
     for pair in layout.cross_attentions:
         # a projection shared by keys and values would give one cache two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
@@ -195,7 +197,7 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
         if name not in encode.outputs and name != mask:
             raise_unsupported_profile_error(
                 "hf",
-                f"every step reads the input `{name}`",
+                f"every step uses the input `{name}`",
                 ["only a mask may be passed to the decoder unchanged"],
             )
     return encoder_input, mask
@@ -219,14 +221,14 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
 
 def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
     """Return the name of the encoder's only input other than the mask."""
-    # the generated tokens are a decoder input, even if `encode` also uses them
+    # the generated tokens are a decoder input, even if `encode` has the same input
     data_inputs = [n for n in encode.inputs if n not in (mask, derived.sequence_input)]
     types = [encode.inputs[n].type for n in data_inputs]
     if len(data_inputs) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
         names = ", ".join(f"`{n}` {t}" for n, t in zip(data_inputs, types, strict=True))
         raise_unsupported_profile_error(
             "hf",
-            f"the encoder reads {names or 'nothing'}",
+            f"the inputs of the encoder are {names or 'missing'}",
             ["the profile allows one input: tokens, an image or audio features"],
         )
     return data_inputs[0]
@@ -344,7 +346,8 @@ def _rename_encoder(layout: EncoderDecoderComponents) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Temporary name of the encoder output, whose spaces avoid conflicts with graph outputs."""
+"""Temporary name of the encoder output. It contains spaces to avoid conflicts with graph
+outputs."""
 
 
 def _declare_cross_mask(

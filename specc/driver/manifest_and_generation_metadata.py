@@ -46,14 +46,15 @@ from specc.weights.checkpoint_weight_streaming import CheckpointBinding
 from specc.weights.quantized_weights import QuantizedWeights
 
 
-def describe_graph(
+def make_metadata_builder(
     job: LoweringJob, graph: Graph, *, is_full_forward: bool, with_sources: bool = False
 ) -> MetadataBuilder:
     """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph,
     whose inputs have no preprocessing and which cannot generate tokens by itself. `with_sources` is
-    true for a single model file, which stores the spec sources. A package stores them in its index.
+    true for a single model file, which stores the spec sources. A package stores the sources in the
+    package index.
     """
-    # list spec files whose source text is unknown by name
+    # if the source text of a spec file is unknown, the name is listed
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.spec_sources
     return partial(
         build_manifest,
@@ -188,7 +189,7 @@ def build_weight_precision_metadata(
 
 
 def describe_attention_lowerings(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
-    """Describe how attention is lowered, once per group of consecutive equal layers."""
+    """Describe the lowering of attention, with one entry per group of consecutive equal layers."""
     lowerings = (
         (a["how"], a["scope"]) for a in emitted_model.attention_weight_locations if "how" in a
     )
@@ -237,7 +238,7 @@ def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
 
 
 def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) -> bool:
-    """Return True if no token affects the mask value of another generated token."""
+    """Return True if the mask value of a generated token depends only on this token."""
     defaults = model.defaults
     if defaults is None or mask not in defaults.outputs:
         return True
@@ -247,7 +248,7 @@ def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) 
 def _can_pad_left(state: DecodeState) -> bool:
     """Return True if left padding can be added to a state and removed from it."""
     if state.batch_axis is None:
-        return state.name == PAST_LENGTH_INPUT  # all sequences have the same padded length
+        return state.name == PAST_LENGTH_INPUT  # the padded length is the same for all sequences
     # a sliding window over a state with prefix positions cannot be left-padded
     return (
         state.time_axis is None or not state.initial_output or state.max_positions == float("inf")
@@ -330,7 +331,7 @@ def build_input_signature(job: CompileJob, graph: Graph) -> Graph:
 
 
 def find_context_length_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """Return the sequence length limit that the smallest position embedding sets, or None."""
+    """Return the maximum sequence length of the smallest position embedding, or None."""
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 

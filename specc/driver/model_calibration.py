@@ -48,8 +48,8 @@ from specc.weights.quantized_weights import (
 DEFAULT_SAMPLES = 64
 """Default number of self-generated calibration samples."""
 LARGE_WEIGHT_BYTES = 8 << 30
-"""Size in bytes of the float32 weights above which a quantized model generates the calibration
-data, because it needs less memory.
+"""Maximum size in bytes of the float32 weights of a model that generates calibration data. For
+larger models, the quantized model generates the calibration data to save memory.
 """
 
 
@@ -124,7 +124,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
 
 
 def explain_missing_int8_kv_cache(job: LoweringJob) -> str:
-    """Return the reason why no compiled graph has an int8 KV cache, or "" if a graph has one."""
+    """Return the reason why no compiled graph has an int8 KV cache, or "" if a graph does."""
     options = job.options
     if job.model.generation is None:
         return "only a generative model has a KV cache"
@@ -136,7 +136,7 @@ def explain_missing_int8_kv_cache(job: LoweringJob) -> str:
     if "f32" not in job.target.in_place_cache_dtypes:
         return f"`{job.target.name}` has no attention kernel with an int8 KV cache"
     calibration = job.quantize.calibration
-    # a model that cannot generate calibration data can still be calibrated with a file
+    # models that cannot generate calibration data require a file
     if (
         calibration.num_samples == 0
         and (calibration.flag or calibration.span)
@@ -150,10 +150,10 @@ def explain_missing_int8_kv_cache(job: LoweringJob) -> str:
 def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ...]:
     """Return a remark that calibration has no effect because no linear layer is int4.
 
-    Raise E0753 if an option requests calibration. If the spec requests calibration, this is not an
-    error, because another graph may have int4 layers.
+    Raise E0753 if an option requests calibration. A request in the spec is not an error, because
+    other graphs may have int4 layers.
     """
-    # `samples = 0` disables calibration, so there is no remark
+    # no remark if `samples = 0` disables calibration
     if not calibration.num_samples and not calibration.data_file:
         return ()
     option = calibration.flag or (
@@ -169,8 +169,8 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
 def _read_calibration_data(
     calibration: CalibrationSource, input_signature: ModelInputs
 ) -> Iterator[Sample]:
-    """Yield the model inputs in the calibration data. Raise E0802 if the data cannot be read. The
-    error points to the spec if the spec names the file.
+    """Yield the model inputs in the calibration data. Raise E0802 if the data cannot be read. If
+    the spec names the file, the error is located in the spec.
     """
     if calibration.span and not Path(calibration.data_file).is_file():
         name = escape_text(Path(calibration.data_file).name)
@@ -185,11 +185,11 @@ def _read_calibration_data(
 
 
 def _choose_samples(job: LoweringJob, directory: Path) -> tuple[GetSamples | None, str]:
-    """Return the calibration samples, or None to round to nearest, and a remark for the report."""
+    """Return the calibration samples (None for round-to-nearest) and a remark for the report."""
     calibration, input_signature = job.quantize.calibration, _build_calibration_inputs(job)
     fallback = "int4 weights: round-to-nearest"
     if calibration.data_file:
-        # the remark is stored in the model, so it must not contain the path of the directory
+        # omit the directory, because the remark is stored in the model
         name = escape_text(Path(calibration.data_file).name)
         remark = f"int4 weights: GPTQ, calibrated on `{name}`"
         return lambda: _read_calibration_data(calibration, input_signature), remark
@@ -209,7 +209,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[GetSamples | Non
             raise
         return None, f"{fallback}: the model cannot generate calibration text"
     remark = f"int4 weights: GPTQ, calibrated on {count} self-generated samples"
-    # report quantized weights, because they reduce the quality of generated samples
+    # mention that a quantized model generated the samples, because this reduces their quality
     precision_note = ", generated with round-to-nearest weights" if _has_large_weights(job) else ""
     return lambda: samples, remark + precision_note
 

@@ -1,6 +1,6 @@
 """Types of options: the valid Python values and the declaration for `argparse`.
 
-The option tables declare the command-line flags and also validate the arguments of the Python API.
+Option tables declare command-line flags and validate the arguments of the Python API.
 """
 
 import os
@@ -25,7 +25,7 @@ class OptionType(NamedTuple):
 
 
 class Option(NamedTuple):
-    """An option of a command. `flag` is set if the flag differs from the option name.
+    """An option of a command. `flag` is the command-line flag if it differs from the option name.
     `extra_arguments` are additional arguments of `add_argument`, such as the default.
     """
 
@@ -37,7 +37,9 @@ class Option(NamedTuple):
 
 
 def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], int]:
-    """Return a parser of integers from `minimum` to `maximum`, called `noun` in messages."""
+    """Return a function that parses integers from `minimum` to `maximum`, called `noun` in
+    messages.
+    """
 
     def parse(text: str) -> int:
         # `isdigit` also accepts non-ASCII digits, and `int` accepts at most 4300 digits
@@ -101,7 +103,7 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     argparse_arguments={"action": "store_true", "default": None},
     convert=lambda value: value or None,
 )
-"""A boolean option that overrides the spec's setting if it is True, but not if it is False."""
+"""A boolean option. True overrides the setting of the spec, False does not."""
 COUNT_OPTION = OptionType(
     "an integer, 0 or more", is_non_negative_int, {"type": int, "default": 0}, int
 )

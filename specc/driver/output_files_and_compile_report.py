@@ -16,8 +16,8 @@ from specc.driver.genai_config_and_export_profiles import (
 )
 from specc.driver.generation_graphs import build_generator_source, build_package_contents
 from specc.driver.manifest_and_generation_metadata import (
-    describe_graph,
     make_generator_metadata_builder,
+    make_metadata_builder,
 )
 from specc.driver.quantization_and_half_precision import describe_quantization
 from specc.driver.weight_sources import count_parameters, count_weight_bytes
@@ -35,7 +35,7 @@ from specc.weights.checkpoint_weight_streaming import CheckpointBinding
 from specc.weights.external_data import ExternalDataPlan, count_tensor_bytes
 
 MIN_REPORTED_COPY = 1 << 30
-"""Minimum size in bytes of copied weights that the compile report mentions."""
+"""Minimum size in bytes of copied weights for a remark in the compile report."""
 HALF_DTYPE_NAMES = {"bf16": "bfloat16", "f16": "float16"}
 """The names of the 16-bit storage dtypes."""
 
@@ -89,7 +89,9 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         metadata = make_generator_metadata_builder(job, generator)
     else:
         source = job.convert_dtype(job.simplified_graph)
-        metadata = describe_graph(job, job.manifest_graph, is_full_forward=True, with_sources=True)
+        metadata = make_metadata_builder(
+            job, job.manifest_graph, is_full_forward=True, with_sources=True
+        )
     written_model = job.compiler.write_model(
         job.quantize_model_graphs(source),
         path,
@@ -116,7 +118,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     tokenizer_files = [
         ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files
     ]
-    # programs that load models of other profiles expect the usual names of tokenizer files
+    # runtimes of other profiles expect the standard names of tokenizer files
     used_names = [extra.name for extra in (*tokenizer_files, *contents.extra_files)]
     companions = tuple(read_runtime_files(options.io_names, job.directories, used_names))
     written_model = job.compiler.write_package(
@@ -179,7 +181,7 @@ def build_compile_report(
 
 
 def _describe_embedded_adapter(job: LoweringJob) -> Iterator[str]:
-    """Yield a remark if an adapter is merged that the checkpoint directory itself contains."""
+    """Yield a remark if the merged adapter is in the checkpoint directory."""
     has_checkpoint = isinstance(job.parameter_source, CheckpointBinding)
     if has_checkpoint and not job.options.adapter and job.embedded_adapter:
         directory = escape_text(job.embedded_adapter)
@@ -187,7 +189,7 @@ def _describe_embedded_adapter(job: LoweringJob) -> Iterator[str]:
 
 
 def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
-    """Yield remarks on generation settings that need text, so that a graph cannot apply them."""
+    """Yield remarks on text-based generation settings, which a graph cannot apply."""
     generation = job.model.generation
     if "generate" not in job.options.graphs or generation is None:
         return
@@ -202,14 +204,14 @@ def _describe_weight_storage(job: LoweringJob, plan: ExternalDataPlan) -> Iterat
             f"{linked_count} weights are external data in their original file: keep that file next "
             "to the model"
         )
-    # yield no remark if the user chose the weight storage
+    # no remark if the user has chosen the weight storage
     elif not job.options.weights_as:
         yield from _describe_copied_weights(plan)
     yield from _describe_widened_weights(job, plan)
 
 
 def _describe_copied_weights(plan: ExternalDataPlan) -> Iterator[str]:
-    """Yield the reason of a large copy of weights that the model could have used in place."""
+    """Yield a remark if many weights are copied although the model could use them in place."""
     if plan.copy_reasons and plan.copied_bytes >= MIN_REPORTED_COPY:
         reason, *others = sorted(set(plan.copy_reasons.values()))
         files = f" (and {len(others)} more files)" if others else ""

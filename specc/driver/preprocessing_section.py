@@ -48,7 +48,7 @@ from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
 from specc.preprocessing.vocabulary import (
     explain_unreachable_words,
     find_unreachable_words,
-    read_vocabulary,
+    parse_vocabulary,
 )
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
@@ -61,7 +61,7 @@ FILE_ERROR_CODES = frozenset({"E0802", "E0940"})
 FILE_READINGS = ("characters", "words", "tokenizer")
 """Preprocessing functions whose argument can be the name of a file."""
 OPTIONS_ONLY = {"image": "size=[8, 8], channels=1", **dict.fromkeys(AUDIO_TAGS, "rate=16000")}
-"""Preprocessing functions without positional arguments, with an example of their options."""
+"""Preprocessing functions without positional arguments, each with an example of its options."""
 _NO_VOCABULARY = object()
 """Sentinel for a missing tokenizer or vocabulary."""
 
@@ -109,7 +109,7 @@ def build_preprocessing_config(
         if record.get("absent") is _NO_VOCABULARY:
             return None
         if records is OUTPUT_RECORDS and record["kind"] in TEXT_TAGS:
-            # if an output's postprocessing is a tokenizer, it decodes the output to text
+            # as postprocessing, a tokenizer decodes the output to text
             record = {"kind": "text", "vocabulary": record}
         fields = JsonReader(record, report_error=raise_entry_error, shared=context.files)
         return parse_tagged_record(fields, records)
@@ -209,7 +209,7 @@ def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> I
 def list_preprocessing_files(
     program: Program, model: ModelDefinition, paths: Sequence[Path]
 ) -> list[Path]:
-    """Return the files that preprocessing reads: vocabularies, tokenizers, audio settings."""
+    """Return the files that preprocessing loads: vocabularies, tokenizers, audio settings."""
     spec_directories = {m.path: m.directory for m in program.chain}
     files = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
     if files[0] is not None:
@@ -227,14 +227,14 @@ def _iterate_named_files(data: Any) -> Iterator[str]:
     if isinstance(data, dict) and "kind" in data:
         for argument in data.get("args", ()):
             is_name = isinstance(argument, str) and data["kind"] in FILE_READINGS
-            # a string with a null byte cannot be a file name
+            # file names cannot contain null bytes
             if is_name and "\0" not in argument:
                 yield argument
             yield from _iterate_named_files(argument)
 
 
 def _needs_checkpoint_file(data: object, kind: str) -> bool:
-    """Return True if preprocessing needs a tokenizer or vocabulary from the checkpoint."""
+    """Return True if preprocessing uses a tokenizer or vocabulary from the checkpoint."""
     if isinstance(data, dict) and data.get("kind") == "text" and data.get("args"):
         data = data["args"][0]
     return isinstance(data, dict) and data.get("kind") == kind and not data.get("args")
@@ -248,7 +248,7 @@ def _resolve_arguments(data: Mapping[str, Any], context: _PreprocessingContext) 
     args, kind = list(data.get("args", ())), record["kind"]
     if args and kind in OPTIONS_ONLY:
         example = f"{kind}({OPTIONS_ONLY[kind]})"
-        raise_error("E0211", f"`{kind}` takes options only: {example}", context.span)
+        raise_error("E0211", f"`{kind}` accepts only options: {example}", context.span)
     match kind:
         case "choice" | "class_map" | "boxes" if args:
             record["labels"] = _check_labels(args[0], kind, context.span)
@@ -264,7 +264,7 @@ def _resolve_arguments(data: Mapping[str, Any], context: _PreprocessingContext) 
             return _resolve_transcript(args, record, context)
         case "picture" if args:
             if not isinstance(args[0], dict):
-                title = "`picture` needs the `image(…)` whose normalization it inverts"
+                title = "`picture` requires the `image(…)` whose normalization it inverts"
                 raise_error("E0203", title, context.span)
             record["image"] = _resolve_arguments(args[0], context)
         case "image":
@@ -315,13 +315,12 @@ def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]
     """Read the tokens of a vocabulary file, which is called `name` in messages."""
     description = f"the vocabulary `{escape_text(name)}`"
     data = read_required_file(path, MAX_VOCABULARY_BYTES, description, span)
-    return list(read_vocabulary(decode_spec(data, name)))
+    return list(parse_vocabulary(decode_spec(data, name)))
 
 
 def _resolve_words(args: list[Any], context: _PreprocessingContext) -> dict[str, Any]:
     """Return the vocabulary from a file, from a list, or from the file next to the weights. Return
-    `absent` for an empty list or a missing vocabulary, because the user can provide a vocabulary
-    later.
+    `absent` for an empty list or a missing vocabulary. The user can provide a vocabulary later.
     """
     if args == [[]]:
         return {"absent": _NO_VOCABULARY}

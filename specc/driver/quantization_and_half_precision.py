@@ -33,8 +33,8 @@ def make_weight_range_checks(
 ) -> dict[str, WeightRangeCheck]:
     """Return a range check for each float32 parameter that the graph casts to 16 bits, by name.
 
-    If `plan` quantizes a weight, its check applies to the scales, and `max_code` is the largest
-    magnitude of the codes that are multiplied by a scale.
+    For weights that `plan` quantizes, the scales are checked, and `max_code` is the largest
+    absolute value of the codes.
     """
     if half_dtype is None:
         return {}
@@ -61,13 +61,13 @@ def make_weight_range_checks(
 
 
 MISREAD_OPERATORS = frozenset({"Attention"})
-"""Operators that other tools misinterpret. ONNX Runtime's quantizer mistakes `Attention` for the
-contrib operator of the same name and produces an invalid model.
+"""Operators that other tools misinterpret. The quantizer of ONNX Runtime mistakes `Attention` for
+the contrib operator of the same name, and produces an invalid model.
 """
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
 """The quantization kind with per-tensor activation scales, i.e. one scale for all positions."""
 INTEGER_LAYERS = "int8 lstm"
-"""The name with which targets declare support for recurrent layers with int8 weights."""
+"""Name of a target capability: recurrent layers with int8 weights."""
 TENSOR_SCALE_WARNING = (
     f"`{TENSOR_SCALED_KIND}`: in recurrent layers and loops the quantization error of a sequence "
     "depends on the other sequences of its batch; --quantize int8 avoids that"
@@ -154,7 +154,7 @@ def restrict_target_operators(target: Target, request: QuantizeRequest) -> Targe
     if request.weight_options is not None:
         raise_error(
             "E0753",
-            "weights can be quantized by specc or by another tool, but not by both",
+            "external quantizers cannot quantize weights that specc has quantized",
             helps=["remove --quantize or --for-external-quantization"],
         )
     return replace(target, fused_operators=target.fused_operators - MISREAD_OPERATORS)
@@ -183,7 +183,7 @@ def describe_quantization(
         remarks.append(
             f"folded the weights of {len(norm_folds)} norms into {layer_count} linear layers"
         )
-    elif request.folds_norms:
+    elif request.fold_norms:
         remarks.append(
             "no norm weights were folded: all consumers of a norm must be quantized linear "
             "layers, and the norm must not be in a loop"

@@ -22,7 +22,7 @@ from specc.transforms.quantization_plan import (
 
 def list_weight_names(graph: Graph) -> tuple[str, ...]:
     """Return the names of a graph's weights that can be quantized."""
-    # import here, because most specs are checked without running passes
+    # import lazily, because most specs are checked without running passes
     from specc.transforms.pass_pipeline import simplify_graph
 
     return list_quantizable_names(simplify_graph(graph, fuses_loops=False))
@@ -75,7 +75,7 @@ def check_weight_patterns(
     iterate_sibling_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
     """Raise E0850 for `unmatched_patterns`, which match none of a graph's weights `names`. A
-    pattern of the spec (with a span in `spans`) may instead match a weight in another graph.
+    pattern of the spec, which has a span in `spans`, may match a weight of another graph.
     """
     unmatched_patterns = tuple(unmatched_patterns)
     spec_patterns = [p for p in unmatched_patterns if p in spans]
@@ -101,12 +101,12 @@ def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None
 
 GROUP_SIZE_ENTRY, ALL_ENTRY, LM_HEAD_ENTRY = "group_size", "all", "lm_head_bits"
 OPTIONAL_ENTRIES = (GROUP_SIZE_ENTRY, ALL_ENTRY, LM_HEAD_ENTRY)
-"""Entries that have no effect for some quantization kinds or models."""
+"""Entries that have no effect with some quantization kinds or models."""
 KINDS_BY_ENTRY: Mapping[str, tuple[QuantizationKind, ...]] = {
     GROUP_SIZE_ENTRY: ("int4", "int8-weights"),
     ALL_ENTRY: ("int4",),
 }
-"""The quantization kinds that each entry applies to."""
+"""The quantization kinds that support each entry."""
 ENTRY_DESCRIPTIONS = {
     GROUP_SIZE_ENTRY: "group-wise quantization",
     ALL_ENTRY: "weights that `int4` keeps at 8 bits",
@@ -123,9 +123,9 @@ NO_EFFECT_REASONS = {
 def get_requested_option_labels(
     entries: Mapping[str, ast.QuantizeSetting], flags: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the display name of each `quantize` entry that the spec or an option sets."""
+    """Return the display name of each `quantize` entry that is set by the spec or an option."""
     labels = {entry: f"`{entry}` in the spec" for entry in OPTIONAL_ENTRIES if entry in entries}
-    # an entry with the default value does not count as a request
+    # an entry with the default value is not a request
     if ALL_ENTRY in labels and entries[ALL_ENTRY].values[0].value == "false":
         del labels[ALL_ENTRY]
     return labels | {entry: f"`{option}`" for entry, option in flags.items()}
@@ -144,7 +144,7 @@ def check_ineffective_flags(weight_options: QuantizationOptions, flags: Mapping[
         raise_error(
             "E0753",
             f"`{flags[entry]}` is for {ENTRY_DESCRIPTIONS[entry]}, "
-            f"which {kind_names or 'this compile'} does not use",
+            f"which {kind_names or 'this compilation'} does not use",
             helps=[
                 f"remove `{flags[entry]}`",
                 f"or quantize with {' or '.join(f'`--quantize {kind}`' for kind in kinds)}",
@@ -160,8 +160,8 @@ def find_ineffective_options(
 ) -> Iterator[str]:
     """Yield a remark for each `quantize` setting that does not change the quantization plan.
 
-    `option_labels` maps entries to their display names. `make_plan` computes a quantization
-    request's plan.
+    `option_labels` maps entries to their display names. `make_plan` computes the plan of a
+    quantization request.
     """
     has_unquantized_head = weight_options.lm_head_kind == "none"
     alternatives = {

@@ -39,7 +39,7 @@ LM_HEAD_BITS = ("8", "4", UNQUANTIZED)
 Head: TypeAlias = QuantizationKind | Literal["none", ""]
 LM_HEAD_KINDS: Mapping[str, Head] = {"8": "int8", "4": "int4", UNQUANTIZED: "none", "": ""}
 CALIBRATION_SETTINGS = ("calibration_samples", "calibration_data")
-"""The settings that choose the calibration data. At most one of them may be used."""
+"""The settings for the source of calibration data. At most one of these settings may be set."""
 NUMBER_SETTINGS = ("group_size", "lm_head_bits", "all")
 QUANTIZE_SETTINGS = (
     "default",
@@ -103,7 +103,7 @@ class QuantizeOptions:
 class CalibrationSource:
     """The source of calibration inputs: `num_samples` self-generated sequences, the file
     `data_file`, or the default source if neither field is set. `flag` is the command-line flag that
-    set the source, or "" if the spec set the source at `span`.
+    sets the source, or "" if the source is set in the spec, at `span`.
     """
 
     num_samples: int | None = None
@@ -115,7 +115,7 @@ class CalibrationSource:
 @immutable_dataclass()
 class KVCacheOption:
     """The storage dtype of the KV cache, or "" for no quantization. `span` is the setting in the
-    spec, or None if a command-line option set the dtype.
+    spec, or None if the dtype is set by a command-line option.
     """
 
     dtype: str = ""
@@ -128,9 +128,10 @@ class QuantizeRequest:
 
     `weight_options` is None if no weight is quantized. `pattern_spans` are the source spans of the
     spec's patterns, and `remarks` lists the entries that options override. `calibration` is the
-    source of calibration data, and `kv_cache` the KV cache dtype. `folds_norms` is true if norm
-    weights are folded into linear layers. `option_labels` maps entries that may have no effect to
-    their display names. `dequantizes_checkpoint` is true if a quantized checkpoint is dequantized.
+    source of calibration data, and `kv_cache` the KV cache dtype. `fold_norms` is true if norm
+    weights are folded into linear layers. `option_labels` maps entries to display names, for
+    entries that may have no effect. `dequantize_checkpoint` is true if a quantized checkpoint is
+    dequantized.
     """
 
     weight_options: QuantizationOptions | None = None
@@ -139,8 +140,8 @@ class QuantizeRequest:
     remarks: tuple[str, ...] = ()
     calibration: CalibrationSource = CalibrationSource()
     kv_cache: KVCacheOption = KVCacheOption()
-    folds_norms: bool = False
-    dequantizes_checkpoint: bool = False
+    fold_norms: bool = False
+    dequantize_checkpoint: bool = False
 
 
 def merge_quantize_options(program: Program, options: QuantizeOptions) -> QuantizeRequest:
@@ -162,9 +163,9 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
         _check_quantization_requested(options, cache)
     else:
         check_ineffective_flags(weight_options, flags)
-    folds_norms = parse_quantize_choice(entries, "fold_norms", BOOLEAN_VALUES) == "true"
+    fold_norms = parse_quantize_choice(entries, "fold_norms", BOOLEAN_VALUES) == "true"
     if options.fold_norms is not None:
-        folds_norms = options.fold_norms
+        fold_norms = options.fold_norms
     return QuantizeRequest(
         weight_options=weight_options,
         option_labels=get_requested_option_labels(entries, flags),
@@ -172,8 +173,8 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
         remarks=remarks,
         calibration=calibration,
         kv_cache=cache,
-        folds_norms=folds_norms and weight_options is not None,
-        dequantizes_checkpoint=options.quantize == UNQUANTIZED,
+        fold_norms=fold_norms and weight_options is not None,
+        dequantize_checkpoint=options.quantize == UNQUANTIZED,
     )
 
 
@@ -190,7 +191,9 @@ def check_quantize_options(
 
 
 def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeSetting]:
-    """Return `quantize` entries of the most derived spec by name. Raise E0201 for unknown names."""
+    """Return the `quantize` entries, by name. Entries of a derived spec override those of its base
+    spec. Raise E0201 for unknown names.
+    """
     entries: dict[str, ast.QuantizeSetting] = {}
     for item, _ in reversed(list(program.iterate_items(ast.QuantizeSection))):
         for entry in item.entries:
@@ -245,8 +248,8 @@ def _read_section(
 def _choose_cache(
     entries: Mapping[str, ast.QuantizeSetting], options: QuantizeOptions
 ) -> KVCacheOption:
-    """Return the KV cache dtype that the options or else the spec set. `--quantize none` disables
-    KV cache quantization. Raise E0858 if the dtype is invalid.
+    """Return the KV cache dtype that is set by the options or, by default, by the spec. `--quantize
+    none` disables KV cache quantization. Raise E0858 if the dtype is invalid.
     """
     entry = parse_quantize_choice(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:
@@ -374,7 +377,7 @@ def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
 
 
 def _check_quantization_requested(options: QuantizeOptions, cache: KVCacheOption) -> None:
-    """Raise E0753 if an option requires quantized weights but no weights are quantized."""
+    """Raise E0753 for an option that applies to quantized weights if no weight is quantized."""
     # calibration also computes the scales of an int8 KV cache
     allowed = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
     for name in QUANTIZE_SETTINGS:

@@ -38,7 +38,7 @@ LEGACY_POOLING_KEYS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Config keys of pooling modes in older files, in the order in which the modes are concatenated."""
+"""Config keys of pooling modes in older files, in concatenation order."""
 POOLING_EQUATIONS = {
     "cls": "gather(x, argmax(cast(kept, to=int), axis=1), axis=1)",
     "max": "masked_max_pool(x, kept)",
@@ -58,8 +58,8 @@ SENTENCE_OUTPUT = "sentence_embedding"
 
 @dataclass
 class SentenceTransformersSpec:
-    """A spec generated from a sentence-transformers directory: its source text, the encoder's
-    directory, and the weight paths of the other modules by tensor name prefix.
+    """A spec generated from a sentence-transformers directory: the source text, the directory of
+    the encoder, and the weight paths of the other modules by tensor name prefix.
     """
 
     source: Source
@@ -70,7 +70,7 @@ class SentenceTransformersSpec:
 
 @dataclass(kw_only=True)
 class _GraphBody:
-    """The source text of a graph under construction, and the size of the embedding vector."""
+    """A builder of the graph's source text. It also tracks the size of the embedding vector."""
 
     root: Path
     lines: list[str] = field(default_factory=list)
@@ -96,9 +96,9 @@ def find_encoder_directory(directory: str) -> str:
 def build_sentence_transformers_spec(
     directory: str, open_program: Callable[[str], Program]
 ) -> SentenceTransformersSpec | None:
-    """Return the spec of a sentence-transformers directory. Return None for other directories and
-    for cross-encoders, which are checkpoints with a classification head. Raise E0427 if a module of
-    the directory is not supported.
+    """Return the spec of a sentence-transformers directory. Return None for other directories.
+    Return None for cross-encoders, because they are compiled like other checkpoints with a
+    classification head. Raise E0427 if a module of the directory is not supported.
     """
     root = Path(directory)
     if not directory or not os.path.lexists(root / MODULES_FILE):
@@ -308,7 +308,7 @@ def _add_normalize(body: _GraphBody, file: Path, number: int) -> None:
 
 
 def _add_dropout(body: _GraphBody, file: Path, number: int) -> None:
-    """Check the keys of a dropout module, which has no effect at inference."""
+    """Check the keys of a dropout module. Dropout has no effect at inference."""
 
 
 MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {

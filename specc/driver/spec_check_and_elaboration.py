@@ -30,12 +30,12 @@ from specc.syntax import ast
 
 def _choose_default_graph(spec: LoadedSpec) -> str:
     """Return the graph for the config's `architectures`, or "" for the spec's first graph."""
-    file = spec.config_reader.config_file
+    file = spec.config_options.config_file
     return model_family.find_graph_for_architecture(spec.program, file) if file else ""
 
 
 def is_default_graph(spec: LoadedSpec, graph: str) -> bool:
-    """Return True if `specc compile` selects the graph without `--graph`."""
+    """Return True if `graph` is the default graph of `specc compile`."""
     try:
         default = _choose_default_graph(spec)
     except SpeccError:  # no graph for the config's `architectures`
@@ -46,7 +46,7 @@ def is_default_graph(spec: LoadedSpec, graph: str) -> bool:
 @dataclass
 class SpecCheckResult:
     """The result of `check_spec`: the symbolic trials and the model for the config. If config
-    values are missing, the model is None, and `missing` contains an error per missing value.
+    values are missing, `model` is None, and `missing` contains one error per missing value.
     """
 
     trials: list[SymbolicElaboration]
@@ -75,7 +75,7 @@ class SpecCheckResult:
     @property
     def _model_text(self) -> str:
         if self.model is None:
-            # without a config file, missing config values are not an error
+            # missing config values are an error only with a config file
             return f"valid for every size, {len(self.missing)} config values are missing"
         return f"{self.model.name}, {self.model.graph.format_signature()}"
 
@@ -86,15 +86,17 @@ class SpecCheckResult:
 
 
 def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
-    """Check a spec with symbolic dimensions and, if the config is complete, with its values."""
+    """Check a spec with symbolic dimensions and, if the config is complete, with the config
+    values.
+    """
     graph = graph or _choose_default_graph(spec)
     trials = _check_symbolically(spec, graph)
     # check the values of `quantize` entries; checking patterns requires a complete config
     merge_quantize_options(spec.program, QuantizeOptions())
     try:
-        model = elaborate_model(spec.program, spec.config_reader, graph)
+        model = elaborate_model(spec.program, spec.config_options, graph)
     except SpeccError as failed:
-        # a valid spec may lack config values that a checkpoint provides
+        # config values may be missing, because a checkpoint can provide them
         if any(d.code != "E0401" for d in failed.diagnostics):
             raise
         warnings = (*spec.warnings, *_check_shares(spec, trials), *find_unused_names(spec.program))
@@ -106,19 +108,19 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     _check_context_used(spec, model)
     unused = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
     warnings = (*spec.warnings, *unused, *model.warnings, *_warn_unreachable_tokens(spec, model))
-    tied_model = mark_tied_weights(spec.program, spec.config_reader, model)
+    tied_model = mark_tied_weights(spec.program, spec.config_options, model)
     return SpecCheckResult(trials, tied_model, (), warnings, spec.remarks)
 
 
 def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicElaboration]:
     """Elaborate the spec with symbolic dimensions and return the symbolic trials."""
-    has_file = spec.config_reader.config_file is not None
+    has_file = spec.config_options.config_file is not None
     return check_spec_symbolically(spec.program, graph, has_config_file=has_file)
 
 
 def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
-    """Return W0756 warnings for tokens in the spec's vocabularies that no text can produce.
-    Vocabularies next to weights are exempt, because general word lists have many unused entries.
+    """Return W0756 for vocabulary tokens of the spec that no text can produce. Vocabularies next to
+    weights are not checked, because general word lists have many unused entries.
     """
     try:
         preprocessing = preprocessing_section.build_preprocessing_config(spec.program, model)
@@ -128,10 +130,12 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
 
 
 def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
-    """Raise the errors in the `weights` and `reading` sections that can be found without files."""
+    """Raise the errors in the `weights` and `reading` sections that do not depend on other
+    files.
+    """
     check_weight_rules(
         spec.program,
-        spec.config_reader,
+        spec.config_options,
         model.graph,
         lambda: iterate_sibling_graphs(spec, model.graph.name),
     )
@@ -141,7 +145,7 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if a context length is given but has no effect on the model."""
-    if (length := spec.config_reader.max_length) and not is_rope_scaled_for_length(
+    if (length := spec.config_options.max_length) and not is_rope_scaled_for_length(
         length, model.graph
     ):
         title = (
@@ -160,7 +164,7 @@ def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
         if name not in spec.graphs:
             spec.graphs[name] = None
             with suppress(SpeccError):
-                model = elaborate_model(spec.program, spec.config_reader, name)
+                model = elaborate_model(spec.program, spec.config_options, name)
                 spec.graphs[name] = model.graph
         if (other_graph := spec.graphs[name]) is not None:
             yield other_graph
@@ -169,13 +173,13 @@ def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
 def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
     """Elaborate a spec with its config values. Raise the errors of `specc check`.
 
-    Built-in specs are checked symbolically only to explain a failed elaboration, because the tests
-    already run the symbolic check.
+    The tests run the symbolic check of built-in specs, so it is repeated only to explain a failed
+    elaboration.
     """
     graph = graph or _choose_default_graph(spec)
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
     try:
-        model = elaborate_model(spec.program, spec.config_reader, graph)
+        model = elaborate_model(spec.program, spec.config_options, graph)
     except SpeccError:
         if not trials:
             _check_symbolically(spec, graph)
@@ -186,7 +190,7 @@ def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
         _check_shares(spec, trials, model)
     warnings_of_model = (*model.warnings, *_warn_unreachable_tokens(spec, model))
     model = replace(model, warnings=(*find_unused_names(spec.program), *warnings_of_model))
-    return mark_tied_weights(spec.program, spec.config_reader, model)
+    return mark_tied_weights(spec.program, spec.config_options, model)
 
 
 def _check_shares(

@@ -1,5 +1,5 @@
 """Format a new spec that extends a built-in spec, and draft a spec for a checkpoint. The draft
-extends the most similar built-in spec and lists the differences from the checkpoint.
+extends the most similar built-in spec and lists the differences between draft and checkpoint.
 """
 
 import json
@@ -82,7 +82,7 @@ def build_derived_spec(derived_spec: DerivedSpec) -> ast.File:
 
 def _build_config(program: Program, derived_spec: DerivedSpec) -> ast.ConfigSection:
     """Build a `config` section with a value or a comment for each config field, followed by the
-    values of used specs. Each comment is written before the next value.
+    values of used specs. A comment is attached to the value after it.
     """
     config_values = derived_spec.config_values
     assignments: list[ast.ConfigEntry] = []
@@ -131,8 +131,8 @@ def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
 def _format_value(
     program: Program, config_values: Mapping[str, str], path: str, entry: ast.ConfigField
 ) -> tuple[str, bool]:
-    """Return the source text of a field's value, "" for a record, and whether the config section
-    sets the value. A default that is computed from other fields is a comment instead.
+    """Return the source text of a field's value ("" for a record), and True if the config section
+    sets the value. A default that is computed from other fields is written as a comment.
     """
     if path in config_values:
         return config_values[path], True
@@ -215,8 +215,8 @@ def _collect_tensor_names(directory: str) -> frozenset[str]:
         with closing(open_checkpoint(directory)) as checkpoint:
             return frozenset(checkpoint.tensors)
     except SpeccError as failed:
-        # a draft needs only config.json, so missing weights are allowed, but unreadable weights are
-        # an error
+        # missing weights are allowed, because a draft requires only config.json; unreadable weights
+        # are an error
         if any(d.code not in ("E0802", "E0518") for d in failed.diagnostics):
             raise
         return frozenset()
@@ -234,7 +234,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     graph = ""
     with suppress(SpeccError):  # the specs of other model families do not declare the class
         graph = find_graph_for_architecture(program, data)
-    # skip the symbolic check, because all built-in specs pass the check
+    # skip the symbolic check, which all built-in specs pass
     model = elaborate_model(program, reader, graph)
     return spec, mark_tied_weights(program, reader, model), graph
 
@@ -242,12 +242,12 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
 def _find_nearest_spec(
     directory: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[LoadedSpec, ModelDefinition]:
-    """Return the spec whose parameter names are most similar to the tensor names, among the specs
-    that read the largest number of config keys. If several specs are equally similar, return the
-    spec for the class in `architectures`. Raise E0948 if no spec is similar.
+    """Select the specs that read the largest number of config keys, and return the spec whose
+    parameter names are most similar to the tensor names. If several specs are equally similar,
+    return the spec for the class in `architectures`. Raise E0948 if no spec is similar.
     """
     known_key_counts = count_matching_keys_by_spec(data)
-    # two common keys are not significant, because most config.json files have keys such as
+    # ignore specs with one or two common keys, because most config.json files have keys such as
     # `vocab_size`
     candidates = [name for name in known_key_counts if known_key_counts[name] > 2]
     specs, classes = find_builtin_specs(), read_architectures(data)
@@ -296,8 +296,8 @@ def _find_differing_values(
     spec: LoadedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return two mappings of config values that differ from the base spec, as literals by path. The
-    first mapping contains the values that a derived spec reproduces, and the second mapping
-    contains all other values.
+    first mapping contains the values that a derived spec can set. The second mapping contains all
+    other values.
     """
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base, values = spec.spec_name, dict(_flatten_config(model.config))
@@ -328,8 +328,8 @@ def _select_differing(
 def _select_accepted_literals(
     base: str, chosen_specs: Mapping[str, str], literals: dict[str, str]
 ) -> dict[str, str]:
-    """Return all literals if a derived spec accepts them together, or else the literals that a
-    derived spec accepts individually.
+    """Return all literals if a derived spec accepts all of them. Otherwise, return the literals
+    that a derived spec accepts individually.
     """
     if _evaluate_derived_config(base, {**chosen_specs, **literals}) is not None:
         return literals
@@ -377,8 +377,8 @@ def _evaluate_derived_config(base: str, values: Mapping[str, str]) -> dict[str, 
     with suppress(SpeccError):
         draft = DerivedSpec(name="draft", extends=base, config_values=values, omits_defaults=True)
         spec = open_spec_argument(format_dsl(build_derived_spec(draft)) if values else base)
-        context = create_context(spec.program, options=spec.config_reader)
-        config = evaluate_and_check_config(context, spec.program, spec.config_reader)
+        context = create_context(spec.program, options=spec.config_options)
+        config = evaluate_and_check_config(context, spec.program, spec.config_options)
         return dict(_flatten_config({n: value_to_json(value) for n, value in config.items()}))
     return None
 

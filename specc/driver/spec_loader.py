@@ -45,19 +45,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class LoadedSpec:
-    """An opened spec: its syntax trees, its spec library, and the reader of its config."""
+    """An opened spec: its syntax trees, its spec library, and the options for reading the
+    config.
+    """
 
     program: Program
     library: SpecLibrary
-    config_reader: ConfigReadOptions
+    config_options: ConfigReadOptions
     spec_name: str
     config_file: str = ""
     remarks: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     checkpoint: str = ""
-    """The checkpoint directory, if the caller passed a directory instead of a spec."""
+    """The checkpoint directory, if the caller passes a directory instead of a spec."""
     repository: str = ""
-    """The directory that the caller passed, which contains or equals `checkpoint`."""
+    """The directory passed by the caller: `checkpoint` or a parent directory of `checkpoint`."""
     module_weights: Mapping[str, str] = field(default_factory=dict)
     """Weight directories of additional modules, by tensor name prefix."""
     quantization: "CheckpointQuantization | None" = None
@@ -81,8 +83,8 @@ def open_spec(
     The config.json of a checkpoint directory `weights` is used if the spec supports config.json and
     no config file is given. `spec` may itself be a checkpoint directory, whose config.json selects
     the built-in spec unless `checkpoint_spec` is given. A `Source` contains the source text of a
-    spec. `context_length` is the maximum sequence length, for RoPE variants that depend on the
-    maximum length. `library` resolves the specs that this spec uses.
+    spec. `context_length` is the maximum sequence length, on which some RoPE variants depend.
+    `library` resolves the specs that this spec uses.
     """
     library = library or SpecLibrary()
     spec, download_remarks = (spec, ()) if isinstance(spec, Source) else download_model(spec)
@@ -119,7 +121,7 @@ def open_spec(
 
 
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
-    """Return notes on the origin of a named spec. Raise E0222 if `checkpoint_spec` is set."""
+    """Return notes on where a spec was found. Raise E0222 if `checkpoint_spec` is set."""
     if checkpoint_spec:
         path = escape_text(find_shadowed_spec_path(name))
         hint = f"`{name}` names the built-in spec; write `{path}` for the directory"
@@ -160,17 +162,17 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
 
     family = check_model_type(spec.program, data)
     quantization = read_quantization_config(data)
-    # the spec must read every key only if the file has a model_type that the spec declares
+    # check for unread keys only if the spec declares the model_type of the file
     return replace(
         spec,
-        config_reader=replace(spec.config_reader, config_file=data),
+        config_options=replace(spec.config_options, config_file=data),
         quantization=quantization,
         remarks=spec.remarks + (quantization.remarks if quantization else ()),
         warnings=(
             *(warn_about_unread_keys(spec.program, data) if family else ()),
             *(
                 []
-                if spec.config_reader.max_length
+                if spec.config_options.max_length
                 else warn_about_context_limits(spec.program, data)
             ),
         ),
@@ -178,7 +180,7 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
 
 
 SPEC_TEXT_NAME = "<spec>"
-"""The name that messages use for a spec that a Python caller passes as source text."""
+"""The name in messages of a spec that is passed as source text in Python."""
 
 
 @contextmanager
@@ -206,7 +208,7 @@ def open_spec_argument(
     """
     # a `Path` is a file path even if it equals the name of a built-in spec
     spec_name = spec if isinstance(spec, str) else disambiguate_spec_path(str(spec))
-    # a path does not contain line breaks
+    # a string with line breaks is source text, not a path
     is_source_text = isinstance(spec, str) and "\n" in spec
     return open_spec(
         Source(SPEC_TEXT_NAME, spec_name) if is_source_text else spec_name,

@@ -15,7 +15,7 @@ def add_intermediate_outputs(graph: Graph, patterns: Sequence[str]) -> Graph:
     """
     outputs = dict(graph.outputs)
     for pattern in patterns:
-        # scope paths are case-sensitive, unlike file name matching on some operating systems
+        # scope paths are case-sensitive, unlike file names on some operating systems
         matches = [name for name in graph.names if NamePattern(pattern).matches(name)]
         if not matches:
             examples = ", ".join(list(graph.names)[:8])
@@ -30,7 +30,7 @@ def add_intermediate_outputs(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
     """Return an unused output name for a tap. `:` in the value name is replaced by `.`, because
-    runtimes read `:0` as an output index.
+    runtimes interpret `:0` as an output index.
     """
     unique_name = name.replace(":", ".")
     while unique_name in used_names:

@@ -55,13 +55,13 @@ from specc.weights.weight_rules_and_initializers import (
 
 
 def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
-    """Return the weights' size in memory at run time and their size in storage, in bytes."""
+    """Return the size of the weights in memory at run time, and their size in storage, in bytes."""
     memory_bytes, stored_bytes = 0, 0
     for name, parameter in parameters.parameters.items():
         if parameters.get_tied_source(name) is None:
             dtype = parameters.get_stored_dtype(name)
             stored_bytes += count_tensor_bytes(parameter.shape, dtype)
-            # the runtime converts floats to float32, and integers keep their dtype
+            # the runtime converts floats to float32, but not integers
             memory_bytes += count_tensor_bytes(
                 parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
             )
@@ -81,8 +81,8 @@ def count_parameters(weights: CheckpointBinding | RandomInitWeights) -> int:
 class WeightSources:
     """The sources of parameter values: the checkpoint `weights`, merged with the LoRA weights in
     the directory `adapter` (default: an adapter in the checkpoint directory), or the seed `init`
-    for all parameters. Without a checkpoint or a seed, the spec names the weights file. A missing
-    task head is initialized from the seed `init_missing`.
+    for all parameters. Without a checkpoint or a seed, the weights file of the spec is loaded. A
+    missing task head is initialized from the seed `init_missing`.
     """
 
     weights: str = ""
@@ -100,7 +100,7 @@ def load_parameters(
     Raise E0523 if no weight source is given.
     """
     with extend_recursion_limit(spec.program.module.file.span):
-        rules, config = evaluate_weight_rules(spec.program, spec.config_reader)
+        rules, config = evaluate_weight_rules(spec.program, spec.config_options)
     parameters = _list_parameters(spec, graph, config)
     rules = select_graph_weight_rules(
         rules,
@@ -139,17 +139,17 @@ def load_parameters(
                 "--init SEED initializes the weights randomly",
             ],
         )
-    # a model without parameters needs no weight source
+    # a model without parameters requires no weight source
     return initialize_parameters(graph, parameters, rules, 0)
 
 
 def _list_parameters(
     spec: LoadedSpec, graph: Graph, config: Mapping[str, SpecValue]
 ) -> list[ModelParameter]:
-    """Return the parameters of a graph, with a function that finds the config.json keys of their
+    """Return the parameters of a graph, and a function that returns the config.json keys of their
     sizes.
     """
-    file = spec.config_reader.config_file
+    file = spec.config_options.config_file
     find_keys = partial(find_axis_config_keys, spec.program, file, graph.name)
     return [
         replace(parameter, find_config_keys=find_keys)
@@ -200,7 +200,7 @@ def _map_initializers(graph: Graph) -> dict[str, str]:
 
 
 def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
-    """Return the parameters that all graphs of a spec share (none if there is a single graph)."""
+    """Return the parameters that all graphs of a spec share, or none if there is only one graph."""
     names = [
         frozenset(other_graph.parameters)
         for other_graph in iterate_sibling_graphs(spec, graph.name)
@@ -213,7 +213,9 @@ def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
 def initialize_parameters(
     graph: Graph, parameters: list[ModelParameter], rules: WeightRules, seed: int
 ) -> RandomInitWeights:
-    """Return parameters with random values, which their initializers and the seed determine."""
+    """Return randomly initialized parameters. The values depend on the initializers and the
+    seed.
+    """
     by_name = {parameter.name: parameter for parameter in parameters}
     return RandomInitWeights(
         seed, by_name, _map_initializers(graph), resolve_weight_ties(by_name, rules)
@@ -336,10 +338,10 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
     """
     weights = sources.weights or spec.checkpoint
     directories = preprocessing_section.find_tokenizer_directories(weights, spec.config_file)
-    spec = replace(spec, config_reader=replace(spec.config_reader, is_training=True))
+    spec = replace(spec, config_options=replace(spec.config_options, is_training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), directories).model_definition
     if sources.init is None and not weights and not find_spec_weights_file(spec.program):
-        # training may start from random weights
+        # use random weights if there is no weights file
         sources = replace(sources, init=0)
     with closing(_load_for_training(spec, model.graph, sources)) as values:
         tie_sources = {name: values.get_tied_source(name) for name in model.graph.parameters}
@@ -365,7 +367,7 @@ def _load_for_training(
     spec: LoadedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | RandomInitWeights:
     """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet. The help
-    of the error explains how to start without weights.
+    message explains how to train without existing weights.
     """
     try:
         return load_parameters(spec, graph, sources)

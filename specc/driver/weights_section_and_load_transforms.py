@@ -35,7 +35,7 @@ from specc.weights.weight_rules_and_initializers import (
 )
 
 MAX_STACKED = 65_536
-"""Maximum number of tensors stacked by one rule."""
+"""Maximum number of tensors that one rule stacks."""
 
 
 def read_weight_rules(program: Program, env: LexicalScope) -> WeightRules:
@@ -52,7 +52,7 @@ def read_weight_rules(program: Program, env: LexicalScope) -> WeightRules:
 def evaluate_weight_rules(
     program: Program, options: ConfigReadOptions
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
-    """Return the weight rules for a config, and the config values."""
+    """Return the weight rules whose conditions the config satisfies, and the config values."""
     context = create_context(program)
     config = evaluate_and_check_config(context, program, options)
     return read_weight_rules(
@@ -92,8 +92,8 @@ def _is_condition_true(condition: ast.Expr | None, env: LexicalScope) -> bool:
 def list_model_parameters(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
 ) -> list[ModelParameter]:
-    """Return a graph's parameters with their sizes and the config names that determine the sizes.
-    Raise E0308 if a size is not a positive integer.
+    """Return the parameters of a graph, with the config names that determine their sizes. Raise
+    E0308 if a size is not a positive integer.
     """
     parameters = []
     for name, facts in graph.parameter_facts.items():
@@ -131,7 +131,7 @@ def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
 
 
 def iterate_graph_parameters(graphs: Iterable[Graph]) -> Iterator[ModelParameter]:
-    """Yield the parameters of several graphs. A parameter that graphs share is repeated."""
+    """Yield the parameters of several graphs. A shared parameter is yielded once per graph."""
     for graph in graphs:
         yield from list_model_parameters(graph)
 
@@ -142,7 +142,8 @@ def resolve_referenced_file(
     """Resolve the path of a file that a spec names, in or below the directory of the spec.
 
     Raise E0802 if the file cannot be read, and E0803 if the file is outside the spec's directory.
-    `description` describes the content. `option` is the command-line option that accepts any path.
+    `description` describes the content. `option` is the command-line option that accepts paths
+    outside the directory of the spec.
     """
     try:
         path = resolve_symlinks(module.directory / name.value)
@@ -152,7 +153,7 @@ def resolve_referenced_file(
             f"{description} `{escape_text(name.value)}` cannot be read: {error.reason}",
             name.span,
         )
-    # a spec must be portable, so it must not depend on one machine's directories
+    # a portable spec must not depend on paths of one machine
     is_absolute = Path(name.value).is_absolute()
     if is_absolute or not path.is_relative_to(module.directory):
         raise_error(
@@ -359,8 +360,8 @@ def check_weight_rules(
 ) -> None:
     """Raise the errors in the `weights` section that can be detected without reading files.
 
-    A rule for weights that `graph` lacks may apply to another graph of the spec, which
-    `iterate_sibling_graphs` builds on demand.
+    A rule that matches no weight of `graph` may apply to another graph. `iterate_sibling_graphs`
+    builds the other graphs on demand.
     """
     parameters = {parameter.name: parameter for parameter in list_model_parameters(graph)}
     rules, _ = evaluate_weight_rules(program, options)
@@ -375,7 +376,9 @@ def check_weight_rules(
 
 
 def count_untied_parameters(graph: Graph) -> Dim:
-    """Return the number of parameters in a graph with marked ties. Count tied weights once."""
+    """Return the number of parameters in a graph whose tied weights are marked. Count tied weights
+    once.
+    """
     facts = graph.parameter_facts.values()
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 

@@ -33,7 +33,7 @@ from specc.io.safe_read import (
 from specc.ir.array import Array
 
 ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
-"""Signatures of .npz files. The second signature marks an archive without members."""
+"""Magic numbers of .npz files. The second magic number marks an archive without members."""
 MAX_RANK = 16
 MAX_HEADER_BYTES = 10_000
 """Maximum header size of a .npy file in bytes."""
@@ -59,7 +59,7 @@ def parse_npy(data: bytes, name: str) -> Array:
             shape, is_fortran_order, dtype = readers[data[6:8]](
                 file, max_header_size=MAX_HEADER_BYTES
             )
-    except Exception:  # NumPy may raise any exception for a corrupted header
+    except Exception:  # NumPy may raise any type of exception for a corrupted header
         raise_invalid_array_error(name, "its header is invalid", SAVE_AGAIN_HELP)
     _check_dtype(dtype, name)
     if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
@@ -68,7 +68,7 @@ def parse_npy(data: bytes, name: str) -> Array:
     expected, available = count * dtype.itemsize, len(data) - start
     if available != expected:
         raise_invalid_array_error(
-            name, f"its shape needs {expected} bytes of data, got {available}", SAVE_AGAIN_HELP
+            name, f"its shape requires {expected} bytes of data, got {available}", SAVE_AGAIN_HELP
         )
     flat = np.frombuffer(data, dtype, count, start)
     return to_native_byte_order(flat.reshape(shape, order="F" if is_fortran_order else "C"))
@@ -120,12 +120,12 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
 
 
 def to_native_byte_order(array: Array) -> Array:
-    """Return an array in native byte order that is C-contiguous and read-only."""
+    """Return a read-only, C-contiguous copy or view of an array in native byte order."""
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
 def raise_invalid_array_error(path: str, reason: str, fix: str) -> NoReturn:
-    """Raise E0905 because an array is invalid."""
+    """Raise E0905 for an invalid array."""
     raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {reason}", helps=[fix])
 
 

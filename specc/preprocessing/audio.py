@@ -22,7 +22,7 @@ Floats: TypeAlias = NDArray[np.float32]
 PCM, IEEE_FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 WAV_ENCODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
 STREAMED_SIZE = 0xFFFFFFFF
-"""The chunk size that streaming programs write to WAV files for "up to the end of the file"."""
+"""The chunk size that streaming programs write if a chunk extends to the end of the WAV file."""
 OTHER_SIGNATURES = {
     b"ID3": "an MP3 file",
     b"\xff\xfb": "an MP3 file",
@@ -97,7 +97,7 @@ def _read_format(chunk: bytes, name: str) -> _WavFormat:
     if not channels or not sample_rate:
         _raise_invalid_wav(name, f"unsupported format: {channels} channels at {sample_rate} Hz")
     wav_format = _WavFormat(encoding, channels, sample_rate, bits)
-    # 24-bit samples that are stored in 32 bits must not be decoded as 32-bit samples
+    # reject padded samples, e.g. 24-bit samples in 32-bit containers
     if frame_bytes != wav_format.frame_bytes:
         expected = (
             f"{channels} channels of {bits} bits need {wav_format.frame_bytes} bytes per frame"
@@ -127,7 +127,7 @@ def _read_samples(data: bytes, offset: int, size: int, wav_format: _WavFormat, n
 def _decode_samples(frames: bytes, wav_format: _WavFormat) -> Floats:
     """Decode interleaved samples to float32. 8-bit samples are unsigned, so 128 is silence."""
     if wav_format.encoding == IEEE_FLOAT:
-        # suppress the warning that values outside the range of float32 become infinite
+        # suppress the overflow warning: values outside the range of float32 become infinite
         with np.errstate(over="ignore"):
             return np.frombuffer(frames, f"<f{wav_format.bits_per_sample // 8}").astype(np.float32)
     if wav_format.bits_per_sample == 8:
@@ -144,7 +144,7 @@ def _decode_samples(frames: bytes, wav_format: _WavFormat) -> Floats:
 
 
 def _raise_not_wav(data: bytes, name: str) -> NoReturn:
-    """Raise E0840. The message names the format that the file seems to have."""
+    """Raise E0840. The message contains the detected format of the file."""
     formats = (name for start, name in OTHER_SIGNATURES.items() if data.startswith(start))
     format_name = "an MP4 file" if data[4:8] == b"ftyp" else next(formats, "not a WAV file")
     reason = f"it is {format_name}" if data else "the file is empty"
@@ -176,7 +176,7 @@ VARIANCE_EPSILON = 1e-7
 """Epsilon that is added to the variance of a waveform before normalization, as in transformers."""
 MEL_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0
-"""The number of powers of ten below the maximum to which log-mel values are clipped."""
+"""Log-mel values are clipped to at most this number of powers of ten below the maximum."""
 MAX_MEL_FREQUENCY = 8000.0
 """Upper frequency of Whisper's mel filters in Hz, for any sampling rate."""
 KALDI_WINDOW, KALDI_HOP, KALDI_FFT = 400, 160, 512
@@ -197,7 +197,7 @@ def read_audio(path: str, config: AudioConfig) -> Floats:
 
 def compute_audio_features(recording: AudioRecording, config: AudioConfig, name: str) -> Floats:
     """Compute the input features of a recording: waveform, log-mel spectrogram or filter banks.
-    Raise E0842 or E0843 if the recording does not match the preprocessing.
+    Raise E0842 for a wrong sampling rate, and E0843 for a wrong duration.
     """
     if recording.sample_rate != config.sample_rate:
         raise_error(
@@ -224,7 +224,7 @@ def compute_audio_features(recording: AudioRecording, config: AudioConfig, name:
             return compute_log_mel_spectrogram(padded, config)
         case FilterBankConfig():
             max_samples = (config.num_frames - 1) * KALDI_HOP + KALDI_WINDOW
-            # Ignore samples at the end of the audio that are fewer than one hop.
+            # Ignore an incomplete hop at the end of the audio.
             sample_limit = max_samples + KALDI_HOP - 1
             if len(samples) > sample_limit and not config.do_truncate:
                 _raise_too_long(name, len(samples), max_samples, config.sample_rate)
@@ -310,7 +310,7 @@ def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
 
 
 def _frame_samples(samples: Doubles, window: int, hop: int) -> Doubles:
-    """Return a view float64 [frames, window] in which a frame begins every `hop` samples."""
+    """Return a view float64 [frames, window] of overlapping frames, `hop` samples apart."""
     return np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]
 
 
@@ -318,7 +318,7 @@ def _raise_too_long(name: str, num_samples: int, max_samples: int, rate: int) ->
     seconds = f"{max_samples / rate:g}"
     raise_error(
         "E0843",
-        f"`{escape_text(name)}` lasts {num_samples / rate:.4g} s, but the model takes {seconds} s",
+        f"`{escape_text(name)}` lasts {num_samples / rate:.4g} s, but the maximum is {seconds} s",
         helps=[
             f"split it: ffmpeg -i FILE -f segment -segment_time {seconds} part%03d.wav",
             "or truncate it: `cut=true` in the `reading` section of the spec",

@@ -14,7 +14,8 @@ from specc.io.json_io import Json, JsonReader
 from specc.io.safe_read import escape_text
 
 MAX_TEMPLATE = 256_000
-"""Maximum length of a template in characters. Published templates are ten times shorter."""
+"""Maximum length of a template in characters. Published templates have at most a tenth of this
+length."""
 MAX_TEXT = 1_000_000
 """Maximum length of the messages, and of the rendered text, in characters."""
 MAX_MESSAGES = 10_000
@@ -152,7 +153,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
             return text
         case {"error": str(reason)}:
             _raise_template_failed(" ".join(escape_text(reason).split())[:300])
-    # the operating system has killed the subprocess before it could report an error
+    # the operating system killed the subprocess before the subprocess reported an error
     _raise_template_failed("it takes too much time or memory")
 
 

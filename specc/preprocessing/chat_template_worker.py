@@ -8,7 +8,7 @@ from typing import Any
 def render_template_from_stdin() -> None:
     """Read a JSON request from stdin, render the chat template, and print the result."""
     request: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    # use the parent's package paths, because this process runs without site packages
+    # use the package paths of the parent process, because this process runs without site packages
     sys.path[:] = request["path"]
     try:
         response = {"text": _render_template(request)}
@@ -76,12 +76,12 @@ def _make_generation_extension() -> Any:
     from jinja2.ext import Extension
 
     class Generation(Extension):
-        """The `generation` block of chat templates, which is only relevant for training."""
+        """The `generation` block of chat templates, which only has an effect in training."""
 
         tags = {"generation"}  # noqa: RUF012 - as the base class has it
 
         def parse(self, parser: Any) -> Any:
-            """Parse a `generation` block to a call that returns the content of the block."""
+            """Parse a `generation` block. Return a call that renders the content of the block."""
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             call = self.call_method("inside", [])

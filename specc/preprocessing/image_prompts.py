@@ -26,7 +26,7 @@ BATCHED_RANK = 5
 """Rank of an array with several images per text. A single image has rank 3."""
 GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 CONCATENATED_SIZINGS = ("area", "tiles")
-"""Resize rules (`sizing`) that put the patches or tiles of all images in a text on one axis."""
+"""Resize rules (`sizing`) that concatenate the patches or tiles of all images in a text."""
 
 
 def prepare_images(
@@ -66,7 +66,7 @@ def can_take_multiple_images(graph: Graph, name: str, config: ImageConfig) -> bo
 def _group_images(
     graph: Graph, config: ImageConfig, name: str, inputs: Mapping[str, object]
 ) -> list[list[object]]:
-    """Return the images of each text or batch element, or [] if the input contains no images."""
+    """Return the images of each text or batch element, or [] if there are no images."""
     value = inputs[name]
     items: list[object] = [*value] if isinstance(value, list | tuple) else [value]
     if not can_take_multiple_images(graph, name, config):
@@ -243,7 +243,7 @@ def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
 
 
 def get_image_placeholder(tokenizer: JsonTokenizer) -> str:
-    """Return the placeholder text that stands for an image in prompts."""
+    """Return the placeholder text of an image in prompts."""
     if tokenizer.placeholder_replacement:
         return tokenizer.placeholder_replacement[0]
     assert tokenizer.image_token_repetition, "only texts with placeholders"
@@ -278,9 +278,9 @@ def replace_image_placeholders(
 
 
 def format_image_replacement(texts: Sequence[str], grid: tuple[int, int]) -> str:
-    """Format the replacement of an image placeholder. An image with a grid is replaced by the texts
-    of all grid cells, with a separator between rows, and the end text. An image without a grid has
-    its own replacement text.
+    """Format the replacement of an image placeholder. For an image with a grid, join the texts of
+    all grid cells, with a separator between rows, and append the end text. An image without a grid
+    has a separate replacement text.
     """
     _, cell, separator, end, single = texts
     rows, columns = grid

@@ -1,4 +1,6 @@
-"""Preprocess images of dynamic size: resize within bounds, or split into tiles or patches."""
+"""Preprocess images of dynamic size: resize images within bounds, or split them into tiles or
+patches.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -27,7 +29,7 @@ MAX_ASPECT_RATIO = 200
 MAX_LONGEST_SIDE = 4096
 SEARCH_PRECISION, MAX_SCALE = 1e-5, 100.0
 MIN_SHRINK_RATIO = 1.1
-"""Minimum size ratio at which LLaVA-OneVision shrinks a feature map."""
+"""LLaVA-OneVision shrinks a feature map if the size ratio is at least this value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,9 @@ def _split_into_tiles(pixels: Array, config: ImageConfig) -> ResizedImage:
 
 
 def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
-    """Scale the longer side to `longest` (at most 4096); round the shorter side up to even."""
+    """Scale the longer side to `longest` (at most 4096). Round the shorter side up to an even
+    number.
+    """
     ratio = sides[1] / sides[0]
     is_landscape = sides[1] >= sides[0]
     shorter = int(longest / ratio) if is_landscape else int(longest * ratio)
@@ -289,7 +293,7 @@ def _make_antialiased_weights(length: int, size: int) -> Array:
     kernel /= kernel.sum()
     period = max(2 * (length - 1), 1)
     centers = (np.arange(size) + 0.5) * factor - 0.5
-    # mirror the center before the interpolation
+    # mirror the pixel center at the edges before the interpolation
     centers = np.where(centers < 0, -centers, np.minimum(centers, period - centers))
     left = np.floor(centers).astype(np.int64)
     weights = np.zeros((size, length))

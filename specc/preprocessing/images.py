@@ -90,8 +90,8 @@ def resize_and_normalize_pixels(
     ]
     values = np.stack(planes * (config.channels // len(planes)))
     if invert:
-        # invert after resizing, which is cheaper and equivalent, because interpolation weights sum
-        # to 1
+        # invert after resizing: this is faster, and equivalent because interpolation weights sum to
+        # 1
         values = np.float32(255) - values
     mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (config.mean, config.std))
     return np.asarray((values * np.float32(config.scale) - mean) / std, np.float32)
@@ -118,7 +118,7 @@ def _crop_and_resize(pixels: Array, config: ImageConfig) -> Array:
 
 
 def has_light_background(pixels: Array) -> bool:
-    """Return True if the border of an image is light on average, like a paper background."""
+    """Return True if the mean brightness of an image border is high, as in scans of paper."""
     border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
@@ -138,7 +138,9 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
 
 
 def resize_pixels(pixels: Array, size: ImageSize, config: ImageConfig) -> Array:
-    """Resize pixels [height, width, 1 or 3] to `size`. With `resizes_to_uint8`, round to uint8."""
+    """Resize pixels [height, width, 1 or 3] to `size`. If `resizes_to_uint8` is True, round to
+    uint8.
+    """
     if pixels.shape[:2] == size:
         return pixels
     if config.resizes_to_uint8 and pixels.dtype == np.uint8:
@@ -164,8 +166,8 @@ def _fit_and_center(pixels: Array, config: ImageConfig) -> Array:
     height, width = _compute_short_edge_size(pixels.shape[0], pixels.shape[1], edge)
     pixels = resize_pixels(pixels, (height, width), config)
     fitted_height, fitted_width = min(height, rows), min(width, columns)
-    # Resize twice like Donut: each resize rounds to 8 bits, so a single resize would produce
-    # different pixels.
+    # resize twice, as the Donut processor does: each resize rounds to 8 bits, so a single resize
+    # produces different pixels
     if (fitted_height, fitted_width) != (height, width):
         if height > width:
             fitted_width = max(1, width * fitted_height // height)
@@ -229,7 +231,8 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
         return pixels
     rows, columns = pixels.shape[:2]
     height, width = max(rows, size[0]), max(columns, size[1])
-    # if the margin is odd, pad the extra row on top but crop it at the bottom, as transformers does
+    # as in transformers, if the margin is odd, the extra row is padded at the top but cropped at
+    # the bottom
     corner = -(-(height - rows) // 2), -(-(width - columns) // 2)
     padded = pad_with_black(pixels, (height, width), corner)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
@@ -265,7 +268,7 @@ def _decode_pixels(source: "Pillow.Image") -> Array:
 
 
 def _iterate_channels(pixels: Array, channels: int) -> Iterator[Floats]:
-    """Yield the channels of an image, or only its luminance if the model has one channel."""
+    """Yield the channels of an image, or only the luminance if the model input has one channel."""
     count = pixels.shape[2]
     if channels == 1 and count == 3:
         luminance = np.zeros(pixels.shape[:2], np.float32)

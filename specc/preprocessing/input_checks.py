@@ -16,13 +16,13 @@ from specc.ir.types import Type
 from specc.preprocessing.array_files import cast_input_array, format_first_true_index
 
 EvaluateDim: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
-"""A function that evaluates a dimension such as `2 * src + 1`, given the sizes of named dimensions.
+"""A function that computes a dimension such as `2 * src + 1` from the sizes of named dimensions.
 The function returns None if a size is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """The expected value of a model input. `dtype` is `f32`, `i64`, `bool` or another type. Each
+    """The specification of a model input. `dtype` is `f32`, `i64`, `bool` or another type. Each
     dimension is an integer, a name, or a formula. Ids must be less than `id_limit`. If
     `is_optional` is true, the input may be omitted. If `accepts_text` is true, the input may be
     text, which is tokenized.
@@ -39,7 +39,7 @@ class InputSpec:
 def make_input_spec(
     name: str, type: Type, facts: Input | None, *, is_optional: bool, accepts_text: bool
 ) -> InputSpec:
-    """Return the expected value of an input of a graph, with its `facts`."""
+    """Return the specification of a graph input with the facts `facts`."""
     bound = facts.upper_bound if facts else None
     return InputSpec(
         name=name,
@@ -100,7 +100,7 @@ def check_inputs(
             checker.check_values(spec, array)
         else:
             checker.report_wrong_rank(spec, array)
-    # Check formulas last, after the sizes of all named dimensions have been determined.
+    # check formulas last, because they depend on the sizes of all named dimensions
     for spec in checked_specs:
         checker.check_computed_dims(spec, arrays[spec.name])
     checker.check_bounds(bounds)
@@ -111,7 +111,7 @@ def check_inputs(
 
 @dataclass(slots=True)
 class _InputChecker:
-    """The input errors so far, the size of each named dimension, and the input that determined the
+    """The errors found so far, the size of each named dimension, and the input that determines the
     size. `evaluate_dim` evaluates dimensions that are formulas.
     """
 
@@ -129,7 +129,7 @@ class _InputChecker:
         """Add E0910 for each unknown or missing input."""
         names = [spec.name for spec in specs]
         missing_names = [name for name in names if name not in arrays_by_name]
-        # report a misspelled input name as one error instead of two (unknown and missing input)
+        # report one error for a misspelled input name, not two (unknown and missing input)
         suggested_names: set[str | None] = set()
         for name in arrays_by_name:
             if name not in names:

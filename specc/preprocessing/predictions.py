@@ -33,7 +33,7 @@ Fields: TypeAlias = dict[str, Any]
 class TaskResults:
     """The outputs of a run, the encodings of its sequences, the input texts and the task options.
     `encodings` is empty if the inputs are token ids. `text_indices` maps each sequence to the index
-    of its text, because a long context is split into several sequences.
+    of its text. A long context is split into several sequences.
     """
 
     task: Task
@@ -68,7 +68,9 @@ def make_predictions(task_results: TaskResults) -> list[Prediction]:
 
 
 def compute_probabilities(logits: Array) -> NDArray[np.float64]:
-    """Return the float64 softmax over the last axis, which is uniform if no score is finite."""
+    """Return the softmax over the last axis in float64. The result is uniform if no score is
+    finite.
+    """
     scores = logits.astype(np.float64)
     maximum = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
@@ -84,14 +86,14 @@ def apply_score_function(scores: Floats, function: str) -> Floats:
     if function == "softmax":
         return compute_probabilities(scores)
     if function == "sigmoid":
-        # choose the form of the sigmoid for which `exp` does not overflow
+        # use the form of the sigmoid in which `exp` does not overflow
         exponentials = np.exp(-np.abs(scores))
         return np.where(scores >= 0, 1 / (1 + exponentials), exponentials / (1 + exponentials))
     return scores
 
 
 def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Fields]:
-    """Return the labels with their scores in order of decreasing score (stable sort)."""
+    """Return the labels and scores in order of decreasing score (stable sort)."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
 
@@ -210,8 +212,8 @@ def _rank_candidates(
     *,
     has_other_masks: bool,
 ) -> list[Fields]:
-    """Return the `top_k` most likely tokens at a mask position, each with the text in which the
-    token replaces the mask token. Other mask tokens remain in the text.
+    """Return the `top_k` most likely tokens at a mask position. Each candidate contains the text
+    with this token in place of the mask token. Other mask tokens remain in the text.
     """
     tokenizer, pad_id = task_results.tokenizer, task_results.task.pad_token_id
     top_k = int(task_results.options["top_k"])
@@ -259,7 +261,9 @@ def compute_cosine_similarities(vectors: Array) -> Floats:
 
 
 def decode_ctc_path(ids: Sequence[int], config: CtcOutput) -> str:
-    """Decode the best CTC path of a sequence to text, without repeated tokens and blanks."""
+    """Decode the best CTC path of a sequence to text. Repeated tokens are merged, and blanks are
+    removed.
+    """
     vocabulary_size = len(config.vocab)
     tokens = [config.vocab[i] if i < vocabulary_size else config.unknown_token for i in ids]
     merged_tokens = [token for token, _ in groupby(tokens)]
@@ -337,7 +341,9 @@ def _label_token(token: Fields, scores: Floats, task: Task, **changes: object) -
 def _group_tokens(
     tokens: Sequence[Fields], continues: Callable[[Fields, Fields], bool]
 ) -> list[list[Fields]]:
-    """Group consecutive tokens. A token that `continues` the previous token joins its group."""
+    """Group consecutive tokens. If `continues` is true for a token, it joins the group of the
+    previous token.
+    """
     groups: list[list[Fields]] = []
     for token in tokens:
         if groups and continues(groups[-1][-1], token):

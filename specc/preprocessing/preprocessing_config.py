@@ -56,8 +56,8 @@ class PreprocessingConfig:
         return tuple(dict.fromkeys(r.file for r in records if isinstance(r, JsonTokenizer)))
 
     def assign_tokenizer_file_names(self, stem: str) -> "PreprocessingConfig":
-        """Return a copy in which large tokenizer files have names that begin with `stem`, to be
-        stored next to the model. Small files are embedded.
+        """Return a copy in which the names of large tokenizer files begin with `stem`. These files
+        are stored next to the model. Small files are embedded.
         """
         return self._map_files(lambda file: file.assign_file_name(stem))
 

@@ -226,7 +226,7 @@ class LogMelConfig(AliasedFieldRecord):
         return self.num_frames * self.hop_length
 
     def check_fields(self, fields: JsonReader) -> None:
-        """Raise an error if the audio is too short to be mirrored by half a window at each end."""
+        """Raise an error if the audio is too short for reflection padding by half a window."""
         if self.num_samples <= self.window_length // 2:
             fields.raise_invalid("frames", "cover less than half a window")
 
@@ -257,7 +257,7 @@ class FilterBankConfig(AliasedFieldRecord):
 
 @immutable_dataclass
 class ArrayConfig(JsonRecord):
-    """An output that is printed as an array (the default), with `digits` significant digits."""
+    """An output that is printed as an array with `digits` significant digits (the default)."""
 
     tag = "numbers"
     digits: Annotated[int, make_int_range_reader(1, 17)] = 4

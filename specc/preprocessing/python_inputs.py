@@ -17,11 +17,11 @@ ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 DLPACK_HOST_DEVICES = (1, 3)
 """DLPack device types of host memory: CPU memory and CUDA pinned memory."""
 TEXT_IMAGES_RANK = 4
-"""Rank of an array that contains several images of one text."""
+"""Rank of an array with several images of one text."""
 TOKEN_IDS = ("i64", 2)
 """The dtype and the rank of a batch of token ids."""
 MAX_LIST_DEPTH = 8
-"""Maximum depth up to which nested lists are searched for arrays."""
+"""Maximum depth of nested lists that are searched for arrays."""
 
 
 def _is_string_column(array: Array) -> bool:
@@ -46,7 +46,7 @@ def convert_input_value(value: object, name: str) -> object:
     if isinstance(value, str):
         return str(value)  # convert NumPy strings, which would be treated as arrays
     if isinstance(value, list | tuple):
-        # check one value per type, because a check of each value is slow for a million numbers
+        # check only one value per type, because checking a million values is slow
         value_by_type = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
         has_arrays = any(map(_is_array_like, value_by_type.values()))
         return _convert_lists(value, name) if has_arrays else value
@@ -85,7 +85,7 @@ def convert_to_array(
 ) -> Array:
     """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid.
     If `pad_left` is True, the help text shows lists padded on the left. `suggest_tokenizer` returns
-    the help for a text that is passed to an input of numbers.
+    the help messages for a text that is passed to a numeric input.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -102,7 +102,7 @@ def convert_to_array(
     if isinstance(value, str):
         raise_error(
             "E0906",
-            f"the input `{escape_text(name)}` takes numbers, not text",
+            f"the input `{escape_text(name)}` expects numbers, not text",
             helps=["pass an array or a list of numbers", *suggest_tokenizer(name)],
         )
     return convert_lists_to_array(value, f"the value of `{name}`", pad_left=pad_left)
@@ -139,7 +139,7 @@ def _convert_lists(value: object, name: str) -> object:
 
 def _convert_array(value: Any, name: str) -> Array:
     """Convert an array-like object to an array. Raise E0907 if the conversion fails."""
-    # do not import numpy.ma, because the import takes longer than reading a prompt
+    # do not import numpy.ma, because the import takes longer than the preparation of a prompt
     if type(value).__module__.startswith("numpy.ma") and isinstance(value, np.ma.MaskedArray):
         # reject the array, because NumPy would ignore the mask and use the masked values
         _raise_unsupported_array(

@@ -138,8 +138,8 @@ def format_output(
     outputs: Mapping[str, Array] = NO_OUTPUTS,
     sizes: Sequence[ImageSize] = (),
 ) -> FormattedResults:
-    """Format a single output. `outputs` are all outputs of the model: the boxes of a detection and
-    the padding mask of a transcript are separate outputs. `sizes` are the sizes of the images.
+    """Format a single output. `outputs` are all outputs of the model, including detection boxes and
+    padding masks of transcripts. `sizes` are the sizes of the images.
     """
     match config:
         case ImageOutput():
@@ -162,7 +162,9 @@ def format_output(
 
 
 def format_percent(fraction: float) -> str:
-    """Format a fraction as a percentage such as `98 %`. Only 0 and 1 are shown as 0 % and 100 %."""
+    """Format a fraction as a percentage such as `98 %`. Values between 0 and 1 are never rounded to
+    0 % or 100 %.
+    """
     if 0 < fraction < 0.005:
         return "< 1 %"
     decimals = 1 if 0.995 <= fraction < 0.9995 else 0
@@ -224,7 +226,8 @@ def _format_top_labels(row: Array, labels: Sequence[str], top: int, prefix: str)
 
 def _select_best_ids(name: str, vocabulary: TextConfig, value: Array) -> Array:
     """Return the ids with the highest scores along the last axis of [batch, …, vocab]."""
-    # Do not check the vocabulary size of a tokenizer file, which may have fewer ids than the model.
+    # do not check the vocabulary size of a tokenizer file, because the file may have fewer ids than
+    # the model
     vocabulary_size = None if isinstance(vocabulary, JsonTokenizer) else vocabulary.size
     score_count = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not score_count or vocabulary_size not in (None, score_count):
@@ -356,7 +359,7 @@ def _format_omitted_rows(rows: int) -> list[str]:
 def _raise_unexpected_output(name: str, value: Array, expected: str) -> NoReturn:
     raise_error(
         "E0916",
-        f"the output `{escape_text(name)}` cannot be decoded as the spec declares",
+        f"the output `{escape_text(name)}` does not match its declaration in the spec",
         notes=[f"expected {expected}, got {value.dtype}{list(value.shape)}"],
         helps=[
             "correct `show` in the `reading` section of the spec, or write the arrays to a "

@@ -20,7 +20,7 @@ MAX_TOKENS = 2**31 - 1
 
 @immutable_dataclass
 class TaskInput:
-    """An input of a task. A variadic input consumes all remaining command-line arguments."""
+    """An input of a task. A variadic input gets all remaining command-line arguments."""
 
     name: str
     is_variadic: bool = False
@@ -91,7 +91,7 @@ TASKS: Mapping[str, TaskDefinition] = {
 
 
 def find_matching_task(classes: tuple[str, ...], outputs: tuple[str, ...]) -> str:
-    """Return the task of a graph with the given class names and outputs, or "" if none matches."""
+    """Return the task of a graph with these class names and outputs, or "" if no task matches."""
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(outputs):
             continue

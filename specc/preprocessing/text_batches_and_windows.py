@@ -38,7 +38,9 @@ def encode_text_inputs(
 
 
 def encode_input_texts(texts: Sequence[object], tokenizer: TextConfig, name: str) -> list[Array]:
-    """Encode the texts of the input `name`. Raise the first error, with the number of its text."""
+    """Encode the texts of the input `name`. Raise the first error. The message contains the number
+    of the text.
+    """
     results: list[Array] = []
     for number, text in enumerate(texts):
         notes = (f"text {number + 1} of {len(texts)} in `{name}`",) if len(texts) > 1 else ()
@@ -85,7 +87,7 @@ def batch_sequences(
 
 
 def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
-    """Return True if the mask declares left padding, or both sides and the input is generated."""
+    """Return True if a generated input may be padded on the left, or any other input must be."""
     mask_input = find_mask_input(graph, name)
     side = graph.input_facts[mask_input].padding_side if mask_input else ""
     return side == "left" or (side == "any" and name == generated_input)
@@ -201,8 +203,8 @@ def truncate_encoding(
     encoding: TextEncoding, max_tokens: int, truncates_left: bool = False
 ) -> TextEncoding:
     """Truncate an encoding to `max_tokens` tokens at the end of the text (at the beginning if
-    `truncates_left` is True). Special tokens at both ends are kept. As in `tokenizers`, an encoding
-    with more special tokens than `max_tokens` is not truncated.
+    `truncates_left` is True). Special tokens at both ends are kept. Like the `tokenizers` package,
+    do not truncate an encoding with more than `max_tokens` special tokens.
     """
     excess = len(encoding.ids) - max_tokens
     if excess <= 0 or not max_tokens or sum(encoding.special_tokens_mask) > max_tokens:

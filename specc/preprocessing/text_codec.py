@@ -35,14 +35,16 @@ def encode_text_to_ids(text: str, tokenizer: TextConfig) -> NDArray[np.int64]:
     return np.array(_encode_ids(text, tokenizer), np.int64)
 
 
-def encode_texts(texts: Sequence[str], tokenizer: TextConfig) -> list[Array]:
-    """Encode texts with a single array conversion. Raise the errors of `encode_text_to_ids`."""
+def encode_texts_to_ids(texts: Sequence[str], tokenizer: TextConfig) -> list[Array]:
+    """Encode several texts. All ids are converted to an array at once, which is fast. Raise the
+    errors of `encode_text_to_ids`.
+    """
     rows = [_encode_ids(text, tokenizer) for text in texts]
     return split_by_sequence_lengths(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
 def split_by_sequence_lengths(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
-    """Convert lists of ids to arrays, with one conversion of the concatenated lists."""
+    """Convert lists of ids to arrays. The lists are concatenated for a single conversion."""
     ends = [0, *accumulate(map(len, sequences))]
     return [ids[start:end] for start, end in pairwise(ends)]
 

@@ -29,8 +29,8 @@ MAX_IMAGE_TOKENS = 2**14
 """Maximum number of repetitions of an image token (an image of 128 × 128 patches)."""
 MAX_REPLACEMENT_LENGTH = 256  # maximum length of a replacement in characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
-"""Valid numbers of strings in the option `replace`: 2 with one replacement for all images, and 5
-with the texts of a token grid."""
+"""Valid numbers of strings in the option `replace`: 2 for a single replacement text, and 5 for the
+texts of a token grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ TokenId: TypeAlias = Annotated[int | None, make_int_range_reader(0, MAX_ID)]
 
 
 class AliasedFieldRecord(JsonRecord):
-    """A record with field names that differ from the option names in a spec."""
+    """A record whose field names may differ from the option names in a spec."""
 
     __slots__ = ()
     json_keys: ClassVar[Mapping[str, str]] = {
@@ -195,9 +195,9 @@ class JsonTokenizer(AliasedFieldRecord):
     `image_token_repetition` is the id of an image placeholder and its number of repetitions.
     `placeholder_replacement` is a placeholder in texts and its replacement before tokenization: one
     text, or the texts of a grid cell (with `$row` and `$column`), between rows, after the last row,
-    and of an image without a grid. `prompt_start_token_id` is the token after the last placeholder;
-    `prompt_end_text` ends a prompt without that token. `chat_template` renders messages to a
-    prompt.
+    and of an image without a grid. `prompt_start_token_id` is the token after the last placeholder.
+    `prompt_end_text` is appended to a prompt without this token. `chat_template` renders messages
+    to a prompt.
     """
 
     tag = "tokenizer"

@@ -39,7 +39,7 @@ def _compute_growth(step: object) -> int:
 
 
 def _compute_replacement_growth(step: Mapping[str, object]) -> int:
-    """Return the ratio of a replacement's length to the length of the shortest match."""
+    """Return the ratio between the length of a replacement and the length of the shortest match."""
     match step:
         case {"content": str(content), "pattern": {"String": str(text)}} if text:
             return max(1, -(-len(content) // len(text)))
@@ -58,7 +58,7 @@ def _can_match_empty(pattern: object) -> bool:
 
 
 def _compute_template_growth(step: Mapping[str, object]) -> int:
-    """Return the length of a template: 1 per text, plus the ids of its special tokens."""
+    """Return the length of a template: 1 per text, and the number of ids of each special token."""
     match step:
         case {"single": list(pieces), "special_tokens": dict(special_tokens)}:
             return max(1, sum(_count_piece_ids(piece, special_tokens) for piece in pieces))
@@ -102,7 +102,7 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     # a letter may decompose into four characters, or get spaces on both sides
     "BertNormalizer": lambda _: 12,
 }
-"""The factor by which a step may lengthen a text, by step type. Other types lengthen no text."""
+"""The maximum factor by which each type of step lengthens a text. Other types lengthen no text."""
 
 MAX_TRIE_NODES = 1 << 22
 """Maximum number of trie nodes for a vocabulary (E0941). The `tokenizers` package needs up to 290
@@ -112,15 +112,15 @@ MAX_NORMALIZED_LENGTH = 1 << 25
 """Maximum length in characters of a text after all steps of one component (E0941). The `tokenizers`
 package needs up to 32 bytes per character."""
 MAX_LENGTH_WITHOUT_LIMIT = 256
-"""Maximum number of characters or ids for which a call has no time limit. A time limit needs a
-thread, whose start takes as long as a call with 256 characters.
+"""Maximum number of characters or ids of a call without a time limit. A time limit requires a
+thread, and starting a thread takes as long as a call with 256 characters.
 """
 TIME_LIMIT_SECONDS = 20
 """Time limit of a call in seconds. The limit increases by 20 µs per character; typical tokenizers
 need 1 µs per character.
 """
 MAX_OVERDUE_CALLS = 2
-"""Maximum number of calls that continue to run in threads after the time limit (E0941)."""
+"""Maximum number of calls that are still running in threads after the time limit (E0941)."""
 
 
 def check_tokenizer_limits(
@@ -173,8 +173,8 @@ def call_with_time_limit(
 ) -> Result:
     """Run a call that releases the GIL, for a text of `size` characters or ids, with a time limit.
 
-    Raise an error when the time limit is reached. Calls of the `tokenizers` package cannot be
-    interrupted, so the thread ends with the call or with the process. While `MAX_OVERDUE_CALLS`
+    Raise an error when the time limit is reached. A call of the `tokenizers` package cannot be
+    interrupted. Its thread ends with the call or with the process. While `MAX_OVERDUE_CALLS`
     overdue calls are running, raise the error immediately.
     """
     _overdue_calls[:] = [thread for thread in _overdue_calls if thread.is_alive()]
@@ -202,11 +202,12 @@ def call_with_time_limit(
 
 
 _overdue_calls: list[Thread] = []
-"""Threads whose calls have exceeded the time limit."""
+"""Threads of calls that have exceeded the time limit."""
 
 
 Tokenizer = Any
-"""A `tokenizers.Tokenizer`. Annotations cannot name the class, because `tokenizers` is optional."""
+"""A `tokenizers.Tokenizer`. The class cannot be used in annotations, because the package
+`tokenizers` is optional."""
 
 TOKENIZER_HELPS = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
 
@@ -331,7 +332,7 @@ def load_tokenizer(file: TokenizerFile) -> Tokenizer:
 
 def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
     """Return the tokenizer of a file, and the maximum factor by which it lengthens a text."""
-    assert file.json_text, "the files of the model are opened before use"
+    assert file.json_text, "tokenizer files are loaded before use"
     if _import_tokenizers() is None:
         raise_error(
             "E0940",
@@ -379,7 +380,7 @@ def _load_tokenizer(text: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, library.models.BPE) and tokenizer.model.dropout:
-        model = tokenizer.model  # not a copy, so setting `dropout` changes the tokenizer
+        model = tokenizer.model  # this is a reference, so setting `dropout` changes the tokenizer
         model.dropout = None
     return tokenizer
 
@@ -395,5 +396,7 @@ def _convert_errors(report_error: Callable[[str], NoReturn]) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
             raise
-        message = " ".join(escape_text(error).split())[:200] or "the library gives no reason"
+        message = (
+            " ".join(escape_text(error).split())[:200] or "the library does not report a reason"
+        )
         report_error(f"{message[0].lower()}{message[1:]}")

@@ -12,7 +12,7 @@ from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.preprocessing.preprocessing_records import MAX_TOKEN, MAX_VOCABULARY, WordTokenizer
 
 SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
-"""Pattern of special tokens such as `<end>` and `[UNK]`, which never result from text."""
+"""Pattern of special tokens such as `<end>` and `[UNK]`, which text tokenization never produces."""
 WORD_PIECE = re.compile(r"\S+")
 WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
 MAX_VOCAB_SIZE_FOR_SUGGESTIONS = 100_000
@@ -38,7 +38,7 @@ def decode_words(ids: Sequence[int], tokenizer: WordTokenizer, unknown: str) -> 
 
 
 def find_unreachable_words(tokenizer: WordTokenizer) -> list[str]:
-    """Return the words that no text is tokenized to: words with whitespace or, if the tokenizer
+    """Return the words that tokenization never produces: words with whitespace or, if the tokenizer
     lowercases text, with uppercase letters.
     """
     return [
@@ -50,9 +50,9 @@ def find_unreachable_words(tokenizer: WordTokenizer) -> list[str]:
 
 
 def explain_unreachable_words(tokenizer: WordTokenizer, words: list[str]) -> Iterator[str]:
-    """Yield why no text produces some tokens: they contain whitespace or uppercase letters."""
+    """Yield the reasons why no text produces some tokens: whitespace or uppercase letters."""
     if any(c.isspace() for word in words for c in word):
-        yield "texts are split at white space, so no token contains any"
+        yield "text is split at whitespace, so no token contains whitespace"
     if tokenizer.do_lower_case and any(word != word.lower() for word in words):
         yield "`lower=true` lowercases every text"
 
@@ -102,7 +102,7 @@ def _raise_unknown_word(span: Span, tokenizer: WordTokenizer) -> NoReturn:
     )
 
 
-def read_vocabulary(source: Source) -> tuple[str, ...]:
+def parse_vocabulary(source: Source) -> tuple[str, ...]:
     """Parse the tokens of a vocabulary file. Raise E0909 if a line is invalid."""
     tokens: dict[str, Span] = {}
     start = 0

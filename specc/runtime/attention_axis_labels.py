@@ -23,7 +23,7 @@ from specc.preprocessing.text_codec import decode_text, get_token_label
 from specc.runtime.single_model_file import LoadedModel
 
 CLASS_TOKENS = ("[CLS]", "[DIST]")
-"""Labels of the tokens before the image patches, as named in the ViT and DeiT papers."""
+"""Labels of the tokens before the image patches, named as in the ViT and DeiT papers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class AttentionAxisLabeler:
             return None
         name, record = image_input
         images = np.asarray(self.arrays[name])[0]
-        # take the first image of the first batch element
+        # use the first image of the first batch element
         pixels = denormalize_image(images[0] if images.ndim == 4 else images, record)
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
@@ -139,7 +139,7 @@ class AttentionAxisLabeler:
         """Return the name and preprocessing of the first image input, or None."""
         for name, record in self.model.manifest.preprocessing.inputs:
             if isinstance(record, ImageConfig) and name in self.arrays:
-                # the preprocessing may convert the image to patches, which cannot be displayed
+                # preprocessed images may be patches, which cannot be displayed
                 shape = self.arrays[name].shape
                 if len(shape) in (4, 5) and shape[-3] == record.channels and all(shape):
                     return name, record

@@ -31,7 +31,7 @@ from specc.runtime.generation_stream_and_results import GenerationResult, Genera
 from specc.runtime.single_model_file import LoadedModel
 
 ALIGNMENT_OUTPUT = "alignment"
-"""Name of the output [batch, target, source] that is plotted instead of attention weights."""
+"""Name of the output [batch, target, source] that is plotted in place of attention weights."""
 
 MAX_PANELS = 256
 """Maximum number of attention maps in one image. HTML pages have no limit."""
@@ -77,7 +77,7 @@ class AttentionCapture:
 
 
 def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
-    """Return the first attention maps with at most MAX_PANELS heads in total."""
+    """Return the first attention maps, with at most MAX_PANELS heads in total."""
     remaining, selected = MAX_PANELS, []
     for attention_map in maps:
         if remaining <= 0:
@@ -129,8 +129,8 @@ def capture_generation_attention(
     model: LoadedModel, stream: GenerationStream, result: GenerationResult, scope: str = ""
 ) -> AttentionCapture:
     """Run a full forward pass over the prompt and the generated tokens of the first sequence, and
-    return its attention maps. The last generated token has no query position, because generation
-    never runs the model on this token.
+    return its attention maps. The last generated token is not a query, because generation does not
+    run the model on it.
     """
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
@@ -138,8 +138,7 @@ def capture_generation_attention(
     if result.num_codebooks:
         # the graph expects tokens [batch, time, codebooks], with delays per codebook
         tokens = np.array([[step.tokens[0] for step in stream.logged_steps]], np.int64)
-    # keep only inputs without a time axis, because other inputs are recomputed for the whole
-    # sequence
+    # pass only inputs without a time axis; the other inputs are recomputed for the whole sequence
     inputs_of_first: dict[str, object] = {
         name: value[:1] if inputs[name].shape[:1] == (signature.batch_size,) else value
         for name, value in stream.prepared_inputs.items()
@@ -181,7 +180,7 @@ def _make_attention_maps(
 def _make_attention_map(
     scope: str, weights: Array, axes: tuple[AttentionMapAxis, AttentionMapAxis]
 ) -> AttentionMap:
-    """Make an attention map without masked positions from weights float64 [heads, query, key]."""
+    """Make an attention map from weights float64 [heads, query, key]. Exclude masked positions."""
     return AttentionMap(
         scope=scope,
         weights=weights,

@@ -44,7 +44,7 @@ def find_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the attention weights and the mask of a node, or None for a missing value."""
+    """Return the attention weights and the mask of a node. A missing value is None."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -79,7 +79,7 @@ def _get_iteration_count(loop: Node) -> Dim:
     op = loop.op
     assert isinstance(op, ops.Scan)
     scanned = op.get_first_scanned_operand(loop)
-    assert scanned is not None, "a scan has no optional operands"
+    assert scanned is not None, "a scan node has no optional operands"
     return scanned.shape[op.axis]
 
 
@@ -88,8 +88,8 @@ def compute_attention_weights(
 ) -> Arrays:
     """Compute the attention weights [batch, heads, query, key] of every layer, by scope. `inputs`
     are prepared inputs, and `output_weights` are attention weights that the compiled model outputs.
-    `get_parameters` loads the model's parameters and is called only if attention weights that are
-    not in `output_weights` depend on parameters.
+    `get_parameters` loads the parameters of the model. It is called only if attention weights that
+    are missing in `output_weights` depend on parameters.
     """
     locations = find_attention_nodes(graph)
     weights_by_scope = {
@@ -159,7 +159,7 @@ def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
 
 
 NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
-"""Values by name. Each value is stored with its enclosing loops, outermost first."""
+"""Values by name. Values with their enclosing loops, outermost first."""
 
 
 def _evaluate_values(
@@ -214,7 +214,7 @@ def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str
 
 def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str, ...]]:
     """Return the loop with scan outputs for values of its body, and the names of the values. The
-    returned loop has the same results but no early exit, so it runs all iterations.
+    returned loop computes the same results without an early exit, i.e. in all iterations.
     """
     assert isinstance(op, ops.Scan)
     body, added_outputs = _add_outputs(op.body, body_values)

@@ -27,7 +27,7 @@ class KeptSequences:
     batch_indices: Ints
 
     @property
-    def column_count(self) -> int:
+    def padded_length(self) -> int:
         """Return the number of positions per sequence in the session, including padding."""
         return int(self.session.inputs.tokens.shape[1])
 
@@ -54,7 +54,7 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
         type = input_signature.graph.inputs[name].type
         arrays = [np.asarray(prompt[name]) for prompt in prompts]
         axis = find_axis_of_length(type, input_signature.batch_size)
-        stacked[name] = stack_padded(arrays, axis, find_left_padded_axes(input_signature, type))
+        stacked[name] = concat_padded(arrays, axis, find_left_padded_axes(input_signature, type))
     return stacked
 
 
@@ -84,13 +84,13 @@ def merge_batches(
     if added_session is not None and len(added_indices):
         parts.append(KeptSequences(added_session, added_indices))
     # the merged batch is as long as its longest sequence, plus the initial padding
-    column_count = max(map(_count_columns, parts))
-    column_count += count_initial_padding_positions(session.metadata.states)
-    merged = _MergedBatch(session, parts, column_count)
+    padded_length = max(map(_count_positions, parts))
+    padded_length += count_initial_padding_positions(session.metadata.states)
+    merged = _MergedBatch(session, parts, padded_length)
     states, invariant_inputs = merged.merge_states(), merged.merge_loop_invariant_inputs()
     constant_inputs = merged.merge_constant_inputs()
     session.inputs.arrays, session.inputs.tokens = merged.merge_time_axis_inputs()
-    session.inputs.constant_inputs, session.past_length = constant_inputs, column_count
+    session.inputs.constant_inputs, session.past_length = constant_inputs, padded_length
     session.states, session.loop_invariant_inputs = states, invariant_inputs
 
 
@@ -100,7 +100,7 @@ class _MergedBatch:
 
     target_session: KVCacheSession
     parts: Sequence[KeptSequences]
-    column_count: int
+    padded_length: int
 
     def merge_states(self) -> DeviceTensors:
         """Return the merged decode states of all sequences."""
@@ -110,14 +110,14 @@ class _MergedBatch:
 
     def _join_state(self, state: DecodeState) -> Array:
         if state.batch_axis is None:  # a state without a batch axis counts the positions
-            return np.array(self.column_count, np.int64)
+            return np.array(self.padded_length, np.int64)
         arrays = [p.session.session.copy_to_host(p.session.states[state.name]) for p in self.parts]
         if state.time_axis is None:
             return self._stack_elements(arrays, state.type, state.batch_axis)
         buffered = state.name in self.target_session.metadata.in_place_states
         prefixes, time_steps = [], []
         for part, array in zip(self.parts, arrays, strict=True):
-            kept_columns = int(min(state.max_positions, part.column_count))
+            kept_columns = int(min(state.max_positions, part.padded_length))
             # a KV buffer has free positions after the filled positions
             if buffered:
                 array = array[:, :, :kept_columns]
@@ -140,7 +140,7 @@ class _MergedBatch:
             self.target_session.input_signature, state.type
         )
         prefix_length = max(h.shape[1] for h in prefixes)
-        kept_columns = int(min(state.max_positions, self.column_count))
+        kept_columns = int(min(state.max_positions, self.padded_length))
         length = _choose_buffer_length(kept_columns) if buffered else prefix_length + kept_columns
         axes, first = (state.batch_axis, state.time_axis), time_steps[0]
         count = sum(map(len, time_steps))
@@ -206,9 +206,9 @@ class _MergedBatch:
 
     def _right_align(self, array: Array) -> Array:
         """Crop or left-pad an array [batch, positions] to the number of positions in the batch."""
-        length = min(array.shape[1], self.column_count)
-        aligned = np.zeros((len(array), self.column_count), array.dtype)
-        aligned[:, self.column_count - length :] = array[:, array.shape[1] - length :]
+        length = min(array.shape[1], self.padded_length)
+        aligned = np.zeros((len(array), self.padded_length), array.dtype)
+        aligned[:, self.padded_length - length :] = array[:, array.shape[1] - length :]
         return aligned
 
     def _stack_elements(self, arrays: list[Array], type: Type, batch_axis: int | None) -> Array:
@@ -218,14 +218,14 @@ class _MergedBatch:
         if batch_axis is not None:
             pairs = zip(arrays, self.parts, strict=True)
             arrays = [np.take(a, part.batch_indices, batch_axis) for a, part in pairs]
-        return stack_padded(
+        return concat_padded(
             arrays, batch_axis, find_left_padded_axes(self.target_session.input_signature, type)
         )
 
 
-def _count_columns(part: KeptSequences) -> int:
+def _count_positions(part: KeptSequences) -> int:
     """Return the longest sequence's number of positions, counted from its first valid token."""
-    columns = part.column_count
+    columns = part.padded_length
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):
         return columns
@@ -256,7 +256,7 @@ def _collect_symbols_after_batch_axis(values: Iterable[Value]) -> set[str]:
     return {symbol for v in values for d in v.shape[1:] for symbol in d.symbols()}
 
 
-def stack_padded(
+def concat_padded(
     arrays: Sequence[Array], batch_axis: int | None, left_axes: Sequence[int]
 ) -> Array:
     """Zero-pad arrays to a common shape, on the left for `left_axes`, and concatenate them along

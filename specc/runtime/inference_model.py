@@ -246,7 +246,7 @@ def get_model_task(model: InferenceModel) -> Task | None:
     return None if has_no_full_forward else model.default_model.manifest.preprocessing.task
 
 
-def has_batch_shared_scales(model: InferenceModel) -> bool:
+def has_per_tensor_scales(model: InferenceModel) -> bool:
     """Return True if activation scales are per-tensor, so that batch elements share them."""
     package = model.package
     files = package.models.values() if package else [model.default_model.file]

@@ -119,7 +119,7 @@ class ModelInputs:
         """Return True if an input is padded on the left when a batch is formed."""
         return name in self.graph.inputs and is_left_padded(self.graph, name, self.sequence_input)
 
-    def list_text_helps(self, name: str) -> list[str]:
+    def get_text_helps(self, name: str) -> list[str]:
         """Return the help for a text that is passed to an input without a tokenizer, or []."""
         return suggest_tokenizer(name, self.graph.inputs[name].type, self.spec_sources)
 
@@ -138,7 +138,7 @@ class ModelInputs:
         ).items():
             pad_left = self.is_left_padded(name)
             array = convert_to_array(
-                value, name, pad_left=pad_left, suggest_tokenizer=self.list_text_helps
+                value, name, pad_left=pad_left, suggest_tokenizer=self.get_text_helps
             )
             arrays[name] = cast_input_array(array, kinds[name].dtype, name)
         arrays = group_images_by_text(self.graph, self.preprocessing, arrays)

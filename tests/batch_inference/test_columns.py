@@ -19,7 +19,7 @@ from specc.batch_inference.row_batches_and_cost_model import InputRow
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
-from specc.preprocessing.text_codec import encode_text_to_ids, encode_texts
+from specc.preprocessing.text_codec import encode_text_to_ids, encode_texts_to_ids
 
 VALUES = st.one_of(
     st.text(max_size=4),
@@ -61,10 +61,10 @@ def test_text_batches_equal_single_texts(texts: list[str]) -> None:
         knows = isinstance(record, ByteTokenizer) or record.unknown_token_id is not None
         if not knows and "é" in "".join(texts):
             with pytest.raises(SpeccError, match="U\\+00E9"):
-                encode_texts(texts, record)
+                encode_texts_to_ids(texts, record)
             continue
         alone = [encode_text_to_ids(text, record) for text in texts]
-        for one, made in zip(alone, encode_texts(texts, record), strict=True):
+        for one, made in zip(alone, encode_texts_to_ids(texts, record), strict=True):
             assert one.dtype == made.dtype
             np.testing.assert_array_equal(one, made)
 

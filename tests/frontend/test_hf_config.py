@@ -265,6 +265,6 @@ def test_null_is_none_or_false_or_absent(
     (tmp_path / "m.specc").write_text(NULL_SPEC)
     spec = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
     found = evaluate_and_check_config(
-        create_context(spec.program), spec.program, spec.config_reader
+        create_context(spec.program), spec.program, spec.config_options
     )
     assert {name: found[name] for name in expected} == expected

@@ -159,6 +159,6 @@ def test_vocabulary_line_endings(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from specc.diagnostics.diagnostic import Source
-    from specc.preprocessing.vocabulary import read_vocabulary
+    from specc.preprocessing.vocabulary import parse_vocabulary
 
-    assert read_vocabulary(Source("v", ends.join(["a", '"\\n"', "b", ""]))) == ("a", "\n", "b")
+    assert parse_vocabulary(Source("v", ends.join(["a", '"\\n"', "b", ""]))) == ("a", "\n", "b")

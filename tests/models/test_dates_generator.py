@@ -15,13 +15,13 @@ from specc.driver.spec_loader import open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
 from specc.library.spec_file_lookup import find_builtin_specs
-from specc.preprocessing.vocabulary import read_vocabulary
+from specc.preprocessing.vocabulary import parse_vocabulary
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.split_scan import split_scan
 from specc_onnx import get_target, write_model
 
-TOKENS = read_vocabulary(
+TOKENS = parse_vocabulary(
     Source(
         "dates.vocab",
         (find_builtin_specs()["dates"].parent / "dates.vocab").read_text(encoding="utf-8"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
 from specc.preprocessing.text_codec import decode_text, encode_text_to_ids, pad_token_sequences
-from specc.preprocessing.vocabulary import format_vocabulary_line, read_vocabulary
+from specc.preprocessing.vocabulary import format_vocabulary_line, parse_vocabulary
 
 LETTERS = CharTokenizer(("<pad>", "<start>", "<end>", *"abc 1"), end_token_id=2, start_token_id=1)
 characters = st.characters(exclude_categories=["Cs"])
@@ -87,28 +87,19 @@ def test_padding_mask():
     assert pad_token_sequences([], 0)[0].shape == (0, 0)
 
 
-def parse_vocabulary(text: str) -> tuple[str, ...]:
-    return read_vocabulary(Source("v.vocab", text))
+def parse_tokens(text: str) -> tuple[str, ...]:
+    return parse_vocabulary(Source("v.vocab", text))
 
 
 def test_one_token_per_line():
-    assert parse_vocabulary('<end>\na\n" "\n"\\n"\n"\\""\n#\n') == (
-        "<end>",
-        "a",
-        " ",
-        "\n",
-        '"',
-        "#",
-    )
-    assert parse_vocabulary("a\r\nb\r\n") == ("a", "b")
-    assert parse_vocabulary("a\nb") == ("a", "b")
+    assert parse_tokens('<end>\na\n" "\n"\\n"\n"\\""\n#\n') == ("<end>", "a", " ", "\n", '"', "#")
+    assert parse_tokens("a\r\nb\r\n") == ("a", "b")
+    assert parse_tokens("a\nb") == ("a", "b")
 
 
 @given(st.lists(st.text(characters, min_size=1, max_size=5), min_size=1, max_size=20, unique=True))
 def test_vocabularies_round_trip(tokens):
-    assert parse_vocabulary("".join(f"{format_vocabulary_line(t)}\n" for t in tokens)) == tuple(
-        tokens
-    )
+    assert parse_tokens("".join(f"{format_vocabulary_line(t)}\n" for t in tokens)) == tuple(tokens)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +108,10 @@ def test_vocabularies_round_trip(tokens):
      ('"a" b\n', 1), ('""\n', 1), ('"\\ud800"\n', 1), ("x" * 257, 1)],
 )  # fmt: skip
 def test_vocabulary_errors_have_a_line(text, line):
-    diagnostic = get_diagnostic(lambda: parse_vocabulary(text))
+    diagnostic = get_diagnostic(lambda: parse_tokens(text))
     assert diagnostic.code == "E0909"
     assert diagnostic.primary.span.line == line
 
 
 def test_empty_vocabulary():
-    assert get_diagnostic(lambda: parse_vocabulary("")).code == "E0909"
+    assert get_diagnostic(lambda: parse_tokens("")).code == "E0909"

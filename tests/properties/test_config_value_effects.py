@@ -77,7 +77,7 @@ def describe_spec(name: str, sets: dict[str, Any]) -> str:
     try:
         spec = open_spec(name, config_settings=given)
         context = create_context(spec.program)
-        config = evaluate_and_check_config(context, spec.program, spec.config_reader)
+        config = evaluate_and_check_config(context, spec.program, spec.config_options)
     except SpeccError as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     env = LexicalScope(context=context, module=spec.program.module, config=config)
@@ -90,7 +90,7 @@ def describe_spec(name: str, sets: dict[str, Any]) -> str:
 def describe_graph(spec: LoadedSpec, graph: str) -> str:
     """Return the meaning of one graph of a spec, or the codes of its errors."""
     try:
-        model = elaborate_model(spec.program, spec.config_reader, graph)
+        model = elaborate_model(spec.program, spec.config_options, graph)
     except SpeccError as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     whole = [format_ir(g) for g in (model.graph, model.defaults) if g]

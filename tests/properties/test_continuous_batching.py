@@ -108,8 +108,8 @@ def test_sequences_of_thousands_of_random_specs_equal_each_alone(
 
 def _take_oldest_column(self: _MergedBatch, value: Any) -> Any:
     """Mutation: takes the oldest column first, for any sequence length."""
-    own = min(value.shape[1], self.column_count)
-    made = np.zeros((len(value), self.column_count), value.dtype)
+    own = min(value.shape[1], self.padded_length)
+    made = np.zeros((len(value), self.padded_length), value.dtype)
     made[:, :own] = value[:, value.shape[1] - own :]
     return made
 
@@ -146,7 +146,11 @@ MISTAKES = {
     "keys are out of their columns": (_MergedBatch, "_stack_time_steps", _prepend_columns),
     "other rows are handed over": (_MergedBatch, "_stack_elements", _take_leaving_elements),
     "columns in front exist": (batch_slots, "prepend_padding_positions", _mark_all_valid),
-    "a column too few is kept": (batch_slots, "_count_columns", lambda part: part.column_count - 2),
+    "a column too few is kept": (
+        batch_slots,
+        "_count_positions",
+        lambda part: part.padded_length - 2,
+    ),
 }
 
 

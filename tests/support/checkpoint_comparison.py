@@ -86,7 +86,7 @@ def _compare(directory: Path, home: Path, row: CheckpointRow) -> None:
     model = elaborate_spec(found)
     row.family = f"{model.name} {model.graph.name}"
     model_class = _class_of(
-        found.config_reader.config_file.to_python() if found.config_reader.config_file else {}
+        found.config_options.config_file.to_python() if found.config_options.config_file else {}
     )
     hf_model = model_class.from_pretrained(directory, dtype=torch.float64).eval()
     inputs, row.inputs = _inputs(model, directory, home)

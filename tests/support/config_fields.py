@@ -205,9 +205,9 @@ def evaluate_spec_outputs(
     hf_model.float().save_pretrained(directory / "saved")
     (directory / "saved" / "config.json").write_text(json.dumps(settings))
     spec = open_spec(family.spec, config=str(directory / "saved"))
-    model = elaborate_model(spec.program, spec.config_reader)
+    model = elaborate_model(spec.program, spec.config_options)
     context = create_context(spec.program)
-    config = evaluate_and_check_config(context, spec.program, spec.config_reader)
+    config = evaluate_and_check_config(context, spec.program, spec.config_options)
     rules = read_weight_rules(
         spec.program, LexicalScope(context=context, module=spec.program.module, config=config)
     )

@@ -81,7 +81,7 @@ def _made(
     found = open_spec(spec, config=config, config_settings=given, context_length=max_tokens)
     model = elaborate_spec(found, graph)
     context = create_context(found.program)
-    values = evaluate_and_check_config(context, found.program, found.config_reader)
+    values = evaluate_and_check_config(context, found.program, found.config_options)
     env = LexicalScope(context=context, module=found.program.module, config=values)
     rules = select_graph_weight_rules(
         read_weight_rules(found.program, env),

@@ -131,8 +131,8 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     write_checkpoint(recorded, directory)
     sets = [f"{name}={value}" for name, value in recorded.sets.items()]
     spec = open_spec(str(directory), config=str(directory), config_settings=sets)
-    graph_name = find_graph_for_architecture(spec.program, spec.config_reader.config_file or {})
-    model = elaborate_model(spec.program, spec.config_reader, graph_name)
+    graph_name = find_graph_for_architecture(spec.program, spec.config_options.config_file or {})
+    model = elaborate_model(spec.program, spec.config_options, graph_name)
     graph = model.graph
     values = bind_checkpoint(list_model_parameters(graph), _rules(spec, model), str(directory))
     weights = {n: read_parameter(values, values.get_tied_source(n) or n) for n in values.parameters}
@@ -142,7 +142,7 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
 def _rules(spec: LoadedSpec, model: ModelDefinition) -> WeightRules:
     """Return the weight rules of one graph of the spec."""
     context = create_context(spec.program)
-    config = evaluate_and_check_config(context, spec.program, spec.config_reader)
+    config = evaluate_and_check_config(context, spec.program, spec.config_options)
     env = LexicalScope(context=context, module=spec.program.module, config=config)
     required = {w.name: w for w in list_model_parameters(model.graph)}
     elsewhere = lambda: iterate_graph_parameters(iterate_sibling_graphs(spec, model.graph.name))

@@ -608,7 +608,7 @@ def is_out_of_range(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) ->
 def elaborate_padded_spec(text: str) -> Graph:
     """Return the graph of a spec without the slower checks of `elaborate_spec`."""
     opened = open_spec(Source("random.specc", text))
-    return elaborate_model(opened.program, opened.config_reader, "g").graph
+    return elaborate_model(opened.program, opened.config_options, "g").graph
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def bind_pair_weights(
     """Return the weights of all graphs together."""
     wanted = {w.name: w for graph in graphs for w in list_model_parameters(graph)}
     context = create_context(spec.program)
-    config = evaluate_and_check_config(context, spec.program, spec.config_reader)
+    config = evaluate_and_check_config(context, spec.program, spec.config_options)
     rules = read_weight_rules(
         spec.program, LexicalScope(context=context, module=spec.program.module, config=config)
     )

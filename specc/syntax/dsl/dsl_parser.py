@@ -74,7 +74,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
         build=builder,
         explain=SyntaxErrorExplainer(fragment, start.description),
         build_limit_error=make_limit_error,
-        restart_points=find_recovery_points(fragment, lexer_result),
+        recovery_points=find_recovery_points(fragment, lexer_result),
         errors=builder.errors,
     )
     value = parser.parse()
@@ -175,8 +175,8 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
     states = _run_parser(table, tokens, find_recovery_points(fragment, lexer_result), start)
     if states is None:
         return None
-    terminals = table.find_expected_terminals(states, table.end_terminals[start])
-    keywords = _find_expected_keywords(table, states, terminals, table.end_terminals[start])
+    terminals = table.find_expected_terminals(states, table.end_states[start])
+    keywords = _find_expected_keywords(table, states, terminals, table.end_states[start])
     return ExpectedTokens(tuple(tokens), terminals, keywords)
 
 
@@ -199,10 +199,10 @@ def _find_expected_keywords(
 
 
 def _run_parser(
-    table: LalrTable, tokens: Sequence[Token], restart_points: Sequence[int], start: str
+    table: LalrTable, tokens: Sequence[Token], recovery_points: Sequence[int], start: str
 ) -> list[int] | None:
     """Return the parser states after `tokens`, or None if error recovery fails."""
-    states, end = [table.start_states[start]], table.end_terminals[start]
+    states, end = [table.start_states[start]], table.end_states[start]
     tried_points: set[int] = set()
     index = 0
     while index < len(tokens):
@@ -211,25 +211,25 @@ def _run_parser(
             states = next_states
             index += 1
             continue
-        restart = _find_next_restart(restart_points, index, tried_points)
-        if restart is None or start != FILE.symbol:
+        recovery_point = _find_next_recovery_point(recovery_points, index, tried_points)
+        if recovery_point is None or start != FILE.symbol:
             return None
-        tried_points.add(restart)
-        states, index = _compute_states_after_header(table, start), restart
+        tried_points.add(recovery_point)
+        states, index = _compute_states_after_header(table, start), recovery_point
     return states
 
 
-def _find_next_restart(
-    restart_points: Sequence[int], index: int, tried_points: set[int]
+def _find_next_recovery_point(
+    recovery_points: Sequence[int], index: int, tried_points: set[int]
 ) -> int | None:
-    """Return the first untried restart point at or after the token before `index`, or None."""
+    """Return the first untried recovery point at or after the token before `index`, or None."""
     # the token before `index` may have been parsed as a name, as in `mask a = ⏎ graph f(…)`
-    return next((n for n in restart_points if n >= index - 1 and n not in tried_points), None)
+    return next((n for n in recovery_points if n >= index - 1 and n not in tried_points), None)
 
 
 def _compute_states_after_header(table: LalrTable, start: str) -> list[int]:
     """Return the parser states after the tokens of a valid file header."""
-    states, end = [table.start_states[start]], table.end_terminals[start]
+    states, end = [table.start_states[start]], table.end_states[start]
     for kind in HEADER_TERMINALS:
         states = table.simulate_shift(states, kind, end) or states
     return states

@@ -57,7 +57,7 @@ class LalrTable:
     rules: list[LalrRule]
     states: list[int | dict[str, int]]
     start_states: dict[str, int]
-    end_terminals: dict[str, int]
+    end_states: dict[str, int]
     unit_reduction_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
     def get_action(self, state: int, terminal: str) -> int | None:
@@ -87,9 +87,7 @@ class LalrTable:
                 self.unit_reduction_cache[key] = state
                 # in an accepting state, the parser has to check for the end of the text
                 next_action = (
-                    None
-                    if state in self.end_terminals.values()
-                    else self.get_action(state, terminal)
+                    None if state in self.end_states.values() else self.get_action(state, terminal)
                 )
         return self.unit_reduction_cache[key]
 
@@ -144,7 +142,7 @@ def load_lalr_table() -> LalrTable:
             for row in data["states"]
         ],
         start_states=data["starts"],
-        end_terminals=data["ends"],
+        end_states=data["ends"],
     )
 
 
@@ -168,8 +166,8 @@ class LalrParser:
     """The parser of one token sequence.
 
     `explain` builds the diagnostic for an unexpected token, and `build_limit_error` the diagnostic
-    for an exceeded limit. `restart_points` are the ascending token indices at which parsing may
-    resume after an error. `keywords_as_names` are the restart points whose token was parsed as a
+    for an exceeded limit. `recovery_points` are the ascending token indices at which parsing may
+    resume after an error. `keywords_as_names` are the recovery points whose token was parsed as a
     name.
     """
 
@@ -179,7 +177,7 @@ class LalrParser:
     build: RuleBuilder
     explain: Callable[["LalrParser", int], Diagnostic]
     build_limit_error: Callable[[str, int], Diagnostic]
-    restart_points: list[int]
+    recovery_points: list[int]
     errors: list[Diagnostic]
     states: list[int] = field(default_factory=list)
     stack: list[StackEntry] = field(default_factory=list)
@@ -189,20 +187,20 @@ class LalrParser:
     def parse(self) -> object:
         """Parse all tokens. Return the value of the start symbol, or None after errors."""
         self.states = [self.table.start_states[self.start]]
-        end = self.table.end_terminals[self.start]
-        restart_points = set(self.restart_points)
+        end = self.table.end_states[self.start]
+        recovery_points = set(self.recovery_points)
         index = 0
         while not self.is_stopped:
             token = self.tokens[index]
             action = self.table.get_action(self.states[-1], token.kind)
             if action is None:
                 self.errors.append(self.explain(self, index))
-                restart = recover_from_syntax_error(self, index)
-                if restart is None or len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
+                recovery_point = recover_from_syntax_error(self, index)
+                if recovery_point is None or len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
                     return None
-                index = restart
+                index = recovery_point
             elif action >= 0:
-                if index in restart_points and self.can_accept_token(self.states, "NAME"):
+                if index in recovery_points and self.can_accept_token(self.states, "NAME"):
                     self.keywords_as_names.add(index)
                 self.states.append(action)
                 self.stack.append(StackEntry(token, index, index, 0))
@@ -216,13 +214,13 @@ class LalrParser:
     def can_accept_token(self, states: Sequence[int], terminal: str) -> bool:
         """Return True if a token of the terminal `terminal` may follow the states `states`."""
         return (
-            self.table.simulate_shift(states, terminal, self.table.end_terminals[self.start])
+            self.table.simulate_shift(states, terminal, self.table.end_states[self.start])
             is not None
         )
 
     def list_expected_terminals(self) -> frozenset[str]:
         """Return the terminals that may follow the current states."""
-        return self.table.find_expected_terminals(self.states, self.table.end_terminals[self.start])
+        return self.table.find_expected_terminals(self.states, self.table.end_states[self.start])
 
     def apply_reduction(self, action: int, terminal: str) -> None:
         """Apply the reduction `action`, which replaces a rule's children with the rule's value."""
@@ -305,16 +303,16 @@ def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
 
 
 def recover_from_syntax_error(parser: LalrParser, index: int) -> int | None:
-    """Drop the item with an error at token `index`. Return the next restart point, or None.
+    """Drop the item with an error at token `index`. Return the next recovery_point point, or None.
 
-    The restart point may be the token before `index` if this token was parsed as a name. In
+    The recovery_point point may be the token before `index` if this token was parsed as a name. In
 
         x = a +
         block f()
 
     `block` is parsed as a name that is added to `a`, and the error is at `f`.
     """
-    for n in parser.restart_points[bisect_left(parser.restart_points, index - 1) :]:
+    for n in parser.recovery_points[bisect_left(parser.recovery_points, index - 1) :]:
         if n == index or (n < index and n not in parser.keywords_as_names):
             continue
         parser.keywords_as_names.discard(n)

@@ -135,7 +135,7 @@ class SyntaxErrorExplainer:
     def __call__(self, parser: LalrParser, index: int) -> Diagnostic:
         """Return the most specific diagnostic for the unexpected token with the index `index`."""
         if self.unbalanced is None:
-            self.unbalanced = find_unbalanced_brackets(parser.tokens, parser.restart_points)
+            self.unbalanced = find_unbalanced_brackets(parser.tokens, parser.recovery_points)
         error = UnexpectedToken(self.fragment, parser, index)
         return (
             explain_misplaced_weight_path(error)
@@ -228,7 +228,7 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
         error.tokens[error.index - 1],
         error.tokens[error.index - 2],
     )
-    starts_statement = token.kind == "EQUAL" or error.index - 1 in error.parser.restart_points
+    starts_statement = token.kind == "EQUAL" or error.index - 1 in error.parser.recovery_points
     is_unfinished = previous.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
     if not (starts_statement and is_unfinished and error.is_on_new_line(name, previous)):
         return None

@@ -46,7 +46,7 @@ class YamlItem:
     value: "YamlValue"
     comments: Comments = NO_COMMENTS
     is_comment_on_first_line: bool = False
-    has_blank_line_above: bool = False
+    has_blank_line_before: bool = False
 
 
 @immutable_dataclass
@@ -141,7 +141,7 @@ def format_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
         if isinstance(entry, YamlPair):
             has_blank_line, entry_lines = False, format_yaml_pair(entry, indent)
         else:
-            has_blank_line = entry.has_blank_line_above
+            has_blank_line = entry.has_blank_line_before
             entry_lines = format_yaml_item(entry, indent)
         if lines and (has_blank_line or entry.comments.has_blank_line_before):
             lines.append("")

@@ -267,10 +267,10 @@ def listed_item_to_yaml(item: ast.Item, has_blank_line_before: bool) -> YamlItem
             layout.to_yaml(item),
             item.comments,
             is_comment_on_first_line=layout.has_body,
-            has_blank_line_above=has_blank_line_before,
+            has_blank_line_before=has_blank_line_before,
         )
     pair = section_to_yaml(item) if type(item) in SECTION_CONVERTERS else item_group_to_yaml([item])
-    return YamlItem(YamlMap([pair]), has_blank_line_above=has_blank_line_before)
+    return YamlItem(YamlMap([pair]), has_blank_line_before=has_blank_line_before)
 
 
 CODE_SPAN_PATTERN = re.compile(r"`([^`\n]+)`")
