@@ -142,8 +142,7 @@ def resolve_referenced_file(
     """Resolve the path of a file that a spec names, in or below the directory of the spec.
 
     Raise E0802 if the file cannot be read, and E0803 if the file is outside the spec's directory.
-    `description` describes the content. `option` is the command-line option that accepts paths
-    outside the directory of the spec.
+    `description` describes the content. `option` is the command-line option for other paths.
     """
     try:
         path = resolve_symlinks(module.directory / name.value)
@@ -376,9 +375,7 @@ def check_weight_rules(
 
 
 def count_untied_parameters(graph: Graph) -> Dim:
-    """Return the number of parameters in a graph whose tied weights are marked. Count tied weights
-    once.
-    """
+    """Return the number of parameters in a graph with marked ties. Count tied weights once."""
     facts = graph.parameter_facts.values()
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 

@@ -206,8 +206,7 @@ _overdue_calls: list[Thread] = []
 
 
 Tokenizer = Any
-"""A `tokenizers.Tokenizer`. The class cannot be used in annotations, because the package
-`tokenizers` is optional."""
+"""A `tokenizers.Tokenizer`. Annotations cannot use the class: `tokenizers` is optional."""
 
 TOKENIZER_HELPS = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
 
@@ -396,7 +395,5 @@ def _convert_errors(report_error: Callable[[str], NoReturn]) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
             raise
-        message = (
-            " ".join(escape_text(error).split())[:200] or "the library does not report a reason"
-        )
+        message = " ".join(escape_text(error).split())[:200] or "the library reports no reason"
         report_error(f"{message[0].lower()}{message[1:]}")

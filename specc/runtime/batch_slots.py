@@ -59,7 +59,9 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
 
 
 def make_batching_key(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
-    """Return the input names and unpadded axis sizes, which all prompts in a batch must share."""
+    """Return the input names and unpadded axis sizes, which must be equal for all prompts of a
+    batch.
+    """
     graph = input_signature.graph
     masked_symbols = _collect_symbols_after_batch_axis(
         value for name, value in graph.inputs.items() if find_mask_input(graph, name)
@@ -134,7 +136,7 @@ class _MergedBatch:
         self, state: DecodeState, prefixes: list[Array], time_steps: list[Array], buffered: bool
     ) -> Array:
         """Stack the prefix positions and time steps of all sequences into [batch, positions, …]."""
-        assert state.batch_axis is not None, "each sequence has its own state"
+        assert state.batch_axis is not None, "all other states have a batch axis"
         assert state.time_axis is not None, "columns have an axis"
         is_left_padded = state.time_axis in find_left_padded_axes(
             self.target_session.input_signature, state.type
@@ -224,7 +226,7 @@ class _MergedBatch:
 
 
 def _count_positions(part: KeptSequences) -> int:
-    """Return the longest sequence's number of positions, counted from its first valid token."""
+    """Return the number of positions of the longest sequence, from its first valid token on."""
     columns = part.padded_length
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):

@@ -1,4 +1,4 @@
-"""Generate sequences for many prompts. Each prompt has its own result or error."""
+"""Generate sequences for many prompts. The result of a prompt is a sequence or an error."""
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ IndexedPrompt = tuple[int, GenerationStream]
 def generate_each(
     generator: Generator, prompts: object, batch_size: object, settings: GenerationSettings
 ) -> Iterator[GenerationResult | Diagnostic]:
-    """Yield the result or the diagnostic of every prompt, in order. A prompt is one example without
-    a batch axis: the value of the first required input, or a mapping of inputs by name.
+    """Yield the result or the diagnostic of every prompt, in order. A prompt has no batch axis. It
+    is the value of the first required input, or a mapping of inputs by name.
 
     Raise E0891 if the prompts or the batch size are invalid, or if a prompt contains several
     sequences.
@@ -97,7 +97,9 @@ def make_continuous_batch(
 def generate_in_batches(
     generator: Generator, prompts: Iterable[IndexedPrompt], batch_size: int
 ) -> Iterator[EndedSequence]:
-    """Generate in static batches of prompts with equal shapes, until the last sequence ends."""
+    """Generate in static batches of prompts with equal shapes. A batch ends with its last
+    sequence.
+    """
     batch: list[IndexedPrompt] = []
     for prompt_index, stream in prompts:
         if batch and (
@@ -112,7 +114,7 @@ def generate_in_batches(
 def _can_share_batch(
     generator: Generator, first: GenerationStream, second: GenerationStream
 ) -> bool:
-    """Return True if two prompts have equal shapes and may generate equally many tokens."""
+    """Return True if two prompts have equal shapes and equal limits of generated tokens."""
     shapes = {
         make_batching_key(generator.input_signature, t.prepared_inputs) for t in (first, second)
     }
@@ -167,7 +169,7 @@ def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object
             f"the model has no input `{escape_text(name)[:60]}`",
             helps=[f"its inputs are {', '.join(input_names)}"],
         )
-    # a string of any length counts as one batch element
+    # a string is one batch element, whatever its length
     return {str(n): v if isinstance(v, str) else [v] for n, v in inputs.items()}
 
 

@@ -39,10 +39,10 @@ DEFAULT_BATCH_SIZE = 32
 
 SLOTS_PER_REFILL = 8
 """New sequences are prefilled when at least 1/8 of the batch is free. Several sequences are
-prefilled together, because a prefill takes as long as a step."""
+prefilled together, because a prefill takes as long as a decode step."""
 
 T = TypeVar("T")
-"""The type of a prompt before preparation, e.g. a mapping of input names to values."""
+"""The type of an unprepared prompt, e.g. a mapping of input names to values."""
 
 EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | SpeccError]
 """The index of a sequence, with its results (best first) or its error."""
@@ -54,7 +54,7 @@ class BatchSlot(Generic[T]):
 
     `prompt_length` is the number of prompt tokens, and `tokens` are the generated tokens.
     `sequence` (all tokens) and `seen_token_mask` (bool [vocab]) are updated only if a logits
-    processor reads them. A sequence is complete after a stop token or stop string, and finished if
+    processor uses them. A sequence is complete after a stop token or stop string, and finished if
     it is complete or has `settings.max_tokens` tokens.
     """
 
@@ -127,25 +127,27 @@ class BatchSlot(Generic[T]):
 
 
 def explain_static_batching(model: GenerativeModel, settings: GenerationSettings) -> str:
-    """Return why sequences of different lengths cannot share a decode batch, or "" if they can."""
+    """Return the reason why a decode batch requires sequences of equal length, or "" if it does
+    not.
+    """
     if model.standalone_session is not None:
-        return "a standalone generator starts all sequences of a batch at once"
+        return "a standalone generator starts all sequences of a batch at the same step"
     if settings.strategy == "beam":
-        return "beam search starts all sequences of a batch at once"
+        return "beam search starts all sequences of a batch at the same step"
     if settings.guidance_scale != 1:
         return "guidance runs each sequence twice, with and without the condition"
     if model.codebooks:
-        return "the delay pattern starts in all sequences of a batch at once"
+        return "the delay pattern starts at the same step in all sequences of a batch"
     if model.continuous_batching_metadata is None:
-        return "it is not proved that sequences of different lengths do not affect each other"
+        return "the compiler has not proved that sequences of different lengths are independent"
     return ""
 
 
 @dataclass(kw_only=True)
 class ContinuousBatch(Generic[T]):
     """A decode batch of at most `batch_size` sequences with continuous batching. `slots` are the
-    batch elements of `session`. `prepare` batches prompts that start together, for which
-    `get_shape` returns equal values. `on_start` is called with the indices of all active sequences
+    batch elements of `session`. `prepare` batches prompts that start together. `get_shape` returns
+    equal values for these prompts. `on_start` is called with the indices of all active sequences
     when sequences are added. `processed_tokens` counts the tokens that the model has processed, and
     `valid_tokens` counts the processed tokens that are not padding.
     """
@@ -161,8 +163,9 @@ class ContinuousBatch(Generic[T]):
     valid_tokens: int = 0
 
     def generate(self, inputs: Iterable[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Generate a sequence for each input, and yield sequences as they finish. The index of a
-        sequence determines its random stream. An error ends only the sequence that caused it.
+        """Generate a sequence for each input, and yield sequences as they finish. The sampling of a
+        sequence depends on the seed and on the index of the sequence. An error ends only the
+        sequence that caused it.
         """
         iterator = iter(inputs)
         next_input = next(iterator, None)
@@ -223,7 +226,7 @@ class ContinuousBatch(Generic[T]):
     ) -> tuple[KVCacheSession, GenerationStream, Floats]:
         """Prefill new prompts. Return the session, stream and logits float32 [batch, vocab]."""
         metadata = self.model.continuous_batching_metadata
-        assert metadata is not None, "sequences of different lengths need a step that supports them"
+        assert metadata is not None, "the step graph supports sequences of different lengths"
         input_signature, stream = self.model.input_signature, self.prepare(new_inputs)
         self._count_source_tokens(stream)
         prepared = prepend_padding_positions(
@@ -236,7 +239,7 @@ class ContinuousBatch(Generic[T]):
         return session, stream, self._feed_tokens(session, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
-        """Add the encoder's input tokens to `processed_tokens`, and the valid ones to
+        """Add the input tokens of the encoder to `processed_tokens`, and the valid tokens to
         `valid_tokens`.
         """
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
@@ -250,7 +253,7 @@ class ContinuousBatch(Generic[T]):
         assert self.session is not None, "there are unfinished sequences"
         active = self.active_slots
         self.session.inputs.is_finished = np.array([slot.is_finished for slot in self.slots])
-        # the tokens that the model generates for finished sequences are discarded
+        # discard tokens of finished sequences
         tokens = np.array([[slot.tokens[-1]] for slot in self.slots], np.int64)
         slots = [self.slots[n] for n in active]
         try:
@@ -288,7 +291,7 @@ class ContinuousBatch(Generic[T]):
 
 
 def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
-    """Choose the next tokens from logits float32 [batch, vocab], and yield finished sequences."""
+    """Select the next tokens from logits float32 [batch, vocab], and yield finished sequences."""
     best = logits.max(axis=1, initial=-np.inf)  # the maximum is NaN if any logit is NaN
     is_valid = np.isfinite(best)
     for index in np.flatnonzero(~is_valid).tolist():

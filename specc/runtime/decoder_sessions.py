@@ -37,7 +37,8 @@ MIN_BUFFER_POSITIONS = 64
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after the prompt in a new KV buffer."""
 PROMPT_TO_FREE_RATIO = 4
-"""Prompt positions per free position in a new KV buffer, i.e. a capacity of 1.25 × the prompt."""
+"""Prompt positions per free position in a new KV buffer: the capacity is 1.25 × the prompt
+length."""
 
 
 class FullForwardSession:
@@ -107,8 +108,7 @@ class StepSessions:
             if state.initial_output:
                 states[state.name] = outputs[state.initial_output]
                 continue
-            # if no encoder output initializes a state, it starts as zeros with size 0 along the
-            # time axis
+            # a state that no encoder output initializes has size 0 along the time axis, or zeros
             shape = [
                 d.evaluate(lengths) if n != state.time_axis else 0
                 for n, d in enumerate(state.type.shape)
@@ -210,7 +210,8 @@ class KVCacheSession:
 
     def _collect_inputs(self, chunk: PerTokenInputs) -> dict[str, Array | DeviceTensor]:
         """Return the inputs other than states: the new tokens, and the new positions of inputs with
-        a time axis, or all positions if the step reads all of them (e.g. a padding mask).
+        a time axis. Return all positions of an input if the step uses all positions (e.g. of a
+        padding mask).
         """
         first = chunk.tokens.shape[1] - chunk.new_position_count
         inputs: dict[str, Array | DeviceTensor] = {
@@ -225,7 +226,7 @@ class KVCacheSession:
         return inputs
 
     def _grow_buffers(self, count: int) -> None:
-        """Grow the KV buffers if the buffers have no free positions for `count` more time steps."""
+        """Grow the KV buffers if they have fewer than `count` free positions."""
         min_length = self.past_length + count
         # all buffers have the same capacity
         capacity = self.states[self.buffers[0].name].shape()[2]
@@ -262,8 +263,8 @@ class KVCacheSession:
 
 def _choose_slice_size(session: KVCacheSession, tokens: Ints) -> int:
     """Return the number of sequences to prefill together, so that one call processes at most
-    `chunk_size` tokens or one sequence. Only the first step with in-place buffers is split, because
-    the kernel cannot append a chunk to the filled caches of several sequences.
+    `chunk_size` tokens or one sequence. Only the first step with in-place buffers is split by
+    sequences: the kernel cannot append a chunk to the non-empty caches of several sequences.
     """
     if not session.buffers or session.is_started or not session.chunk_size or not tokens.size:
         return len(tokens)
@@ -278,7 +279,7 @@ def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int
     ]
     logits = np.concatenate([part.step(part.inputs.tokens) for part in slices])
     session.is_started, session.past_length = True, slices[0].past_length
-    # release the states of the slices one by one, so that at most one state is in memory twice
+    # release the states of the slices one by one: at most one state is in memory twice
     for part in slices:
         part.bound_run, part.bound_mappings = None, ()
     for state in session.metadata.states:
@@ -295,7 +296,7 @@ def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int
 
 
 def _select_elements(session: KVCacheSession, indices: Ints) -> KVCacheSession:
-    """Return a new session for the batch elements `indices` of a session that has not started."""
+    """Return a new session with the batch elements `indices` of a session before its first step."""
     selected = copy(session)
     selected.inputs = replace(
         session.inputs,
@@ -335,7 +336,7 @@ def _allocate_outputs(session: KVCacheSession, batch_size: int) -> DeviceTensors
 
 
 def _select_last(logits: Array) -> Floats:
-    """Return the logits of the last position of [batch, n, …, vocab] or [batch, vocab]."""
+    """Return the logits of the last position of logits [batch, n, …, vocab] or [batch, vocab]."""
     last_logits: Floats = logits if logits.ndim == 2 else logits[:, -1]
     return last_logits
 

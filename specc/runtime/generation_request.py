@@ -43,7 +43,9 @@ CreateDecoderSession = Callable[[Arrays], FullForwardSession | KVCacheSession]
 def find_text_tokenizer(
     preprocessing: PreprocessingConfig, generation: GenerateSection
 ) -> TextConfig | None:
-    """Return the output's tokenizer for generated text, or the input's if the output has none."""
+    """Return the tokenizer of generated text: that of the output or, if it has none, of the
+    input.
+    """
     output_config = dict(preprocessing.outputs).get(generation.logits_output)
     if isinstance(output_config, TextOutput):
         return output_config.vocabulary
@@ -56,7 +58,7 @@ class GenerativeModel:
     """A generative model. `input_signature` describes its inputs. `max_context` is the maximum
     sequence length, which the position embedding `length_limiting_table` determines.
     `create_decoder_session` starts a decode loop in Python, and `standalone_session` runs a
-    standalone generator with the settings `compiled_settings`. `logits_vocabulary_size` is the
+    standalone generator, whose settings are `compiled_settings`. `logits_vocabulary_size` is the
     number of logits per position. `allows_empty_prompt` is true if the first token can be sampled
     without a prompt, e.g. from image embeddings. `continuous_batching_metadata` is set if a decode
     batch may contain sequences of different lengths.
@@ -126,7 +128,7 @@ class GenerationRequest:
 
     @property
     def graph_prompt(self) -> Ints:
-        """The prompt that the graph receives, with delays if the model has several codebooks."""
+        """The prompt as input of the graph, with delays if the model has several codebooks."""
         return self.delayed_prompt.tokens if self.model.codebooks else self.prompt
 
     @property
@@ -177,7 +179,7 @@ def prepare_chat_inputs(
     prepared = prepare_images(input_signature.graph, preprocessing, inputs_with_prompt)
     prompt = prepared[sequence_input]
     text = prompt[0] if isinstance(prompt, list) else text
-    # the chat template adds the special tokens, so the tokenizer must not add them again
+    # the chat template adds the special tokens, so the tokenizer must not add them
     return {
         **prepared,
         sequence_input: [tokenize_text(text, replace(record, adds_special_tokens=False))],
@@ -230,7 +232,7 @@ def _add_start_tokens(
 def _recompute_padding_mask(
     input_signature: ModelInputs, prepared: dict[str, Array], mask_input: str
 ) -> Arrays:
-    """Recompute the default padding mask of each prompt separately, without its left padding."""
+    """Recompute the default padding mask of each prompt separately, without left padding."""
     defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
@@ -260,7 +262,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     if not longest:
         shape = (len(sequences), 0, codebooks) if codebooks else (len(sequences), 0)
         prompts = np.zeros(shape, np.int64)
-    # Prompts of equal length need no padding, but the mask may be a required input.
+    # prompts of equal length require no padding, but the mask may be a required input
     if min(map(len, sequences)) == longest:
         if not mask_input or mask_input not in input_signature.required_inputs:
             return {sequence_input: prompts}
@@ -301,7 +303,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
         graph_input = input_signature.graph.inputs.get(name)
         if graph_input is None or input_signature.batch_size not in graph_input.shape[:1]:
             continue
-        # Strings and images count as one batch element each.
+        # a string or image is one batch element
         if is_image(value):
             continue
         if isinstance(value, list | tuple):
@@ -353,7 +355,7 @@ def compute_max_new_tokens(
     """Return the maximum number of new tokens. Raise E0733 if `max_length` allows no new token."""
     max_tokens = settings.max_tokens
     if model.max_context is not None:
-        # the last generated token needs no position, because the model is not run on it
+        # the last generated token requires no position, because the model does not process it
         max_tokens = model.max_context - prompt_length + 1
     if settings.max_length is None:
         return max_tokens

@@ -1,4 +1,4 @@
-"""A generation in progress, which streams tokens and text and finally returns results."""
+"""Streams of generated tokens and text, and the final results of generation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -102,7 +102,8 @@ class GenerationStream(GenerationRequest):
         detokenizer = _make_detokenizer(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
         for step in self:
-            # A stop string is not part of the text, so detect it before emitting its text.
+            # detect stop strings before text is emitted, because a stop string is not part of the
+            # text
             stopped = stopped | np.isin(step.tokens, self.settings.stop)
             detokenizer.feed(step.tokens, stopped.copy())
             yield detokenizer.pop_new_text()
@@ -146,8 +147,8 @@ class GenerationStream(GenerationRequest):
         )
 
     def _log_next_step(self) -> bool:
-        """Run and log the next step. Return False after the last step. Raise the error of an
-        earlier step again.
+        """Run and log the next step. Return False after the last step. If an earlier step raised an
+        error, raise the same error again.
         """
         if self.error is not None:
             raise self.error
@@ -167,8 +168,8 @@ class GenerationStream(GenerationRequest):
         return step is not None
 
     def _create_step_iterator(self) -> Iterator[DecodeStepOutput]:
-        """Run a beam search, or start another strategy. An iterator that refers to the stream would
-        form a reference cycle, which keeps the KV cache of an abandoned stream in memory.
+        """Run a beam search, or start another strategy. The iterator must not refer to the stream:
+        a reference cycle would keep the KV cache of an abandoned stream in memory.
         """
         if self.settings.strategy == "beam":
             hypotheses = _search_beams(self)
@@ -233,8 +234,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
     detokenizer = _make_detokenizer(request) if request.settings.stop_strings else None
     observer = detokenizer.feed if detokenizer else None
     if request.model.standalone_session is not None:
-        # run the generator lazily, because it may take minutes and Ctrl-C must be able to interrupt
-        # it
+        # run the generator lazily: it may take minutes, and Ctrl-C must interrupt it
         yield from iterate_decode_step_outputs(
             run_standalone_generator(request.model.standalone_session, request), request, observer
         )
@@ -278,7 +278,7 @@ def _iterate_beam_tokens(
 
 
 def _raise_no_hypothesis(row: int) -> NoReturn:
-    """Raise E0961 because the settings suppress every possible next token of a sequence."""
+    """Raise E0961: the settings suppress all next tokens of a sequence."""
     raise_error(
         "E0961",
         f"the generation settings suppress every token of sequence {row + 1}",

@@ -90,7 +90,7 @@ class Generator(GenerativeModel):
             self.generation.settings, **{**compiled_settings, **caller_settings}
         )
         # The compiler has checked the stop tokens of the spec. Suppressed tokens of the spec are
-        # not checked: published generation configs often list tokens of other models in the family.
+        # not checked: published generation configs often contain tokens of related models.
         checked_names = ("stop", *SUPPRESSING_SETTINGS)
         self.vocabulary_sizes.check_token_id_settings(
             {name: caller_settings.get(name) for name in checked_names}
@@ -138,8 +138,8 @@ class Generator(GenerativeModel):
         )
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
-        """Return a generator whose maximum context excludes the positions that other inputs, e.g.
-        image embeddings, use in the position embedding.
+        """Return a generator with a shorter maximum context. Other inputs, e.g. image embeddings,
+        also use positions of the position embedding.
         """
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_dim_sizes(self.input_signature.graph, prepared)
@@ -296,7 +296,7 @@ def _parse_strides(data: object) -> dict[str, int]:
 def _find_unused_inputs(
     graph: Graph, defaults: Graph | None, read_names: Iterable[str]
 ) -> frozenset[str]:
-    """Return the inputs without a consumer. They are neither in `read_names` nor used by the
+    """Return the inputs without a consumer: inputs that are neither in `read_names` nor used by the
     default of an input in `read_names`.
     """
     pending, used_names = list(read_names), set[str]()
@@ -311,13 +311,13 @@ def _find_unused_inputs(
 def _build_step_inputs(
     metadata: GenerationMetadata, step: Graph, package: ModelPackage
 ) -> ModelInputs:
-    """Return the model inputs, of which the encoder and the step graph each read a subset."""
+    """Return the model inputs. The encoder and the step graph each use a subset of these inputs."""
     signature, sequence_input = metadata.signature, metadata.generation.sequence_input
     encode = package.read_manifest("encode").graph if "encode" in package.roles else None
     read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}
     known_names = read_names & signature.inputs.keys()
-    # The signature graph has no nodes, so the encoder and step graphs determine how inputs are
-    # used.
+    # the signature graph has no nodes, so look up the consumers of inputs in the encoder and step
+    # graphs
     strides = find_padding_mask_strides(encode) if encode else {}
     masks = find_right_padded_masks(encode) if encode else frozenset[str]()
     return ModelInputs(

@@ -19,8 +19,7 @@ from specc.runtime.model_inputs import ModelInputs, find_axis_of_length
 class GuidedDecoderSession:
     """A decoder session for a batch of n sequences. `session` has 2 n batch elements: each sequence
     with the condition, followed by the same sequence without it. If `uses_log_probs` is True, the
-    session extrapolates log-probabilities, which a repetition penalty changes differently from
-    logits.
+    session extrapolates log-probabilities. The difference matters for a repetition penalty.
     """
 
     session: DecoderSession
@@ -85,9 +84,10 @@ def _remove_condition(
 
 
 def _mask_condition(inputs: ModelInputs, settings: GenerationSettings, prepared: Arrays) -> Arrays:
-    """Return padding masks that mask out the condition: the whole encoder input if the decoder has
-    a start token, as in MusicGen (arXiv:2306.05284, sec. 2.3), otherwise the prompt, possibly with
-    images, except its last token (Sanchez et al., 2023, arXiv:2306.17806, sec. 3.1).
+    """Return padding masks that mask out the condition. If the decoder has a start token, the
+    condition is the whole encoder input, as in MusicGen (arXiv:2306.05284, sec. 2.3). Otherwise, it
+    is the prompt with its images, except the last token (Sanchez et al., 2023, arXiv:2306.17806,
+    sec. 3.1).
     """
     facts, types = inputs.graph.input_facts, inputs.graph.inputs
     masks = {

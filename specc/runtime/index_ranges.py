@@ -8,7 +8,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 Shift = tuple[Value, int, int]
-"""An input, a sign (1 or -1) and an offset, which represent the value `sign * input + offset`."""
+"""The value `sign * input + offset` of an integer input. `sign` is 1 or -1."""
 
 
 def find_valid_id_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, range]:
@@ -17,7 +17,7 @@ def find_valid_id_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, 
 
     Index expressions of the form `x + 1` or `-x` are inverted. For other expressions such as
     `embedding(max(ids, 0))`, the result is the index range of the smallest table. Loop bodies are
-    skipped, because scanned inputs have their own bound.
+    skipped, because scanned inputs have declared bounds.
     """
     integers = [v for v in graph.inputs.values() if _is_integer(v)]
     sources: dict[Value, set[Value]] = {v: {v} for v in integers}
@@ -67,7 +67,9 @@ def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
 
 
 def _invert_shift(shift: Shift, indices: range) -> range:
-    """Return the input values whose shifted value is a valid index, non-negative if possible."""
+    """Return the range of input values whose shifted value is a valid index, non-negative if
+    possible.
+    """
     _, sign, offset = shift
     low, high = sorted((sign * (indices.start - offset), sign * (indices.stop - 1 - offset)))
     return range(max(low, 0), high + 1) if high > 0 else range(low, high + 1)
@@ -82,7 +84,7 @@ def _intersect_ranges(first: range | None, second: range) -> range:
 
 
 def find_constants_compared_to_inputs(graph: Graph) -> dict[Value, list[int]]:
-    """Map integer inputs to the constants that they are compared with, e.g. an image token id."""
+    """Map integer inputs to the constants with which they are compared, e.g. an image token id."""
     compared_ids: dict[Value, list[int]] = {}
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):

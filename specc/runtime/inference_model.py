@@ -28,10 +28,11 @@ from specc.runtime.streaming_inference import StreamingModel, open_streaming_mod
 
 @dataclass(kw_only=True, eq=False)
 class InferenceModel(Closeable):
-    """A model file or package at `path`, whose graphs are opened on `provider` on first use.
+    """A model file or package at `path`. Graphs are opened on the execution provider `provider` on
+    first use.
 
     `graph` restricts a package to one graph. If `graph` is "", each method uses its default graph.
-    If `verify_contents` is True, all bytes are verified by hash.
+    If `verify_contents` is True, the hashes of all files are verified.
     """
 
     path: Path
@@ -138,8 +139,8 @@ class InferenceModel(Closeable):
     @property
     def random_init(self) -> RandomInitMetadata | None:
         """The seed of randomly initialized weights, or None if no weights were initialized."""
-        # in a package with a step graph, no single graph has all weights, so the package index
-        # stores the seed
+        # the package index stores the seed of a package with a step graph, because no single graph
+        # has all weights
         stepping_model = self.generator if self.uses_step_graph else self.streaming_model
         if stepping_model is not None:
             return stepping_model.random_init
@@ -157,7 +158,7 @@ class InferenceModel(Closeable):
 
     def close(self) -> None:
         """Release the runtime sessions. Later calls raise E0949. Leaving a `with` block closes the
-        model. A generation in progress keeps its sessions.
+        model. Generations in progress can continue.
         """
         self.is_closed = True
         for name in ("default_model", "scoring_model", "generator", "streaming_model"):
@@ -192,7 +193,7 @@ def _format_signature(model: InferenceModel) -> str:
 
 
 def list_model_files(inference_model: InferenceModel) -> list[Path]:
-    """Return the files of a model, which output files must not overwrite."""
+    """Return the files of a model. Output files must not overwrite these files."""
     if inference_model.package is not None:
         index = read_package_index(inference_model.path)
         return [inference_model.path / n for n in (INDEX_FILE, *index.files, *index.linked_files)]
@@ -247,7 +248,7 @@ def get_model_task(model: InferenceModel) -> Task | None:
 
 
 def has_per_tensor_scales(model: InferenceModel) -> bool:
-    """Return True if activation scales are per-tensor, so that batch elements share them."""
+    """Return True if activation scales are per-tensor, i.e. shared by all batch elements."""
     package = model.package
     files = package.models.values() if package else [model.default_model.file]
     return any(file.has_per_tensor_scales() for file in files)

@@ -126,7 +126,7 @@ class ModelInputs:
     def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, including computed defaults."""
         kinds = {s.name: s for s in self.input_specs}
-        # check the input names before converting values, so that unknown names are reported first
+        # check the input names before converting values to report unknown names first
         arrays = {name: np.empty(0) for name in inputs if name not in kinds}
         converted = {
             name: self._convert_value(name, value)
@@ -307,7 +307,7 @@ class PerTokenInputs:
         return graphs
 
     def _look_up_defaults(self, name: str, table_graph: Graph, tokens: Ints) -> Array:
-        """Look up the token-wise default of an input in a table indexed by token id."""
+        """Look up the token-wise default of an input in a table with one entry per token id."""
         max_id = int(tokens.max(initial=0))
         if max_id >= len(self.default_tables.get(name, ())):
             ids = np.arange(2 * max_id + 2)[None]
@@ -348,10 +348,10 @@ class PerTokenInputs:
     def _compute_defaults(self, name: str) -> Array:
         """Compute the default of an input for the whole sequence."""
         defaults, tokens = self.input_signature.defaults, self.input_signature.sequence_input
-        assert defaults is not None, "a computed input has a default"
+        assert defaults is not None, "only inputs with a default are computed"
         values = {**self.constant_inputs, **self.arrays, tokens: self.tokens}
         graph = build_input_defaults_graph(defaults, (name,))
-        # an input that no node reads may lack the new positions
+        # an input without a consumer may lack the new positions
         sources = {*self.constant_inputs, tokens} | find_default_inputs(graph, name)
         inputs = {n: values[n] for n in graph.inputs if n in sources and n in values}
         return np.array(backend.load_reference().evaluate_graph(graph, inputs, {})[name])

@@ -82,7 +82,7 @@ class ModelPackage(PackageFiles):
         metadata = parse_generation_metadata(self.index.metadata, graph, str(self.path))
         if not metadata.in_place_states:
             return model
-        # a step has the inputs of its declared graph, even if its buffers are updated in place
+        # a step session has the inputs of the declared graph, even with in-place buffers
         return replace(model, session=KVBufferSession(model.runtime, graph, metadata))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:

@@ -1,7 +1,7 @@
 """Open the files of a package, and verify their sizes, hashes and links.
 
-This module imports neither the IR nor the preprocessing. Other threads can open sessions while the
-main thread imports the IR and the preprocessing.
+This module imports neither the IR nor the preprocessing. Other threads can therefore open sessions
+while the main thread imports the IR and the preprocessing.
 """
 
 import hashlib
@@ -42,8 +42,8 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
     expected_path = os.path.join(os.path.realpath(directory), *location.split("/"))
     try:
         if os.path.realpath(path) != expected_path:
-            return "a link leads to it"
-        # A write through another hard link would change the weights.
+            return "its path contains a link"
+        # a write through another hard link would change the weights
         if (links := os.lstat(path).st_nlink) != 1:
             return f"it is one of {links} hard links, which ONNX rejects"
     except (OSError, RuntimeError, ValueError):  # the links form a cycle, or the name is invalid
@@ -54,8 +54,9 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
 def describe_file_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verify_contents: bool = False
 ) -> str:
-    """Describe how the file `location` in a directory differs from its recorded metadata. Return ""
-    if the file matches. If `verify_contents` is True, also compare the hash of the whole file.
+    """Describe the difference between the file `location` in a directory and its recorded metadata.
+    Return "" if the file matches. If `verify_contents` is True, also compare the hash of the whole
+    file.
     """
     path = directory / location
     if not is_safe_relative_path(location):
@@ -65,7 +66,7 @@ def describe_file_mismatch(
     if reason := _explain_irregular_file(directory, location):
         return reason
     if size != metadata.bytes:
-        return f"it has {size} bytes, and had {metadata.bytes} when the model was compiled"
+        return f"it has {size} bytes, but had {metadata.bytes} when the model was compiled"
     # Compare the first bytes of a checkpoint, which contain tensor names, shapes and offsets.
     if metadata.head and compute_file_sha256(path, COMPARED_BYTES) != metadata.head:
         return "the weights file has changed since the model was compiled"
@@ -83,10 +84,10 @@ def describe_out_of_bounds_tensor(
     """
     for location, end in tensor_ends:
         if location not in sizes:
-            return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
+            return f"it references weights in `{escape_text(location)[:200]}`, outside the package"
         # a corrupted file may contain negative offsets
         if not 0 < end <= sizes[location]:
-            return f"it reads weights past the end of `{escape_text(location)[:200]}`"
+            return f"it references weights past the end of `{escape_text(location)[:200]}`"
     return ""
 
 
@@ -112,8 +113,8 @@ def open_package_files(directory: Path, *, verify_contents: bool = False) -> Pac
     not match the index.
     """
     index = read_package_index(directory)
-    # Another process, which writes the index last, may replace the package while its files are
-    # read. If the index has changed, read all files again.
+    # Another process may replace the package while the files are read. It writes the index last, so
+    # read all files again if the index has changed.
     while True:
         try:
             files = _open_files(directory, index, verify_contents)
@@ -174,7 +175,7 @@ def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
 
 def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
     """Raise E0830 unless all weights of a graph are in files that the package index lists."""
-    # The index also lists linked checkpoints. Weights in any other file would not be verified.
+    # The index also lists linked checkpoints. Weights in other files would not be verified.
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     external_files = file.list_external_files()

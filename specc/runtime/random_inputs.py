@@ -47,8 +47,8 @@ def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, in
 def choose_dim_sizes(
     graph: Graph, round_index: int, max_lengths: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Choose a size for every symbolic dimension: the minimum in the first round, distinct primes
-    in later rounds, so that tests detect swapped axes.
+    """Choose a size for every symbolic dimension: the minimum in the first round, and distinct
+    primes in later rounds. With distinct sizes, tests detect swapped axes.
 
     Sizes do not exceed the size of position embeddings or `max_lengths`. If the graph is not
     defined for the chosen sizes, the nearest valid sizes are returned.
@@ -83,13 +83,13 @@ def choose_dim_sizes(
 
 
 def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return True if an input has no elements, e.g. because a stride exceeds the axis size."""
+    """Return True if an input is empty, e.g. because a stride exceeds the axis size."""
     env = _add_derived_lengths(graph, sizes)
     return any(d.evaluate(env) < 1 for v in graph.inputs.values() for d in v.shape)
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
-    """Return an axis size that a stride reduces to `rows` positions. The stride reduces an axis of
+    """Return an axis size that a strided op reduces to `rows` positions. The op reduces an axis of
     size `length` to one position. In every second round, the size is not a multiple of the stride.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0
@@ -192,9 +192,9 @@ def move_padding_to_declared_side(
     """Permute the positions of inputs so that each padding mask that `defaults` computes has its
     padding on the declared side.
 
-    Masks of random ids have padding anywhere, because padding ids may be anywhere. The output of a
-    model is only defined for padding on the declared side: an LSTM with `keep[batch, src] right`
-    runs over as many positions as the mask has true elements.
+    Masks that are computed from random ids may have padding at any position. The output of a model
+    is only defined for padding on the declared side: an LSTM with `keep[batch, src] right` runs
+    over as many positions as the mask has true elements.
     """
     moved_inputs = dict(inputs)
     for name in defaults.outputs if defaults is not None else ():
@@ -277,7 +277,7 @@ class StepInputSampler:
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
         limit = self.metadata.max_context // self._chunk_size
-        # limit each length to half of the position embedding, so that both lengths can vary
+        # limit each length to half of the position embedding: both lengths can then vary
         return {**bounds, past: limit // 2, new: limit - limit // 2}
 
     def _find_new_symbol(self, step: Graph) -> str:
@@ -305,8 +305,7 @@ class StepInputSampler:
         inputs = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         shared = self.encoder.inputs.keys() & {*self.metadata.loop_invariant_inputs}
         inputs |= {n: step_inputs[n] for n in shared}
-        # The generated input has no positions when the encoder runs, so only its other axis sizes
-        # matter.
+        # the generated input is empty when the encoder runs, so only its other axis sizes matter
         if (name := self.metadata.generation.sequence_input) in inputs:
             inputs[name] = inputs[name][:, :0]
         weights = self.encoder_weights or {}
@@ -325,7 +324,7 @@ PAST, PRESENT = "past_key_values.", "present."
 
 
 def find_past_key_value_states(step: Graph) -> dict[str, str]:
-    """Map each state of a step that another exporter produced to the output that updates it.
+    """Map each state of a step graph of another exporter to the output that updates the state.
     Constant states (cross-attention keys and values) are omitted.
     """
     output_names = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}
@@ -337,7 +336,7 @@ def find_past_key_value_states(step: Graph) -> dict[str, str]:
 
 
 def make_exported_step_input_sampler(weights: Arrays) -> SampleInputs:
-    """Return a function that samples inputs for steps that another exporter produced. The function
+    """Return a function that samples inputs for the step graph of another exporter. The function
     runs the step once with empty states and uses the resulting states.
     """
 

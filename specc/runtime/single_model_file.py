@@ -1,4 +1,4 @@
-"""Load a single compiled model file: verify and run the model, and dequantize its weights."""
+"""Load, verify and run a single compiled model file, and dequantize its weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class KVBufferSession:
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         others = {n: v for n, v in inputs.items() if n not in states}
         results: list[dict[str, Array]] = []
-        # Run once even without new positions, because the caller expects all outputs.
+        # run at least once, because the caller expects all outputs
         for start in range(0, max(count, 1), call_length):
             stop = min(start + call_length, count)
             step_inputs = {n: self._slice_input(n, v, past, start, stop) for n, v in others.items()}
@@ -83,7 +83,7 @@ class KVBufferSession:
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
 
     def _concatenate_results(self, name: str, parts: list[Array]) -> Array:
-        # For an output without a time axis, the last call determines the result.
+        # an output without a time axis is that of the last call
         output = self.graph.outputs.get(name)
         axis = self._find_new_axis(output) if output else None
         return parts[-1] if axis is None else np.concatenate(parts, axis)
@@ -109,7 +109,8 @@ def _list_types(format: QuantizationFormat, shape: tuple[int, ...]) -> list[obje
 @dataclass(kw_only=True)
 class LoadedModel:
     """A compiled model, ready to run. `runtime` is the session of the file. `session` has the
-    inputs of the declared graph. It differs from `runtime` only for a step with in-place buffers.
+    inputs of the declared graph. It differs from `runtime` only for step graphs with in-place KV
+    buffers.
 
     `model.run(pixel_values=array)` returns the outputs by name. Omitted inputs with a default are
     computed.
@@ -138,7 +139,7 @@ class LoadedModel:
         """Run the model. Return the outputs, and the attention weights [batch, heads, query, key]
         of every layer by scope.
 
-        For attention in a loop, each iteration is a query position. If an iteration has several
+        For attention in a loop, iterations are query positions. If an iteration has several
         queries, each iteration has a separate entry such as `self.attn turn 1`.
         """
         session, names = self._attention_session
@@ -247,7 +248,7 @@ more than 5 % of the load time."""
 
 
 def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -> None:
-    """Raise E0929 if the model or its external data differ from the files that were compiled.
+    """Raise E0929 if the model or its external data have changed since compilation.
 
     Models with more than MAX_BYTES_HASHED_ON_LOAD of embedded weights, and all bytes after the
     first mebibyte of a weight file, are verified only if `verify_contents` is True.
@@ -285,8 +286,8 @@ def load_parsed_model_file(
 ) -> LoadedModel:
     """Open a parsed model file with its manifest and external data.
 
-    Raise E0804 if there is too little memory for the weights (checked before allocation), E0921 or
-    E0922 if the provider is not available, and E0942 if the tokenizer does not match the model.
+    Raise E0804 if the weights do not fit in memory (checked before allocation), E0921 or E0922 if
+    the provider is not available, and E0942 if the tokenizer does not match the model.
     """
     manifest = replace(
         manifest, preprocessing=manifest.preprocessing.load_tokenizer_files(file.path.parent)

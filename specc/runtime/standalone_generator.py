@@ -47,8 +47,8 @@ class StandaloneGeneratorOutput:
 def run_standalone_generator(
     session: Session, request: GenerationRequest
 ) -> StandaloneGeneratorOutput:
-    """Run a standalone generator. Raise E0912 if the graph would not detect the padding of the
-    prompt, and E0732 or E0733 if a setting is invalid.
+    """Run a standalone generator. Raise E0912 if the graph cannot detect the padding of the prompt,
+    and E0732 or E0733 if a setting is invalid.
     """
     scalars = _make_scalars(session, request.capped_settings, request.prepared_inputs)
     inputs = {**_make_inputs(session, request), **scalars}
@@ -97,7 +97,7 @@ def iterate_decode_step_outputs(
     request: GenerationRequest,
     stopping_criterion: StoppingCriterion | None,
 ) -> Iterator[DecodeStepOutput]:
-    """Yield the generated tokens step by step, like a decode loop."""
+    """Yield the generated tokens step by step, as a decode loop does."""
     ended = np.zeros(len(request.prompt), np.bool_)
     for step in range(output.tokens.shape[2]):
         tokens = output.tokens[:, 0, step]
@@ -125,7 +125,7 @@ def list_standalone_beam_hypotheses(
             length = next(
                 (n + 1 for n, token in enumerate(tokens) if token in stop_tokens), len(tokens)
             )
-            # skip sequences of probability zero, with which the graph fills the requested number of
+            # skip sequences of probability zero, which only fill up the requested number of
             # sequences
             if score > -np.inf:
                 ended = tokens[length - 1] in stop_tokens

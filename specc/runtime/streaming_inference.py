@@ -111,10 +111,10 @@ class StreamingModel(StepSessions):
 @dataclass(kw_only=True)
 class InputStream:
     """The state of a stream. `position_count` is the number of positions so far, and `has_ended` is
-    true after the last chunk. `past_inputs` are the past positions of inputs that the step, or the
-    default of an omitted input, reads in full. `lengths` are the sizes of all symbolic dimensions
-    except the time axis, inferred from the first chunk. `states` are the states after the last
-    step.
+    true after the last chunk. `past_inputs` are the past positions of inputs of which the step, or
+    the default of an omitted input, uses all positions. `lengths` are the sizes of all symbolic
+    dimensions except the time axis, inferred from the first chunk. `states` are the states after
+    the last step.
     """
 
     model: StreamingModel
@@ -135,15 +135,15 @@ class InputStream:
         )
 
     def push(self, *, last: bool = False, **inputs: object) -> dict[str, Array]:
-        """Process the next piece of the inputs, and return the new positions of every output. The
-        number of positions in a piece must be a multiple of the chunk size unless `last` is True.
+        """Process the next piece of the inputs, and return the new positions of every output.
+        Unless `last` is True, the number of positions in a piece must be a multiple of the chunk
+        size.
 
         Raise E0976 if a piece is not a multiple of the chunk size, E0979 if a remainder at the end
         would have produced outputs, E0978 if the stream has ended or an input is constant, E0943 if
         a position embedding is too short, and E09xx if an input is invalid.
         """
-        # If two threads call `push` at the same time, the second thread waits until the first
-        # thread has finished.
+        # concurrent calls of `push` run one after the other
         with self.lock:
             return self._push_chunk(inputs, last=last)
 
@@ -161,14 +161,14 @@ class InputStream:
         elif not count or count % size:
             _raise_partial_chunk(self.model, count)
         _check_context(self.model, end, lengths)
-        # All checks are done before this line, so an invalid piece does not change the stream.
+        # all checks are before this line: an invalid piece does not change the stream
         self.lengths = lengths
         results = self._run_step(inputs, chunked_count)
         self.position_count, self.has_ended, self.past_inputs = end, last, past_inputs
         return results
 
     def _check_chunk(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
-        """Return checked arrays for every input (only the new positions, unless the step reads all
+        """Return checked arrays for every input (only the new positions, unless the step uses all
         positions), the positions to keep, and the sizes of all symbolic dimensions except the time
         axis.
         """
@@ -189,7 +189,7 @@ class InputStream:
     def _check_chunk_with_past(
         self, pieces: Mapping[str, object]
     ) -> tuple[Arrays, Arrays, Lengths]:
-        """Return the results of `_check_chunk` for an input whose default reads past positions."""
+        """Return the results of `_check_chunk` for an input whose default uses past positions."""
         time_axes, fully_read = self.model.time_axes, {*self.model.metadata.full_inputs}
         new_positions = {n: convert_to_array(v, n) for n, v in pieces.items() if n in time_axes}
         all_positions = {n: self._append_positions(n, v) for n, v in new_positions.items()}
@@ -259,8 +259,8 @@ class InputStream:
 
 
 def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths: Lengths) -> None:
-    """Raise E0979 if positions after the last complete chunk would produce outputs in the full
-    forward pass. `position_counts` are the numbers of positions in complete chunks and in total.
+    """Raise E0979 if the full forward pass produces outputs for positions after the last complete
+    chunk. `position_counts` are the numbers of positions in complete chunks and in total.
     """
     size, symbol = model.chunks.step_length, str(model.input_signature.sequence_length)
     for name, formula in model.chunks.output_lengths.items():

@@ -32,7 +32,7 @@ from specc.preprocessing.text_codec import pad_token_sequences
 from specc.runtime.single_model_file import LoadedModel
 
 POOLING_MASK = "pooling_mask"
-"""Name of the pooling mask input, which encoders have if their pooling excludes the prompt."""
+"""Name of the pooling mask input of encoders whose pooling excludes the prompt."""
 OPTION_CHOICES: Mapping[str, Sequence[str]] = {
     "aggregation_strategy": AGGREGATION_STRATEGIES,
     "function_to_apply": ("", *PROBABILITY_FUNCTIONS),
@@ -70,7 +70,7 @@ class _EncodedBatch:
 
 
 def has_task_inputs(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
-    """Return True if `inputs` are named like task inputs rather than graph inputs."""
+    """Return True if the names of `inputs` are task inputs rather than graph inputs."""
     task = model.manifest.preprocessing.task
     names = {task_input.name for task_input in task.inputs} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
@@ -87,7 +87,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     _check_required_inputs(task, task_inputs)
     preprocessing, graph = model.manifest.preprocessing, model.manifest.graph
     record = preprocessing.get_input_config(task.text_input)
-    assert isinstance(record, TEXT_CONFIGS), "a task has an input that reads text"
+    assert isinstance(record, TEXT_CONFIGS), "every task has a text input"
     encode_batch: Callable[..., _EncodedBatch] = BATCH_ENCODERS.get(task.kind, _read_texts)
     batch = encode_batch(task, record, task_inputs, options)
     graph_inputs = select_entries(inputs, graph.inputs)
@@ -344,7 +344,7 @@ def _read_choices(
 def _read_images(
     task: Task, tokenizer: TextConfig, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
-    """Insert the candidate labels into the hypothesis template, and encode the texts."""
+    """Insert the candidate labels into the hypothesis template, and encode the resulting texts."""
     labels = _list_texts("candidate_labels", inputs["candidate_labels"])
     template = str(options["hypothesis_template"])
     if "{}" not in template:

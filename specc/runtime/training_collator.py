@@ -57,7 +57,9 @@ def make_training_inputs(
 
 
 def _convert_examples(values: list[object], convert: Callable[[object], Array]) -> list[Array]:
-    """Convert the value of each example to an array. Error messages name the example."""
+    """Convert the value of each example to an array. Error messages contain the index of the
+    example.
+    """
     arrays: list[Array] = []
     for number, value in enumerate(values):
         try:
@@ -102,7 +104,7 @@ def make_causal_lm_targets(
     generation: GenerateSection,
     values: list[object],
 ) -> tuple[dict[str, Array], Array]:
-    """Make inputs and shifted targets from the values of `generation`'s sequence input."""
+    """Return inputs and shifted targets for the values of the sequence input of `generation`."""
     name, settings = generation.sequence_input, merge_caller_settings(generation.settings)
     if codebooks := count_codebooks(graph.inputs[name].type):
         raise_error(
@@ -144,7 +146,7 @@ def make_causal_lm_targets(
 def _encode_target(
     preprocessing: PreprocessingConfig, generation: GenerateSection, value: object
 ) -> Array:
-    """Encode a target with the output's tokenizer, or with the input's if the output has none."""
+    """Encode a target with the tokenizer of the output, or else with the tokenizer of the input."""
     name = generation.sequence_input
     if not isinstance(value, str):
         return _read_array(name, value).astype(np.int64)
@@ -286,7 +288,7 @@ class TrainingCollator:
             if name not in known:
                 raise_error(
                     "E0946",
-                    f"unknown input or result `{escape_text(name)}`",
+                    f"unknown input or output `{escape_text(name)}`",
                     helps=suggest_similar_name(
                         str(name), known, f"expected one of {', '.join(known)}"
                     ),
@@ -319,7 +321,7 @@ def check_training_examples(examples: object) -> Sequence[TrainingExample]:
             'for a pandas DataFrame: frame.to_dict("records")',
         ]
     elif not is_text and {"__len__", "__getitem__"} <= {*methods}:
-        # do not convert the dataset of another library, which reads items on demand
+        # do not convert datasets of other libraries, which load items on demand
         return cast("Sequence[TrainingExample]", examples)
     elif not is_text and isinstance(examples, Iterable):
         return list(examples)

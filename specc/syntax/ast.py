@@ -215,7 +215,7 @@ class TypeExpr(SpannedNode, kw_only=True):
 
 
 MISSING_TYPE = TypeExpr(name="_")
-"""The placeholder for a parameter type that is invalid or declared in the `inputs` section."""
+"""Placeholder for a parameter type that is invalid or declared in the `inputs` section."""
 
 
 class BlockParameter(SpannedNode):
@@ -264,9 +264,9 @@ class ScanLoop(CommentedBlock, kw_only=True):
     """A run-time loop: `scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until
     all(d) { … }`.
 
-    Each variable iterates over one sequence. `along` is the symbolic size of the scanned axis.
+    Each loop variable iterates over one sequence. `along` is the symbolic size of the scanned axis.
     Without `along`, there is one sequence, which is the trip count. `keep` is a padding mask
-    [batch, along], and `until` is each batch element's early-exit condition.
+    [batch, along]. `until` is the early-exit condition of each batch element.
     """
 
     variables: tuple[str, ...] = ()
@@ -324,18 +324,14 @@ class ConfigField(CommentedNode, kw_only=True):
 
 
 class ExpectedConfigValues(CommentedNode):
-    """The values of a config.json key that a spec supports:
-    `expect "model_type" in (vit, deit)`.
-    """
+    """The supported values of a config.json key: `expect "model_type" in (vit, deit)`."""
 
     key: str
     values: tuple[str, ...]
 
 
 class IgnoredConfigKeys(CommentedNode):
-    """The keys of config.json that do not affect the model:
-    `ignore "initializer_range", "use_cache"`.
-    """
+    """Config keys that do not affect the model: `ignore "initializer_range", "use_cache"`."""
 
     keys: tuple[str, ...]
 
@@ -390,9 +386,9 @@ class UseStatement(CommentedNode, kw_only=True):
     "vit.specc" as v`.
 
     `use "llama" | "mistral" as text from "text_config" under language_model` uses one of several
-    specs, with a separate config and separate weights. The used spec's config is the value of one
-    of the config.json keys `sources`, or for the source "." the config of the using spec. Its
-    weights are below the weight path `under`.
+    specs, with a separate config and separate weights. The config of the used spec is the value of
+    one of the config.json keys `sources`. The source "." is the config of the using spec. The
+    weights of the used spec are below the weight path `under`.
     """
 
     paths: tuple[str, ...]
@@ -407,7 +403,7 @@ class UseStatement(CommentedNode, kw_only=True):
 
     @property
     def path(self) -> str:
-        """The path of the used file or, if there are alternatives, of the first one."""
+        """The path of the used file, or of the first file if there are alternatives."""
         return self.paths[0]
 
 
@@ -422,7 +418,7 @@ class Block(CommentedBlock, kw_only=True):
     """A block or graph definition: `block name(params) -> results "doc" { … }`.
 
     `kind` is `block` or `graph`. Only a graph may have `where` equations. A single unnamed result
-    has the name "". The graph is selected if config.json's `architectures` contains one of
+    has the name "". The graph is selected if `architectures` in config.json contains one of
     `architectures`.
     """
 
@@ -493,8 +489,8 @@ class WeightsFile(CommentedNode):
 
 
 class WeightTyingRule(CommentedNode):
-    """A tied weight: `tie lm_head.weight = wte.weight when tied`. The weight `name` is loaded from
-    the tensor `source` if the file contains no tensor `name`.
+    """A tied weight: `tie lm_head.weight = wte.weight when tied`. If the file contains no tensor
+    `name`, the weight `name` is loaded from the tensor `source`.
     """
 
     name: WeightPath
@@ -524,7 +520,7 @@ class IgnoreRule(CommentedNode):
 
 
 class WeightSharingRule(CommentedNode):
-    """A weight path whose calls all share the same weights: `share encoder.layer when tied`."""
+    """A weight path at which all calls share the same weights: `share encoder.layer when tied`."""
 
     name: WeightPath
     condition: Expr | None = None
@@ -558,7 +554,9 @@ class GenerateSection(CommentedBlock, kw_only=True):
 
 
 class StreamSection(CommentedNode):
-    """A `stream` section, which names a streamed output and input: `stream logits of audio`."""
+    """A `stream` section with the names of the streamed output and input: `stream logits of
+    audio`.
+    """
 
     source: str
     input_name: str
@@ -566,7 +564,7 @@ class StreamSection(CommentedNode):
 
 class QuantizeSetting(CommentedNode):
     """An entry of a `quantize` section, such as `int4 = ["*.mlp.*"]`. The value is a word or a list
-    of weight name patterns. A single value is equivalent to a list with one item.
+    of weight name patterns. A single value is equivalent to a list of one item.
     """
 
     name: str
@@ -603,7 +601,7 @@ Commentable: TypeAlias = (
     | GenerateSetting
     | QuantizeSetting
 )
-"""The nodes that occupy whole lines and can have comments."""
+"""The classes of nodes that occupy whole lines and can have comments."""
 
 
 class File(CommentedNode, kw_only=True):

@@ -16,8 +16,8 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """The child nodes and comments of a body. The comments `end` are after the last child, and the
-    comment `trailing` follows the opening brace or key.
+    """The child nodes and comments of a body. `end` are the comments after the last child, and
+    `trailing` is the comment after the opening brace or key.
     """
 
     children: tuple[T, ...]
@@ -40,7 +40,7 @@ class CommentAttacher:
 
     def attach_comments(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
         """Attach the comments between `start` and `stop` to `children`. Inner bodies are built
-        before outer bodies, so the comments in inner bodies are already attached.
+        before outer bodies, and their comments are already attached.
         """
         remaining = deque(self._take_unattached(start, stop))
         builder = CommentedBodyBuilder[T](self.text, start)
@@ -77,7 +77,7 @@ class CommentedBodyBuilder(Generic[T]):
         leading: list[str] = []
         for comment in comments:
             if comment.start >= span.start:
-                # a comment inside the child moves to the header line or above the child
+                # a comment inside the child is moved to the header line or above the child
                 if self._is_on_header_line(child, comment):
                     child = add_header_comment(child, comment.text)
                 else:
@@ -128,10 +128,10 @@ class CommentedBodyBuilder(Generic[T]):
 def attach_file_comments(
     attacher: CommentAttacher, file: ast.File, start: int, header_end: int
 ) -> ast.File:
-    """Attach the comments of a file's items, and of its header at `start` to `header_end`.
+    """Attach the comments of a file's items and header. The header is at `start` to `header_end`.
 
-    The syntax tree represents comments above the header and at the end of its first line. Comments
-    on other lines of the header are moved above the header.
+    The syntax tree can represent comments above the header and at the end of the first line.
+    Comments on other lines of the header are moved above the header.
     """
     leading = attacher.pop_comments(0, start)
     newline_offset = attacher.text.find("\n", start, header_end)

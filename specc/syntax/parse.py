@@ -45,7 +45,7 @@ def detect_syntax(source: Source) -> Syntax:
     start = _find_start(source.text)
     by_name = SYNTAX_BY_SUFFIX.get(suffix)
     by_content = guess_syntax(source.text)
-    # if a .specc file begins with `model: x`, the DSL parser would only report the colon
+    # if a .specc file begins with `model: x`, the DSL parser reports only the colon
     if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
@@ -85,11 +85,11 @@ def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
 
 
 def convert_help_snippets_to_yaml(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics with DSL code in help messages about YAML files translated to YAML."""
+    """Return the diagnostics. In help messages about YAML files, DSL code is translated to YAML."""
     results = list(diagnostics)
     if not any(map(_is_about_yaml, results)):
         return results
-    # YAML modules are imported only for YAML files
+    # import lazily, because most specs are DSL files
     from specc.syntax.yaml.yaml_printer import convert_help_to_yaml
 
     return [convert_help_to_yaml(d) if _is_about_yaml(d) else d for d in results]

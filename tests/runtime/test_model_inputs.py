@@ -204,7 +204,7 @@ def test_help_for_text_as_numbers(head: str, graphs: list[str] | None, tmp_path:
     (tmp_path / "m.specc").write_text(spec)
     output = tmp_path / ("m" if graphs else "m.onnx")
     specc.compile(tmp_path / "m.specc", output, init=0, **({"graphs": graphs} if graphs else {}))
-    with pytest.raises(specc.SpeccError, match="takes numbers, not text") as raised:
+    with pytest.raises(specc.SpeccError, match="expects numbers, not text") as raised:
         specc.load(output).run(x="hello")
     (diagnostic,) = raised.value.diagnostics
     assert diagnostic.helps[0] == "pass an array or a list of numbers"
@@ -214,6 +214,6 @@ def test_help_for_text_as_numbers(head: str, graphs: list[str] | None, tmp_path:
 
 def test_help_for_text_as_token_ids_of_a_generator(tmp_path: Path) -> None:
     model = compiled(tmp_path, "at: int[n] = range(n)", PLACED)
-    with pytest.raises(specc.SpeccError, match="takes numbers, not text") as raised:
+    with pytest.raises(specc.SpeccError, match="expects numbers, not text") as raised:
         model.generate(ids="hello")
     assert "reading { ids = text(bytes()) }" in raised.value.diagnostics[0].helps[-1]

@@ -149,7 +149,7 @@ def test_a_linked_checkpoint_is_refused(pair: Path, tmp_path: Path) -> None:
     write_changed_index(pair, lambda data: data["linked_files"].update({"inside/w": FACTS}))
     found = get_error(pair)
     assert found.code == "E0830"
-    assert "a link leads to it" in found.notes[0]
+    assert "its path contains a link" in found.notes[0]
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {

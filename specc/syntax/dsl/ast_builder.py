@@ -52,7 +52,7 @@ RULE_CALLBACKS |= {
     "dotted_path": lambda b, span, *parts: ast.WeightPath(
         ".".join(t.text for t in parts), span=span
     ),
-    # parentheses are not nodes of the tree, but messages underline them
+    # parentheses are not nodes of the syntax tree, but messages underline them
     "group": lambda b, span, inner: replace(inner, span=span),
     "weighted": lambda b, span, call, weights: replace(call, weights=weights, span=span),
     **dict.fromkeys(
@@ -126,7 +126,7 @@ def _build_call(
 def _build_record(
     b: AstBuilder, span: Span, *children: ast.NamedArg | Token | None
 ) -> ast.RecordLiteral:
-    # skip the tokens of the braces
+    # skip the brace tokens
     fields = tuple(f for f in children if isinstance(f, ast.NamedArg))
     b.report_duplicate_names("the field", fields)
     return ast.RecordLiteral(fields, span=span)
@@ -175,7 +175,7 @@ RULE_CALLBACKS |= {
     "repeat": NodeRuleCallback(ast.RepeatLoop, "variable+iterable under collect {body}"),
     "repeat_head": TupleRuleCallback(),
     "when": NodeRuleCallback(ast.WhenStatement, "condition body+end+trailing otherwise+else_end"),
-    # the tree cannot represent a comment after `else {`
+    # the syntax tree cannot represent a comment after `else {`
     "otherwise": lambda b, span, body: move_opening_comment(body),
     "return": NodeRuleCallback(ast.ReturnStatement, "values"),
     "require": NodeRuleCallback(ast.RequireStatement, "condition because"),
@@ -218,7 +218,7 @@ RULE_CALLBACKS |= {
     "setting": NodeRuleCallback(ast.GenerateSetting, "name value"),
     "quantize": NodeRuleCallback(ast.QuantizeSection, "{entries}", "the word"),
     "words": TupleRuleCallback(),
-    # a list of types needs an entry for every result, and `_` leaves a result untyped
+    # a list of types contains an entry for every result; `_` is a result without a type
     "target": lambda b, span, name, kind: ast.AssignmentTarget(
         b.check_bound_name(name), None if kind == ast.MISSING_TYPE else kind, span=span
     ),
@@ -237,7 +237,7 @@ RULE_CALLBACKS |= {
     "rounds": lambda b, span, name, values: ast.QuantizeSetting(
         name.value, values if isinstance(values, tuple) else (values,), span=span
     ),
-    # the grammar allows negative values, so that the setting's error can list the valid values
+    # the grammar allows negative values, because the error of the setting lists the valid values
     "below_zero": lambda b, span, minus, number: ast.StringLiteral(
         minus.text + number.text, span=span
     ),
@@ -267,10 +267,10 @@ def _build_scan_head(
     if len(variables) != len(sequences):
         b.report_error(
             "E0120",
-            f"{len(variables)} names run over {len(sequences)} sequences",
+            f"{len(variables)} loop variables, but {len(sequences)} sequences",
             span,
-            "these do not pair up",
-            "write as many names before `in` as sequences after it: `scan x, y in xs, ys`",
+            "the numbers must be equal",
+            "write one loop variable per sequence: `scan x, y in xs, ys`",
         )
     return variables, sequences
 
@@ -304,7 +304,7 @@ def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.ConfigSec
 
 
 def _report_repeated_ignores(b: AstBuilder, node: ast.ConfigSection) -> None:
-    """Report E0116 for a second `ignore` list in `config`, because YAML allows each key once."""
+    """Report E0116 for a second `ignore` list in `config`, because keys must be unique in YAML."""
     ignored = [e for e in node.entries if isinstance(e, ast.IgnoredConfigKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in ignored for key in e.keys))
     b.report_duplicate_names("the list", ignored, f"write one list: `ignore {keys}`")
@@ -395,5 +395,5 @@ def _check_version(b: AstBuilder, version: Token) -> None:
             f"unknown language version {version.text}",
             b.get_span(version),
             "here",
-            "this compiler reads version 1: `specc 1`",
+            "this compiler supports version 1: `specc 1`",
         )

@@ -25,9 +25,8 @@ MAX_NESTING = 64
 
 MAX_EXPRESSION_DEPTH = 256
 """The maximum nesting depth of operators without brackets, such as `- - - x` (E0110). A
-left-associative chain such as `a + b + c` has depth 1, because a tree walk must iterate over its
-left operands (`specc.syntax.ast.flatten_binary_chain`). A tree walk may recurse into all other
-nodes.
+left-associative chain such as `a + b + c` has depth 1: tree walks iterate over the left operands
+(`specc.syntax.ast.flatten_binary_chain`). Tree walks may recurse into all other nodes.
 """
 
 MAX_EXPRESSION_TOKENS = 10_000
@@ -81,7 +80,9 @@ class Token(NamedTuple):
     end: int
 
     def get_last_character(self) -> "Token":
-        """Return the last character as a token, for labels of missing code after the token."""
+        """Return the last character as a token. Error labels for missing code after the token use
+        this token.
+        """
         return self._replace(start=max(self.start, self.end - 1))
 
 
@@ -115,7 +116,8 @@ WORD_PATTERN = re.compile(r"[A-Za-z0-9_]+(?:\.[0-9][A-Za-z0-9_]*)?")
 OPENERS = {"(": ")", "[": "]", "{": "}"}
 CLOSERS = frozenset(OPENERS.values())
 MAX_NUMBER_LENGTH = 400
-"""The maximum number of characters of a number. Useful numbers have at most about 310."""
+"""The maximum number of characters of a number. The longest useful numbers have about 310
+characters."""
 
 CHARACTER_HINTS = {
     "'": 'write strings in double quotes: "…"',
@@ -129,7 +131,7 @@ CHARACTER_HINTS = {
     "−": "write minus as `-`",
     "×": "write a product as `*`",
 }
-"""The characters in specs that replace characters of other languages and word processors."""
+"""The replacements for characters of other languages and word processors."""
 
 
 def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerResult:
@@ -166,7 +168,7 @@ class Lexer:
                 return self._consume_number(text, offset, end)
             case "comment":
                 self._consume_comment(text, offset, end)
-        # whitespace has no token
+        # whitespace is not a token
         return end
 
     def report_error(
@@ -307,7 +309,7 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
 
 def _explain_large_number(text: str) -> tuple[str, str] | None:
     """Return the error title and fix for a number that is too large, or None."""
-    # check the number of digits before calling `int`, which takes quadratic time
+    # check the number of digits first, because `int` takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the integer {truncate_token_text(text)} is too large"
         return title, "integers must be less than 2 ** 53"
@@ -344,7 +346,7 @@ def unescape_string(token: Token, fragment: Fragment, errors: ErrorCollector) ->
             return chr(code)
         if letter in ESCAPED_CHARACTERS:
             return ESCAPED_CHARACTERS[letter]
-        start = token.start + 1 + match.start()  # the 1 skips the opening quote
+        start = token.start + 1 + match.start()  # the offset 1 skips the opening quote
         span = fragment.make_span(start, start + len(match.group()))
         title = f"unknown escape sequence `{match.group()}`"
         help = 'strings support `\\"`, `\\\\`, `\\n`, `\\t`, `\\r` and `\\u{1F4A1}`'

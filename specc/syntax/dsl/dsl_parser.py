@@ -54,7 +54,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     """Parse a fragment as the start symbol `start`. Raise SpeccError (E01xx) for syntax errors."""
     table = load_lalr_table()
     lexer_result = tokenize_fragment(fragment, table.keywords)
-    # raise lexer errors first, because invalid characters were replaced before parsing
+    # raise lexer errors first, because the lexer replaces invalid characters before parsing
     if lexer_result.errors:
         raise SpeccError(*_select_lexer_errors(lexer_result, start.symbol))
     builder = AstBuilder(fragment, lexer_result.tokens, lexer_result.comments)
@@ -80,17 +80,17 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     value = parser.parse()
     if builder.errors:
         raise SpeccError(*truncate_diagnostics(builder.errors))
-    # the value of a start symbol is always the result of its own callback
+    # the value of a start symbol is always the result of its callback
     return cast(T, value)
 
 
 FIRST_TERMINALS = ITEM_TERMINALS | {"MODEL", "EXTENDS"}
-"""The keywords with which a spec without a version line may begin."""
+"""The keywords that may begin a spec without a version line."""
 
 
 def _select_lexer_errors(lexer_result: LexerResult, start_symbol: str) -> list[Diagnostic]:
-    """Return the first 20 errors, or only the first error of a file that is probably not a spec: it
-    has no version line, does not begin with an item, and its suffix is not `.specc`.
+    """Return the first 20 errors, or only the first error of a file that is probably not a spec.
+    Such a file has no version line, does not begin with an item, and its suffix is not `.specc`.
     """
     errors = truncate_diagnostics(lexer_result.errors)
     kinds = [token.kind for token in lexer_result.tokens[:2]]
@@ -124,7 +124,7 @@ def truncate_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
     omitted = len(sorted_errors) - dsl_lexer.MAX_REPORTED_ERRORS
     if omitted <= 0:
         return sorted_errors
-    # parsing stopped at the limit, so the number of further errors is unknown
+    # the number of further errors is unknown, because parsing stopped at the limit
     is_truncated = len(sorted_errors) >= dsl_lexer.MAX_COLLECTED_ERRORS
     count = "many more errors" if is_truncated else f"{omitted} more errors"
     last = sorted_errors[dsl_lexer.MAX_REPORTED_ERRORS - 1]
@@ -145,7 +145,7 @@ def parse_expression(source: Source | str) -> ast.Expr:
 
 
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
-"""The terminals of a valid file header, which error recovery inserts before the next item."""
+"""The terminals of a valid file header. Error recovery inserts them before the next item."""
 
 
 @immutable_dataclass
@@ -183,8 +183,8 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
 def _find_expected_keywords(
     table: LalrTable, states: Sequence[int], terminals: frozenset[str], end: int
 ) -> frozenset[str]:
-    """Return the terminals that are keywords in the parser states `states`. Where a name is also
-    allowed, a word is a keyword only if a token can follow it that cannot follow a name.
+    """Return the terminals that are keywords in the parser states `states`. If a name is also
+    allowed, a word is a keyword only if it can be followed by a token that cannot follow a name.
     """
     keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
     if (name_states := table.simulate_shift(states, "NAME", end)) is None:

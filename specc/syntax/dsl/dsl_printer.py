@@ -115,7 +115,7 @@ def format_body_with_header(
 
 
 def format_section(node: ast.Commentable, indent: int) -> list[str]:
-    """Format a section. A section with few entries and no comments is printed on one line."""
+    """Format a section. A section with few entries and without comments is printed on one line."""
     layout_head, max_on_line, list_entries = SECTION_LAYOUTS[type(node)]
     head, (children, end) = layout_head(node), list_entries(node)
     if not children and not end:
@@ -167,7 +167,7 @@ def has_commented_field(fields: Iterable[ast.ConfigField]) -> bool:
 
 
 Entries: TypeAlias = tuple[Sequence[ast.Commentable], tuple[str, ...]]
-"""The entries of a section, and the comments at its end."""
+"""The entries of a section, and the comments after the last entry."""
 SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., Entries]]] = {
     ast.ConfigSection: (lambda _: "config", 0, lambda n: (n.entries, n.end)),
     ast.InputsSection: (lambda _: "inputs", 0, lambda n: (n.entries, n.end)),
@@ -189,12 +189,12 @@ def format_node_without_body(node: ast.Commentable) -> Pieces:
 
 
 def format_clause(keyword: str, value: ast.Expr | ast.WeightPath | None) -> Pieces:
-    """Format a clause such as `along n`. Return no pieces if `value` is None."""
+    """Format a clause such as `along n`. If `value` is None, return an empty result."""
     return build_pieces(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
 
 
 def format_list_clause(keyword: str, names: Iterable[str]) -> Pieces:
-    """Format a clause such as `carry s, c`. Return no pieces if `names` is empty."""
+    """Format a clause such as `carry s, c`. If `names` is empty, return an empty result."""
     return build_pieces(SPACE_BREAK, f"{keyword} ", join_with_commas(names)) if names else []
 
 
@@ -285,7 +285,7 @@ def format_statement_header(node: ast.RepeatLoop | ast.ScanLoop | ast.Block) -> 
 
 
 def format_block_header(node: ast.Block) -> Pieces:
-    """Format a block header, with possible line breaks between its parts."""
+    """Format a block header. Line breaks are possible between its parts."""
     results: Pieces = ["(", *join_with_commas(node.results), ")"]
     # a single unnamed result is printed without parentheses
     if len(node.results) == 1 and not node.results[0].name:

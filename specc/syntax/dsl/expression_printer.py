@@ -12,15 +12,15 @@ CONTINUATION_INDENT = 4
 """The indentation, in columns, of a continuation line that is not aligned with a bracket."""
 
 BRACKET_DEPTH_PENALTY = 30
-"""The penalty of a line break for each enclosing bracket, in unused columns."""
+"""The penalty of a line break per enclosing bracket, in unused columns."""
 ITEM_PENALTY = 60
 """The penalty of a line break inside a list item, in unused columns."""
 
 
 @immutable_dataclass
 class SoftLineBreak:
-    """A possible line break. If the line is not broken there, the text `flat` is printed. Line
-    breaks with a higher `bonus` (in unused columns) are preferred.
+    """A possible line break. Without a line break, the text `flat` is printed. Line breaks with a
+    higher `bonus` (in unused columns) are preferred.
     """
 
     flat: str = " "
@@ -46,7 +46,7 @@ class LineBreakCandidate:
 
 
 Part: TypeAlias = str | SoftLineBreak | Pieces | ast.Node | None
-"""A part of a text: pieces, or a syntax tree node. An absent part is None."""
+"""A part of a text: pieces, a syntax tree node, or None for an absent part."""
 
 
 def join_pieces(pieces: Pieces) -> str:
@@ -71,7 +71,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
     """Break pieces into lines of at most `width` columns, the first line indented by `indent`."""
     if indent + _measure_flat_width(pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
-    # fill a line up to the maximum width, then break the line at the best candidate
+    # fill the line up to the maximum width, and then break it at the best candidate
     chunk_widths = measure_unbreakable_widths(pieces)
     lines: list[str] = []
     line = [" " * indent]
@@ -213,7 +213,7 @@ def get_precedence(expr: ast.Expr) -> int:
 
 
 def format_operand(expr: ast.Expr, min_precedence: int) -> Pieces:
-    """Format an operand. Add parentheses if its precedence is below `min_precedence`."""
+    """Format an operand. Add parentheses if the precedence is below `min_precedence`."""
     # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not need them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or has_weights:
@@ -245,7 +245,7 @@ def format_call(expr: ast.Call) -> Pieces:
 
 
 def format_binary_chain(expr: ast.BinaryOp) -> Pieces:
-    """Format a chain such as `a + b - c` in a loop, because a long sum is deeply nested."""
+    """Format a chain such as `a + b - c` iteratively, because a long sum is deeply nested."""
     # powers are right-associative, so they do not form chains
     if expr.op == "**":
         left, right = format_operand(expr.left, POSTFIX), format_operand(expr.right, SIGN)

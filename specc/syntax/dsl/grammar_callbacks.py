@@ -18,7 +18,7 @@ FOREIGN_LITERALS = {
 }
 """The spec literals that correspond to literals of other languages, keyed by the other literal."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
-"""The names that specs may not bind: literals, and names that look like literals."""
+"""Names that specs cannot bind: literals, and names that look like literals."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class AstBuilder(ErrorCollector):
 
     def __call__(self, rule: str, children: list[object], first: int, last: int) -> object:
         """Return the value of a grammar rule that was parsed from tokens `first` to `last`."""
-        first = max(first, 0)  # a rule without tokens gets the span of the first token
+        first = max(first, 0)  # the span of a rule without tokens is that of the first token
         span = self.fragment.make_span(self.tokens[first].start, self.tokens[max(last, first)].end)
         return RULE_CALLBACKS[rule](self, span, *children)
 
@@ -142,7 +142,7 @@ def drop_absent_symbols(children: Iterable[T | None]) -> tuple[T, ...]:
 @immutable_dataclass
 class TupleRuleCallback:
     """A callback that returns a rule's children as a tuple. If `unique` is set, duplicate names are
-    reported, and `unique` is the description of a child in the message.
+    reported. `unique` is the description of a child in messages.
     """
 
     unique: str = ""
@@ -160,11 +160,11 @@ FLAG_FIELDS = ("reverse", "optional")
 
 
 class NodeRuleCallback(Generic[N]):
-    """A callback that builds a node, whose fields `fields` are set by the children in order.
+    """A callback that builds a node. The children set the fields `fields` in order.
 
-    In `fields`, `a+b` are the fields of a child that is a tuple, `*name` collects all further
-    children, and `{name}` is a body in braces, which may begin with a docstring (field `doc`). The
-    field of an absent child keeps its default. `unique` is that of `TupleRuleCallback`.
+    In `fields`, `a+b` are the fields that a tuple sets, `*name` collects all further children, and
+    `{name}` is a body in braces. A body may begin with a docstring (field `doc`). The field of an
+    absent child has its default value. `unique` has the same meaning as in `TupleRuleCallback`.
     """
 
     def __init__(

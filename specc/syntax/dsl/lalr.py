@@ -14,10 +14,10 @@ from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
-"""The rules whose first child does not increase the depth, so that a long sum has depth 1."""
+"""The rules whose first child does not increase the depth. A long sum has depth 1."""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
-"""The rules that make an expression longer, after which MAX_EXPRESSION_TOKENS is checked."""
+"""The rules that lengthen an expression. After these rules, MAX_EXPRESSION_TOKENS is checked."""
 NESTING_RULES = frozenset(
     {"unary", "power", "choice", "index", "call", "list_of", "list_for", "record_of", "chain_first"}
 )
@@ -68,7 +68,7 @@ class LalrTable:
     def get_goto_state(self, state: int, origin: str) -> int | None:
         """Return the next state after a reduction to `origin`, or None if there is none."""
         row = self.states[state]
-        assert not isinstance(row, int), "a reduce state reads no token"
+        assert not isinstance(row, int), "a reduce state consumes no token"
         return row.get(origin)
 
     def reduce_unit_productions(self, state_below: int, action: int, terminal: str) -> int:
@@ -85,7 +85,7 @@ class LalrTable:
                 state = self.get_goto_state(state_below, rule.origin)
                 assert state is not None
                 self.unit_reduction_cache[key] = state
-                # in an accepting state, the parser has to check for the end of the text
+                # in an accepting state, the parser must check for the end of the text
                 next_action = (
                     None if state in self.end_states.values() else self.get_action(state, terminal)
                 )
@@ -98,8 +98,8 @@ class LalrTable:
         for an unexpected token. For $END, return the states after the reductions to the state
         `end_state`.
 
-        No nodes are built. The simulation is needed because LALR tables merge states, so that a
-        table may allow a reduction after which the token is unexpected.
+        No nodes are built. The simulation is necessary because LALR tables merge states: a table
+        may allow a reduction after which the token is unexpected.
         """
         stack = list(states)
         while (action := self.get_action(stack[-1], terminal)) is not None:
@@ -228,7 +228,8 @@ class LalrParser:
         if rule.is_unit_rule:
             entry = self.stack[-1]
             if entry.last_token - entry.first_token < dsl_lexer.MAX_EXPRESSION_TOKENS:
-                # cache chains of unit productions, which are two thirds of all reductions
+                # cache chains of unit productions, because two thirds of all reductions are unit
+                # productions
                 self.states[-1] = self.table.reduce_unit_productions(
                     self.states[-2], action, terminal
                 )
@@ -325,7 +326,7 @@ def _drop_failed_item(parser: LalrParser, kind: str) -> bool:
     """Drop states until an item that begins with `kind` is accepted. Return False if no state
     accepts the item.
     """
-    # skip states that accept a name, because those states are inside an expression
+    # skip states that accept a name, because they are inside an expression
     for depth in range(len(parser.states), 1, -1):
         states = parser.states[:depth]
         if parser.can_accept_token(states, kind) and not parser.can_accept_token(states, "NAME"):

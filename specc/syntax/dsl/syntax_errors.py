@@ -32,9 +32,7 @@ class UnbalancedBrackets:
 def find_unbalanced_brackets(
     tokens: Sequence[Token], recovery_points: Sequence[int]
 ) -> UnbalancedBrackets:
-    """Find unbalanced brackets. A keyword that begins a new item reveals that brackets are
-    unclosed.
-    """
+    """Find unbalanced brackets. A keyword that begins an item must not be inside brackets."""
     brackets = UnbalancedBrackets()
     stack: list[int] = []
     new_items = set(recovery_points)
@@ -166,7 +164,7 @@ def explain_misplaced_weight_path(error: UnexpectedToken) -> Diagnostic | None:
 
 def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0113 for a file that does not begin with `specc 1` and `model name`, or None."""
-    # the stack may contain only `specc` and the version above the start state
+    # above the start state, the stack may contain only `specc` and the version
     if error.parser.start != "file" or error.index > 2 or len(error.parser.states) > 3:
         return None
     title = "a spec starts with `specc 1` and `model NAME`"
@@ -191,7 +189,7 @@ def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_misplaced_docstring(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0117 for a docstring at a position that allows no docstring, or None."""
+    """Return E0117 for a docstring at a position where none is allowed, or None."""
     is_between_items = error.expected_terminals >= ITEM_TERMINALS
     is_in_body = {"RETURN", "RBRACE"} <= error.expected_terminals
     if error.token.kind != "STRING" or not (is_between_items or is_in_body):
@@ -219,7 +217,7 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
         x = a +
         y = b
 
-    In this example, the unexpected token is the `=`, but the error is the `+`.
+    In this example, the unexpected token is the `=`, but the mistake is the `+`.
     """
     if error.index < 2:
         return None
@@ -264,7 +262,7 @@ def explain_name_without_assignment(error: UnexpectedToken) -> Diagnostic | None
         previous.get_last_character(),
         "is an operator missing at the end of this line?",
         f"join the lines with an operator, or write `{name.text} = …`",
-        related_label=(name, "read as the name of a new result, and no `=` follows"),
+        related_label=(name, "parsed as the name of a new result, but not followed by `=`"),
     )
 
 
@@ -279,7 +277,7 @@ def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
 
 
 CONFIG_KEYWORDS = ("expect", "ignore")
-"""The words that begin a `config` entry and precede quoted keys of config.json."""
+"""The words that begin a `config` entry with quoted keys of config.json."""
 
 UNNAMED_STATEMENT_HELPS = {
     "assert": 'write a condition on config values as `require d > 2, "why"`',
@@ -290,7 +288,7 @@ UNNAMED_STATEMENT_HELPS = {
     "pass": "remove it",
     "global": "remove it: a body can use all names outside it",
 }
-"""The help messages for other languages' statements without a result, by first word or method."""
+"""The help messages for statements of other languages without a result, by first word or method."""
 
 
 def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnostic:
@@ -312,7 +310,7 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
         title += "; expected an operator between them" if "PLUS" in expected else ""
     location, preposition = token, "here"
     previous = error.previous_token
-    # put the label at the end of the previous line if no new statement or item may begin here
+    # if no statement or item may begin here, put the label at the end of the previous line
     may_begin = "BLOCK" in expected or "RETURN" in expected
     if previous and (is_at_end or (error.is_on_new_line(token, previous) and not may_begin)):
         location, preposition = previous.get_last_character(), "after this"

@@ -32,7 +32,7 @@ def _join_hyphenated_name(error: UnexpectedToken) -> str:
 
 
 def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]) -> bool:
-    """Return True if a `kind` token precedes the error, separated only by `between` tokens."""
+    """Return True if a token `kind` precedes the error, with only tokens `between` in between."""
     for token in reversed(error.tokens[: error.index]):
         if token.kind == kind:
             return True
@@ -156,7 +156,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     (_is_quoted_pattern, 'write the pattern in quotes: `under "layers.{{i}}"`'),
     (
         lambda _, t, previous: t.kind == "STRING" and previous.text == "f",
-        "write the string without `f`: {token} inserts values too",
+        "write the string without `f`: placeholders in {token} work without it",
     ),
     (
         lambda _, t, previous: (previous.kind, t.kind) == ("ELSE", "WHEN"),
@@ -226,7 +226,7 @@ LOOP_HELP = (
 
 CONDITIONAL_HELP = (
     "between statements, while compiling: `when c { … } else { … }`",
-    "between two values: `a if c else b`, or `where(c, a, b)` where a tensor decides",
+    "between two values: `a if c else b`, or `where(c, a, b)` if `c` is a tensor",
 )
 
 

@@ -66,7 +66,7 @@ def describe_terminals(expected: frozenset[str]) -> str:
         descriptions = ["an operator" if "PLUS" in remaining else "the end of the file"]
     if len(descriptions) == 1:
         return descriptions[0]
-    # show the first four descriptions, which are the most likely
+    # show only the first four descriptions, which are the most likely
     return f"{', '.join(descriptions[:4][:-1])} or {descriptions[:4][-1]}"
 
 
@@ -94,14 +94,14 @@ def _remove_value_terminals(terminals: set[str]) -> list[str]:
         terminals -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
         return ["a value"]
     if OPERATOR_TERMINALS & terminals and terminals - OPERATOR_TERMINALS:
-        # omit operators, which may follow any value, if a closing token is expected
+        # if a closing token is expected, omit operators, because they may follow any value
         terminals -= OPERATOR_TERMINALS
     return []
 
 
 @immutable_dataclass(slots=False)
 class UnexpectedToken:
-    """The unexpected token at which a parse failed. `index` is its index."""
+    """The unexpected token at which a parse failed. `index` is its token index."""
 
     fragment: Fragment
     parser: LalrParser

@@ -66,7 +66,7 @@ PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
         "remove lines that start with `%`",
     ),
 )
-"""The phrases in PyYAML messages, each with the title and the fix of our diagnostic."""
+"""Phrases in PyYAML messages, each with the title and the suggested fix of the diagnostic."""
 
 
 def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
@@ -104,7 +104,7 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
 
 
 def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
-    """Return the span of the character at a PyYAML mark, or the text's end if there is no mark."""
+    """Return the span of the character at a PyYAML mark, or the end of the text without a mark."""
     size = len(source.text)
     offset = min(mark.index, size) if mark else size
     return Span(source, offset, min(offset + 1, size))

@@ -102,7 +102,7 @@ def format_yaml_flow(value: YamlValue, *, force: bool = False) -> str | None:
     """
     if isinstance(value, str):
         return format_yaml_scalar(value, is_flow=True)
-    if (value.end or value.is_multiline) and not force:  # the value needs block style
+    if (value.end or value.is_multiline) and not force:  # the value requires block style
         return None
     parts: list[str] = []
     for entry in value.entries:
@@ -190,8 +190,8 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 def is_printed_as_map(expr: ast.Expr) -> bool:
     """Return True if an expression is printed as a YAML map. A call is printed as a map if it has a
-    weight path or an argument that is printed as a map. Calls that a map cannot represent are
-    printed as strings.
+    weight path or an argument that is printed as a map. Calls that cannot be represented as a map
+    are printed as strings.
     """
     if isinstance(expr, ast.ListLiteral):
         return any(is_printed_as_map(e) for e in expr.items)
@@ -239,7 +239,7 @@ FIELD_KEYS = ("type", "from", "default", "doc")
 
 
 IGNORED_KEYS = "ignore keys"
-"""The YAML key of ignored config keys. It contains a space, so that it is not a config field."""
+"""The YAML key of ignored config keys. The space distinguishes the key from config fields."""
 
 
 TYPE_WORD = re.compile(r"(int|float|bool|text|list|pair|choice|mask|activation|norm)\b")
@@ -247,7 +247,7 @@ TYPE_WORD = re.compile(r"(int|float|bool|text|list|pair|choice|mask|activation|n
 
 def is_field_declaration(keys: Iterable[str], type_text: str = "") -> bool:
     """Return True if a map with the keys `keys` declares a config field. A declaration has a key
-    `type`, and either only keys of a field, or a type name as `type_text`.
+    `type`. Either all keys are keys of a field, or `type_text` is a type name.
     """
     names = set(keys)
     return "type" in names and (names <= set(FIELD_KEYS) or TYPE_WORD.match(type_text) is not None)

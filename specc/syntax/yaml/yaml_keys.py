@@ -1,5 +1,5 @@
 """The YAML keys of statements, weight rules, `use`, blocks and definitions. The parser, the printer
-and the JSON schema all use these tables.
+and the JSON Schema use these tables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,7 +71,9 @@ class Key:
 
     @property
     def field_names(self) -> list[str]:
-        """The node fields that the key sets. The default is the field with the name of the key."""
+        """The node fields that the key sets. By default, the key sets the field with the same
+        name.
+        """
         return (self.fields or self.name).split()
 
 
@@ -148,7 +150,7 @@ class MapLayout(Generic[T]):
 
 
 def find_layout_of_node(layouts: Mapping[str, MapLayout[T]], node: ast.Node) -> MapLayout[T]:
-    """Return the layout whose class is the class of `node`."""
+    """Return the layout for the class of `node`."""
     return next(layout for layout in layouts.values() if layout.node is type(node))
 
 
@@ -235,7 +237,7 @@ def attach_target_types(
             "E0120",
             f"{len(targets)} names, but {len(types)} types",
             node.span,
-            "these do not pair up",
+            "the numbers must be equal",
             "write one type per name, or `_` for none",
         )
         return targets

@@ -363,7 +363,7 @@ def check_yaml_version(reader: YamlReader, header_entries: dict[str, YamlEntry])
             f"unknown language version {version}",
             header_entries["specc"].value.span,
             "here",
-            "this compiler reads version 1: `specc: 1`",
+            "this compiler supports version 1: `specc: 1`",
         )
 
 

@@ -304,8 +304,8 @@ def convert_help_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 @lru_cache(maxsize=256)
 def rewrite_dsl_as_yaml(code: str, *, is_in_map: bool = True) -> str:
     """Rewrite a DSL fragment in a help message as YAML. Return the fragment unchanged if it is not
-    DSL code. If `is_in_map` is True, the erroneous code is a map such as `{linear: {in: x}}`, so
-    options and weight paths become map entries.
+    DSL code. If `is_in_map` is True, the erroneous code is a map such as `{linear: {in: x}}`.
+    Options and weight paths then become map entries.
     """
     if option := OPTION_PIECE.fullmatch(code):
         return f"{option[1]}: {option[2]}" if is_in_map else code
@@ -323,7 +323,9 @@ def rewrite_dsl_as_yaml(code: str, *, is_in_map: bool = True) -> str:
 
 
 def _has_only_docstring(file: ast.File) -> bool:
-    """Return True if a fragment consists of a string, which would be parsed as a docstring."""
+    """Return True if a fragment consists of a string, which the parser interprets as a
+    docstring.
+    """
     if any(isinstance(item, ast.Block) and not item.body for item in file.items):
         return True
     return not (file.items or file.extends)
@@ -333,7 +335,9 @@ FileConverter = Callable[[ast.File], YamlMap | YamlList]
 
 
 def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
-    """Yield spec texts that contain a fragment, each with a function that extracts it as YAML."""
+    """Yield spec texts that contain a fragment, each with a function that extracts the fragment as
+    YAML.
+    """
     text = code.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
     # the header contains a docstring, so that `code` is not parsed as the docstring
     head = 'specc 1\nmodel m "d"\n'

@@ -41,11 +41,13 @@ KEY_SYNONYMS = {
     "otherwise": "else",
     "name": "model",
 }
-"""The YAML keys in specs that correspond to words in other formats, by word."""
+"""Words of other formats, with the corresponding YAML keys of specs."""
 
 
 class YamlReader(ErrorCollector):
-    """A reader that checks YAML nodes and reports errors. `subject` names a node in messages."""
+    """A reader that checks YAML nodes and reports errors. `subject` is the name of a node in
+    messages.
+    """
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
         super().__init__()
@@ -253,7 +255,7 @@ def find_comments_end(reader: YamlReader, end: int, column: int) -> int:
     for n in range(bisect_left(reader.attacher.starts, end), len(reader.comments)):
         comment = reader.comments[n]
         gap = text[position : comment.start]
-        # any text except the end of a flow collection begins a new token
+        # text other than the end of a flow collection begins a new token
         if gap.strip(" \t\r\n,]}"):
             break
         if "\n" in gap and reader.source.get_line_and_column(comment.start)[1] - 1 < column:
@@ -280,7 +282,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     offsets = (
         map_quoted_scalar_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
     )
-    # a folded scalar has no offsets, so each character has the span of the scalar
+    # the characters of a folded scalar have no offsets, so use the span of the scalar
     if offsets is None:
         file_offsets = (*[span.start] * len(node.value), span.end)
     else:
@@ -290,7 +292,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
 
 def map_quoted_scalar_offsets(quoted_text: str, value: str) -> list[int] | None:
     r"""Return the source offset of each character in a quoted scalar such as `'it''s'` or `"a\tb"`,
-    and of the closing quote. Return None if a character has no single offset.
+    and of the closing quote. Return None if a character does not correspond to a single offset.
     """
     offsets: list[int] = []
     for match in QUOTED_CHARACTERS[quoted_text[0]].finditer(quoted_text, 1, len(quoted_text) - 1):
@@ -301,7 +303,7 @@ def map_quoted_scalar_offsets(quoted_text: str, value: str) -> list[int] | None:
 
 
 def _unescape_quoted(match: re.Match[str]) -> str:
-    """Return the character that a match stands for, or "" for an escaped line break."""
+    """Return the character that a match represents, or "" for an escaped line break."""
     groups = match.groupdict()
     if letter := groups.get("letter"):
         return str(yaml.scanner.Scanner.ESCAPE_REPLACEMENTS.get(letter, ""))

@@ -99,7 +99,7 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
 
 
 def get_optional_items(node: YamlNode) -> list[YamlNode]:
-    """Return the entries of a list. A single node is one entry. An empty value has no entries."""
+    """Return the entries of a list. A single node is one entry, an empty value is no entry."""
     if isinstance(node, YamlSequence):
         return node.items
     return [] if is_empty_yaml_node(node) else [node]
@@ -203,7 +203,7 @@ Parameters = tuple[ast.BlockParameter, ...]
 
 
 class FieldValues(tuple[object, ...]):
-    """The field values that a YAML key sets if it sets several node fields."""
+    """The values of a YAML key that sets several node fields."""
 
 
 @immutable_dataclass
@@ -230,7 +230,7 @@ def parse_yaml_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
 def make_dsl_string_codec(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> YamlValueCodec:
-    """Return the value kind of a string that is parsed as the grammar symbol `start` and sets
+    """Return the codec of a string that is parsed as the grammar symbol `start`, for keys that set
     several node fields. `to_yaml` formats these fields as a string.
     """
 
@@ -293,7 +293,8 @@ def parse_yaml_equations(
 
 def parse_yaml_inputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
     """Parse the inputs of a block, a map of types by name. A graph may also have a list of inputs,
-    as in `[ids, {x: 'float[batch, n]'}]`, and the section `inputs` declares names without a type.
+    as in `[ids, {x: 'float[batch, n]'}]`. Names without a type are declared in the `inputs`
+    section.
     """
     if not isinstance(entry.value, YamlSequence):
         entries = reader.read_mapping(entry.value, subject, "`in: {x: 'float[batch, n]'}`")
