@@ -19,7 +19,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 if TYPE_CHECKING:
-    # imported only for annotations, so that opening a model imports neither the IR nor the weights
+    # imported only for annotations: opening a model imports neither the IR nor the weights
     import numpy as np
 
     from specc.artifact.package_index_and_format_versions import WeightFileMetadata

@@ -78,7 +78,7 @@ def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
     """Return a line that lists the unchecked graphs of the spec, or [] if there are none."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     names = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
-    return [f"other graphs, checked with --graph NAME: {', '.join(names)}"] if names else []
+    return [f"other graphs (check them with --graph NAME): {', '.join(names)}"] if names else []
 
 
 def _list_trial_values(check_result: SpecCheckResult) -> list[str]:

@@ -224,7 +224,7 @@ def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
     """
     if paths := list_overridden_source_fields(spec.program):
         yield (
-            f"these config values no longer read config.json, because the spec sets them: "
+            f"config values that the spec sets are no longer read from config.json: "
             f"{', '.join(paths)}; --keep-from keeps their `from`"
         )
 

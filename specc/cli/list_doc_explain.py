@@ -121,7 +121,7 @@ READING_DOCS = {
     ),
     "tokenizer": (
         'text(tokenizer("tokenizer.json"), start=, end=, special=true, spread=, replace=)',
-        "A tokenizer.json of the package `tokenizers`. `tokenizer()` reads the one next to "
+        "A tokenizer.json of the `tokenizers` package. `tokenizer()` loads the file next to "
         "the weights. `spread=[id, n]` repeats the token `id` n times, for an image of n "
         "tokens; `replace=[a, b]` replaces a by b before tokenization.",
     ),

@@ -126,7 +126,7 @@ def _check_argument_count(name_count: int, directory: str | None) -> None:
     )
     raise_error(
         "E0407",
-        f"`specc new` takes {expected}",
+        f"`specc new` expects {expected}",
         helps=["specc new vit my.yaml", "specc new my.yaml --from-checkpoint checkpoint/"],
     )
 

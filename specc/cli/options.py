@@ -203,7 +203,7 @@ def is_compiled_model_path(path: str) -> bool:
 
 
 def raise_immutable_config_error(path: str) -> NoReturn:
-    """Raise E0957 because config options are given for a compiled model."""
+    """Raise E0957 for config options of a compiled model."""
     raise_error(
         "E0957",
         f"`{escape_text(path)}` is a compiled model: its config values cannot be changed",

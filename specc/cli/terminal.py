@@ -26,7 +26,7 @@ from specc.io.output_paths import OutputFileType, resolve_output_path
 from specc.version import __version__
 
 STDIN_NAME = "-"
-"""The command-line path that stands for stdin."""
+"""The command-line path that represents stdin."""
 MAX_STDIN_BYTES = 2**20
 """Maximum size in bytes of a spec read from stdin, equal to the limit for spec files."""
 

@@ -100,7 +100,7 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> SpeccError:
 class LogitsProcessorInputs:
     """The inputs of logits processors other than the scores. `step` is the number of tokens
     generated so far, `prompt_lengths` (int64 [batch]) are the numbers of prompt tokens, and
-    `sequences` are the prompt and generated tokens, or empty if no processor needs tokens.
+    `sequences` are the prompt and generated tokens, or empty if no processor uses tokens.
     """
 
     step: int
@@ -267,7 +267,7 @@ def find_top_k_indices(values: Floats, k: int) -> Ints:
     thresholds = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
     indices = np.empty((len(values), k), np.int64)
     for row, threshold in enumerate(thresholds):
-        # candidates are in ascending order, so that the stable sort orders equal values by index
+        # candidates are in ascending order, and the stable sort keeps equal values ordered by index
         candidates = np.flatnonzero(values[row] >= threshold)
         indices[row] = candidates[np.argsort(-values[row, candidates], kind="stable")[:k]]
     return indices
@@ -275,7 +275,7 @@ def find_top_k_indices(values: Floats, k: int) -> Ints:
 
 def compute_softmax_f64(logits: Floats) -> Float64s:
     """Return the softmax over the last axis, float64 [batch, n]."""
-    # Subtract the maximum, so that `exp` does not overflow.
+    # Subtract the maximum to avoid an overflow of `exp`.
     logits64 = logits.astype(np.float64)
     exponentials = np.exp(logits64 - logits64.max(axis=1, keepdims=True))
     probabilities: Float64s = exponentials / exponentials.sum(axis=1, keepdims=True)
@@ -297,7 +297,7 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
     tokens whose cumulative probability reaches p): Holtzman et al. 2020 (arXiv:1904.09751), sec.
     3.1. Min-p (a minimum probability relative to the maximum): Nguyen et al. 2024
     (arXiv:2407.01082), eq. 1 and 2. With top-p or min-p and without top-k, only the 1000 most
-    probable tokens are considered, unless typical, epsilon or eta sampling needs all tokens.
+    probable tokens are considered, except with typical, epsilon or eta sampling.
     """
     vocab = logits.shape[1]
     needs_sorting = settings.top_p < 1 or settings.min_p > 0

@@ -248,12 +248,12 @@ def describe_missing_runtime_files(profile: str, directories: Sequence[Path]) ->
     present_names = {path.name for path in find_tokenizer_and_config_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in present_names:
         return (
-            "Optimum and transformers.js need a config.json next to the graphs; there is none "
+            "Optimum and transformers.js require a config.json next to the graphs; there is none "
             "next to the weights",
         )
     if profile == "genai" and TOKENIZER not in present_names:
         return (
-            "onnxruntime-genai needs a tokenizer.json next to the graph to tokenize; "
+            "onnxruntime-genai requires a tokenizer.json next to the graph to tokenize; "
             "there is none next to the weights",
         )
     return ()

@@ -106,7 +106,7 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
             "not a token of a fixed vocabulary",
             notes=[f"`{generation.logits_output}` has the type {logits_type}"],
             helps=[
-                "compile with `--graphs step` instead; the `generate` graph needs a "
+                "compile with `--graphs step` instead; the `generate` graph requires a "
                 "vocabulary of fixed size"
             ],
         )

@@ -158,7 +158,7 @@ def _check_layers(layout: EncoderDecoderComponents) -> None:
     encoder.
     """
     for pair in layout.cross_attentions:
-        # a projection shared by keys and values would give one cache two names
+        # if keys and values share a projection, the cache would have two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
             raise_unsupported_profile_error("hf", f"`{first}` is used both as keys and as values")

@@ -143,7 +143,7 @@ def explain_missing_int8_kv_cache(job: LoweringJob) -> str:
         and not calibration.data_file
     ):
         setting = "--calibration-samples 0" if calibration.flag else "calibration_samples = 0"
-        return f"its scales need calibration samples, but `{setting}` disables them"
+        return f"its scales require calibration samples, but `{setting}` disables them"
     return ""
 
 

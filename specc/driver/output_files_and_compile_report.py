@@ -217,7 +217,7 @@ def _describe_copied_weights(plan: ExternalDataPlan) -> Iterator[str]:
         files = f" (and {len(others)} more files)" if others else ""
         yield (
             f"{plan.copied_bytes / 1e9:.1f} GB of weights were copied, because {reason}{files}; "
-            "with `--weights-as link`, a model uses weights in its own directory in place"
+            "with `--weights-as link`, weights in the directory of the model are used in place"
         )
 
 

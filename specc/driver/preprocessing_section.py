@@ -69,8 +69,9 @@ _NO_VOCABULARY = object()
 @dataclass(frozen=True)
 class _PreprocessingContext:
     """The location of a `reading` entry, and data shared by all entries. File paths are relative to
-    `directory`, the spec's directory. `paths` are the directories given at compile time, `language`
-    is the language of an adapter, and `files` caches the contents of tokenizer files by SHA-256.
+    `directory`, the spec's directory. `paths` are the directories passed at compile time,
+    `language` is the language of an adapter, and `files` caches the contents of tokenizer files by
+    SHA-256.
     """
 
     directory: Path
@@ -190,7 +191,7 @@ def _describe_text_files(
             yield from describe_ignored_settings(path.parent, file.json_text)
     elif names:
         noun = "supported tokenizer" if is_gguf_path(paths[0]) else noun
-        ids = f"`{names[0]}` takes token ids, not text"
+        ids = f"`{names[0]}` expects token ids, not text"
         yield f"`{escape_text(paths[0])}` has no {noun}: {ids}"
 
 
@@ -286,7 +287,7 @@ def _resolve_text(
 ) -> dict[str, Any]:
     if not isinstance(vocabulary, dict):
         examples = 'text(characters("x.vocab")), text(words("x.vocab")), text(bytes()), '
-        title = f'`text` needs a vocabulary or tokenizer: {examples}text(tokenizer("x.json"))'
+        title = f'`text` requires a vocabulary or tokenizer: {examples}text(tokenizer("x.json"))'
         raise_error("E0203", title, context.span)
     record = _resolve_arguments(vocabulary, context)
     other_options = {k: v for k, v in options.items() if k != "kind"}
@@ -347,9 +348,9 @@ def _resolve_tokenizer(args: list[Any], context: _PreprocessingContext) -> dict[
     """Return the fields of a tokenizer, or `absent` if there is no tokenizer."""
     if len(args) > 1 or not all(isinstance(a, str) for a in args):
         fix = (
-            'write `tokenizer("tokenizer.json")`, or `tokenizer()` for the one next to the weights'
+            'write `tokenizer("tokenizer.json")`, or `tokenizer()` for the file next to the weights'
         )
-        raise_error("E0203", "`tokenizer` takes one file name", context.span, helps=[fix])
+        raise_error("E0203", "`tokenizer` accepts one file name", context.span, helps=[fix])
     path = _resolve_path(args[0], context) if args else find_tokenizer_file(context.paths)
     if path is None:
         return {"absent": _NO_VOCABULARY}

@@ -147,7 +147,7 @@ def restrict_target_operators(target: Target, request: QuantizeRequest) -> Targe
     if target.name != "onnx":
         raise_error(
             "E0753",
-            "`--for-external-quantization` needs standard operators, but "
+            "`--for-external-quantization` requires standard operators, but "
             f"`{target.name}` uses contrib operators of ONNX Runtime",
             helps=["add `--target onnx`"],
         )
@@ -208,7 +208,7 @@ def _check_target(weight_options: QuantizationOptions, target: Target, opset: in
     if "int4" in weight_options.kinds and not target.quantized_matmul_mode and opset < INT4_SINCE:
         raise_error(
             "E0851",
-            f"opset {opset} does not support int4, which needs opset {INT4_SINCE}",
+            f"opset {opset} does not support int4, which requires opset {INT4_SINCE}",
             helps=[
                 f"compile with `--opset {INT4_SINCE}` or newer",
                 "or with `--target ort-cpu`, which uses contrib operators of ONNX Runtime",

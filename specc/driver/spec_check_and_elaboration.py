@@ -144,7 +144,7 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 
 def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
-    """Raise E0435 if a context length is given but has no effect on the model."""
+    """Raise E0435 for a context length that has no effect on the model."""
     if (length := spec.config_options.max_length) and not is_rope_scaled_for_length(
         length, model.graph
     ):

@@ -202,7 +202,7 @@ def open_spec_argument(
 ) -> LoadedSpec:
     """Open a spec with the given config values.
 
-    A multi-line string is the source text of a spec, whose file paths are relative to the current
+    A multi-line string is the source text of a spec. Its file paths are relative to the current
     directory. A `Path` is never interpreted as the name of a built-in spec. Raise E0203 if a value
     cannot be written as a literal of the spec language.
     """

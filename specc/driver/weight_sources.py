@@ -97,7 +97,7 @@ def load_parameters(
     """Load the parameters from a checkpoint or the spec's weights file, or initialize them from a
     seed.
 
-    Raise E0523 if no weight source is given.
+    Raise E0523 without a weight source.
     """
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = evaluate_weight_rules(spec.program, spec.config_options)

@@ -315,7 +315,7 @@ def _read_stack(call: _TransformCall) -> t.Expr:
     placeholder, count = "{" + name + "}", call.read_int(name)
     tensor_names = [name for part in parts for name in t.iterate_tensor_names(part)]
     if other_options or len(parts) != 1 or not all(placeholder in name for name in tensor_names):
-        title = f"`stack` needs one placeholder, `{placeholder}`, in the tensor name"
+        title = f"`stack` requires one placeholder, `{placeholder}`, in the tensor name"
         raise_error("E0522", title, call.call.span, helps=['write `stack("w.{e}", e=8)`'])
     if not 1 <= count <= MAX_STACKED:
         title = f"`stack` expects 1 to {MAX_STACKED} tensors, got {count}"

@@ -100,7 +100,7 @@ def _read_format(chunk: bytes, name: str) -> _WavFormat:
     # reject padded samples, e.g. 24-bit samples in 32-bit containers
     if frame_bytes != wav_format.frame_bytes:
         expected = (
-            f"{channels} channels of {bits} bits need {wav_format.frame_bytes} bytes per frame"
+            f"{channels} channels of {bits} bits require {wav_format.frame_bytes} bytes per frame"
         )
         reason = f"{expected}, got {frame_bytes}"
         _raise_invalid_wav(name, reason)

@@ -72,7 +72,7 @@ def resize_and_normalize_image(pixels: Array, config: ImageConfig) -> Floats:
     rows, columns = pixels.shape[:2] if config.shortest_longest_edge else config.size
     values = resize_and_normalize_pixels(pixels, config, (rows, columns), invert)
     if config.shortest_longest_edge:
-        # pad after the normalization, so that padding is exactly 0
+        # pad after the normalization: the padding is then exactly 0
         bottom_padding, right_padding = config.size[0] - rows, config.size[1] - columns
         values = np.pad(values, ((0, 0), (0, bottom_padding), (0, right_padding)))
     return np.ascontiguousarray(values[None], np.float32)
@@ -211,7 +211,7 @@ def _compute_fitted_size(rows: int, columns: int, config: ImageConfig) -> ImageS
         raise_error(
             "E0990",
             f"an image of {rows} × {columns} pixels is resized to {height} × {width}, but the "
-            f"model needs {frame}",
+            f"model expects {frame}",
             notes=[
                 "the image is resized without changing its aspect ratio, as in the published "
                 "processor"

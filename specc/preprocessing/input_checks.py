@@ -295,7 +295,9 @@ def check_padding_stride(name: str, mask: Array, stride: int) -> None:
         raise_error(
             "E0325",
             f"`{name}` has {positions} of left padding, expected a multiple of the stride {stride}",
-            notes=[f"batch element {row}: this padding changes which positions the model merges"],
+            notes=[
+                f"batch element {row}: this padding shifts the positions that the strides merge"
+            ],
             helps=[f"pad on the right, or on the left by a multiple of {stride}"],
         )
 

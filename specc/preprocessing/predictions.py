@@ -47,7 +47,7 @@ class TaskResults:
     @property
     def tokenizer(self) -> JsonTokenizer:
         """The tokenizer, which tasks with character offsets require."""
-        assert isinstance(self.record, JsonTokenizer), "the task needs a tokenizer"
+        assert isinstance(self.record, JsonTokenizer), "the task requires a tokenizer"
         return self.record
 
     def read_scores(self, name: str, rank: int) -> Floats:

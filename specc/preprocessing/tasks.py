@@ -30,8 +30,8 @@ class TaskInput:
 @immutable_dataclass(slots=True, kw_only=True)
 class TaskDefinition:
     """A type of task: its inputs, its options with defaults, and the transformers classes and
-    output names that identify a graph. If `needs_tokenizer` is True, the task needs the offsets
-    that a tokenizer.json provides.
+    output names that identify a graph. If `needs_tokenizer` is True, the task requires token
+    offsets, i.e. a tokenizer.json.
     """
 
     inputs: tuple[TaskInput, ...]

@@ -157,12 +157,12 @@ def encode_text(text: str, pair: str | None, tokenizer: TextConfig) -> TextEncod
             raise_error(
                 "E0906",
                 "expected a single text, got a text pair",
-                notes=["text pairs need a tokenizer.json"],
+                notes=["text pairs require a tokenizer.json"],
                 helps=["pass one text"],
             )
         return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
-        encode_text_to_ids(pair, tokenizer)  # check the second text on its own
+        encode_text_to_ids(pair, tokenizer)  # check the second text separately
     library_encoding = encode_with_offsets(text, pair, tokenizer)
     encoding = TextEncoding(
         ids=tuple(library_encoding.ids),
@@ -230,8 +230,9 @@ DOC_STRIDE = 128
 
 
 def split_into_context_windows(encoding: TextEncoding, max_tokens: int) -> list[TextEncoding]:
-    """Split the second text of a pair into windows, so that the first text and a window have at
-    most `max_tokens` tokens. Windows overlap by half of `max_tokens`, but at most by `DOC_STRIDE`.
+    """Split the second text of a pair into windows. The first text and a window have at most
+    `max_tokens` tokens in total. Windows overlap by half of `max_tokens`, but at most by
+    `DOC_STRIDE`.
     """
     context_positions = [
         i for i, sequence_id in enumerate(encoding.sequence_ids) if sequence_id == 1

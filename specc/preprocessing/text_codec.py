@@ -122,8 +122,7 @@ def strip_start_and_end_tokens(
                 f"the model returned the id {token_id}, but its vocabulary has ids 0 to {max_id}",
                 notes=[f"position {position} of the result"],
                 helps=[
-                    "check that the vocabulary in `reading` is the one with which the model "
-                    "was trained"
+                    "check that `reading` declares the vocabulary with which the model was trained"
                 ],
             )
         if token_id == tokenizer.end_token_id:

@@ -83,7 +83,7 @@ class TokenizerFile:
             )
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
             _raise_tokenizer_mismatch(
-                f"the tokenizer `{path}` differs from the one with which the model was compiled"
+                f"the tokenizer `{path}` has changed since the model was compiled"
             )
         try:
             return replace(self, json_text=data.decode("utf-8"))

@@ -359,7 +359,7 @@ def _raise_unusable(reason: str) -> NoReturn:
 
 def _raise_limit_exceeded(reason: str) -> NoReturn:
     title = f"cannot use the tokenizer of the model for this text: {reason}"
-    raise_error("E0941", title, helps=["give a shorter text", *TOKENIZER_HELPS])
+    raise_error("E0941", title, helps=["pass a shorter text", *TOKENIZER_HELPS])
 
 
 def _import_tokenizers() -> Any | None:

@@ -146,7 +146,7 @@ class _MergedBatch:
         length = _choose_buffer_length(kept_columns) if buffered else prefix_length + kept_columns
         axes, first = (state.batch_axis, state.time_axis), time_steps[0]
         count = sum(map(len, time_steps))
-        # keep the axis order of the step graph, so that the runtime does not copy the state
+        # keep the axis order of the step graph to avoid a copy of the state in the runtime
         sizes = [*np.moveaxis(first, (0, 1), axes).shape]
         sizes[state.batch_axis], sizes[state.time_axis] = count, length
         state_array: Array = np.zeros(sizes, first.dtype)
@@ -270,7 +270,7 @@ def concat_padded(
     padded = []
     for array in arrays:
         gaps = [size - length for size, length in zip(sizes, array.shape, strict=True)]
-        # the batch axis is concatenated, so it needs no padding
+        # the batch axis is concatenated and requires no padding
         gaps[batch_axis] = 0
         sides = [(gap, 0) if n in left_axes else (0, gap) for n, gap in enumerate(gaps)]
         padded.append(np.pad(array, sides) if any(gaps) else array)

@@ -262,9 +262,9 @@ class KVCacheSession:
 
 
 def _choose_slice_size(session: KVCacheSession, tokens: Ints) -> int:
-    """Return the number of sequences to prefill together, so that one call processes at most
-    `chunk_size` tokens or one sequence. Only the first step with in-place buffers is split by
-    sequences: the kernel cannot append a chunk to the non-empty caches of several sequences.
+    """Return the number of sequences to prefill together. One call processes at most `chunk_size`
+    tokens or one sequence. Only the first step with in-place buffers is split by sequences: the
+    kernel cannot append a chunk to the non-empty caches of several sequences.
     """
     if not session.buffers or session.is_started or not session.chunk_size or not tokens.size:
         return len(tokens)

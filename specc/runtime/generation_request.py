@@ -326,9 +326,9 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
         feature = "guidance" if uses_guidance else "beam search"
         raise_error(
             "E0733",
-            f"{feature} needs a dynamic batch size, but the batch size of this model is {batch}",
+            f"{feature} requires a dynamic batch size, but the batch size of this model is {batch}",
             helps=[
-                f"give `{sequence_input}` a dynamic length as its first axis",
+                f"declare `{sequence_input}` with a dynamic first axis",
                 f"or generate without {feature}",
             ],
         )

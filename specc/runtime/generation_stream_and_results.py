@@ -72,7 +72,7 @@ class GenerationStream(GenerationRequest):
     """A stream of generated tokens for a batch of prompts. Iterate over the stream for tokens or
     over `pieces` for text, or call `results` for the final sequences.
 
-    `logged_steps` stores the decode steps, so that a second iteration starts from the beginning.
+    `logged_steps` stores the decode steps. A second iteration starts with the first step.
     `hypotheses` are the results of a finished beam search.
     """
 

@@ -70,7 +70,7 @@ def _remove_condition(
     if not masks:
         raise_error(
             "E0733",
-            "`guidance_scale` needs a padding mask that excludes the condition, but no input of "
+            "`guidance_scale` requires a padding mask that excludes the condition, but no input of "
             "the model is a padding mask",
             helps=["declare a padding mask in the spec, such as `mask: keep[batch, n]`"],
         )

@@ -45,7 +45,7 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
             return "its path contains a link"
         # a write through another hard link would change the weights
         if (links := os.lstat(path).st_nlink) != 1:
-            return f"it is one of {links} hard links, which ONNX rejects"
+            return f"it has {links} hard links, which ONNX rejects"
     except (OSError, RuntimeError, ValueError):  # the links form a cycle, or the name is invalid
         return "it cannot be read"
     return ""

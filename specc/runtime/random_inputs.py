@@ -1,4 +1,6 @@
-"""Generate random inputs of a graph for given axis sizes, including past states of a step graph."""
+"""Generate random inputs of a graph with the requested axis sizes, and past states of a step
+graph.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,8 +191,8 @@ def _sample_mask(
 def move_padding_to_declared_side(
     inputs: Mapping[str, Array], graph: Graph, defaults: Graph | None
 ) -> dict[str, Array]:
-    """Permute the positions of inputs so that each padding mask that `defaults` computes has its
-    padding on the declared side.
+    """Permute the positions of inputs such that each mask computed by `defaults` is padded on the
+    declared side.
 
     Masks that are computed from random ids may have padding at any position. The output of a model
     is only defined for padding on the declared side: an LSTM with `keep[batch, src] right` runs

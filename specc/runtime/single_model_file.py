@@ -292,7 +292,7 @@ def load_parsed_model_file(
     manifest = replace(
         manifest, preprocessing=manifest.preprocessing.load_tokenizer_files(file.path.parent)
     )
-    if provider == "cpu":  # only the device driver knows how much device memory is free
+    if provider == "cpu":  # the free memory of other devices is unknown
         size = file.compute_weight_footprint()
         check_free_memory(str(file.path), size.memory_bytes, size.stored_bytes, size.element_count)
     session = file.open(provider, threads)

@@ -129,7 +129,7 @@ def make_causal_lm_targets(
             raise_error(
                 "E0947",
                 f"the text of example {number} has fewer than two tokens",
-                notes=[f"`{name}` needs at least two tokens per example"],
+                notes=[f"`{name}` requires at least two tokens per example"],
                 helps=["remove this example"],
             )
         shifted = [IGNORE_INDEX] * (len(start) - 1) + ids

@@ -45,7 +45,7 @@ class SpannedNode(SyntaxNode, kw_only=True):
 
 
 class CommentedNode(SpannedNode, kw_only=True):
-    """A syntax tree node that occupies whole lines, to which comments can belong."""
+    """A syntax tree node that occupies whole lines and can have comments."""
 
     comments: Comments = NO_COMMENTS
 
@@ -175,7 +175,7 @@ class RecordLiteral(SpannedNode):
 
 
 class EllipsisDims(SpannedNode):
-    """An ellipsis `...` in a type or an index expression, which stands for any number of axes."""
+    """An ellipsis `...` in a type or an index expression, which represents any number of axes."""
 
 
 Expr: TypeAlias = (

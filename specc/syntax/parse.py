@@ -119,7 +119,7 @@ def decode_spec(data: bytes, name: str) -> Source:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # decode the text up to the error, so that the message can show the line of the error
+        # decode the text up to the error, because the message shows the line of the error
         valid_prefix = data[: error.start].decode("utf-8-sig", errors="replace")
         source = Source(name, valid_prefix + data[error.start :].decode("utf-8", errors="replace"))
         span = Span(source, len(valid_prefix), min(len(valid_prefix) + 1, len(source.text)))

@@ -392,4 +392,4 @@ def test_check_counts_many_trial_values(
 def test_check_lists_unchecked_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     (Path("m.specc")).write_text(SPEC + SPEC[SPEC.index("graph g") :].replace("graph g", "graph h"))
     assert cli.main(["check", "m.specc"]) == 0
-    assert "other graphs, checked with --graph NAME: h\n" in capsys.readouterr().out
+    assert "other graphs (check them with --graph NAME): h\n" in capsys.readouterr().out

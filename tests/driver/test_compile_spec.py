@@ -139,7 +139,7 @@ def test_report_gives_the_reason_of_a_large_copy(
     assert not specc.compile(spec, out, weights=checkpoint).remarks
     assert remark == (
         f"0.0 GB of weights were copied, because `{checkpoint}` is outside the output directory; "
-        "with `--weights-as link`, a model uses weights in its own directory in place"
+        "with `--weights-as link`, weights in the directory of the model are used in place"
     )
 
 

@@ -214,7 +214,7 @@ def get_precedence(expr: ast.Expr) -> int:
 
 def format_operand(expr: ast.Expr, min_precedence: int) -> Pieces:
     """Format an operand. Add parentheses if the precedence is below `min_precedence`."""
-    # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not need them
+    # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not require them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or has_weights:
         return build_pieces("(", expr, ")")

@@ -280,7 +280,7 @@ def flatten_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
     children: list[object] = []
     selectors = rule.children
     if rule.is_list and selectors[:1] == [~0]:
-        # extend the list of previous items in place, because copies would take quadratic time
+        # extend the list of previous items in place, because copying takes quadratic time
         list_items = entries[0].value
         assert isinstance(list_items, list)
         children, selectors = list_items, selectors[1:]

@@ -140,7 +140,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     (_is_missing_comma, "separate inputs by commas: `a: int[batch, n], b: float[batch, n]`"),
     (
         lambda _, t, previous: (t.kind, previous.kind) == ("NUMBER", "DOT"),
-        "the parts of a name start with a letter; take an element with `[0]`",
+        "the parts of a name start with a letter; select an element with `[0]`",
     ),
     (
         lambda e, *_: e.expected_terminals == {"ARROW"},
@@ -149,7 +149,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected_terminals, "assign with `=`"),
     (
         lambda e, *_: e.index >= 2 and e.tokens[e.index - 2].kind == "SCAN",
-        "a loop needs a bound: `scan row in x along n` iterates over rows, "
+        "a loop requires a bound: `scan row in x along n` iterates over rows, "
         "`scan step in 8` runs eight times",
     ),
     (_is_comment, "begin a comment with `#`"),

@@ -119,7 +119,7 @@ class UnexpectedToken:
 
     @property
     def expects_assignment(self) -> bool:
-        """True if the previous token was parsed as the name of a result, so that `=` may follow."""
+        """True if the previous token was parsed as the name of a result. `=` may follow."""
         return {"EQUAL", "COLON"} <= self.expected_terminals
 
     @property

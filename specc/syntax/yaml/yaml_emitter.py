@@ -75,7 +75,7 @@ def format_yaml_scalar(text: str, is_flow: bool) -> str:
 
 
 def _is_plain_scalar(text: str) -> bool:
-    """Return True if a text needs no quotes in block style."""
+    """Return True if a text requires no quotes in block style."""
     return (
         PLAIN_SCALAR.fullmatch(text) is not None
         and ": " not in text

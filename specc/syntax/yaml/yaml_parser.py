@@ -221,7 +221,7 @@ def parse_yaml_generate_section(reader: YamlReader, entry: YamlEntry) -> ast.Gen
     if not {"of", "from"} <= set(entries_by_key):
         reader.report_error(
             "E0126",
-            "`generate` needs `of` and `from`",
+            "`generate` requires `of` and `from`",
             entry.key.span,
             "for this",
             "`of:` names the input to extend, `from:` the result with the next token's logits",

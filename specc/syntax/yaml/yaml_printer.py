@@ -194,7 +194,7 @@ def preprocessing_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
 
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert an item that has its own top-level key to a YAML pair."""
+    """Convert an item with a separate top-level key to a YAML pair."""
     value = SECTION_CONVERTERS[type(item)](item)
     return YamlPair(
         get_top_level_key(item),
@@ -339,7 +339,7 @@ def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
     YAML.
     """
     text = code.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
-    # the header contains a docstring, so that `code` is not parsed as the docstring
+    # the docstring in the header prevents that `code` is parsed as the docstring
     head = 'specc 1\nmodel m "d"\n'
     yield f"{head}{text}\n", _convert_items
     if TYPED_PIECE.match(code):

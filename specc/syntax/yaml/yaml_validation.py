@@ -150,7 +150,7 @@ class YamlReader(ErrorCollector):
         hint = (
             format_suggestion(similar_name)
             if similar_name
-            else f"{subject} takes: {format_name_list(names)}"
+            else f"valid keys of {subject}: {format_name_list(names)}"
         )
         if "items" in names and (item := find_similar_name(entry.name, ITEM_WORDS)):
             hint = f"write it as an entry of `items:`: `- {item}: …`"

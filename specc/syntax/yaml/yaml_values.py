@@ -73,7 +73,7 @@ def parse_yaml_padding_mask_type(reader: YamlReader, node: YamlNode) -> ast.Type
 
 def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
     """Parse a name without dots."""
-    # TARGETS also matches `x: type` and `a, b`, so that these texts get a specific error
+    # TARGETS also matches `x: type` and `a, b`, which are reported as specific errors
     targets = parse_yaml_fragment(reader, node, TARGETS, subject) or (ast.AssignmentTarget("_"),)
     if len(targets) == 1 and targets[0].type is None:
         return targets[0].name
