@@ -81,12 +81,11 @@ def iterate_decode_steps(
 ) -> Iterator[DecodeStepOutput]:
     """Yield the tokens after `prompt` int64 [batch, n] step by step, until all sequences end.
 
-    `padding_mask` bool [batch, n] is the mask of the prompt. The decoder session keeps a separate
-    mask. The model does not process the last token of a sequence. Log-probabilities are computed
-    from the model's logits, before penalty, temperature and filters. The seed and the batch index,
-    or the index in `sample_indices`, determine the sampling of a sequence. A sequence with the
-    delay d in `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch,
-    longest delay].
+    `padding_mask` bool [batch, n] is the mask of the prompt. The session has a separate mask.
+    The model does not process the last token of a sequence. Log-probabilities are computed from the
+    model's logits, before penalty, temperature and filters. The seed and the batch index, or the
+    index in `sample_indices`, determine the sampling of a sequence. A sequence with the delay d in
+    `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch, longest delay].
     """
     assert settings.strategy in ("greedy", "sample"), "`search_beams` implements beam search"
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"

@@ -28,8 +28,7 @@ from specc.runtime.streaming_inference import StreamingModel, open_streaming_mod
 
 @dataclass(kw_only=True, eq=False)
 class InferenceModel(Closeable):
-    """A model file or package at `path`. Graphs are opened on the execution provider `provider` on
-    first use.
+    """A model file or package at `path`. Graphs are opened on `provider` on first use.
 
     `graph` restricts a package to one graph. If `graph` is "", each method uses its default graph.
     If `verify_contents` is True, the hashes of all files are verified.

@@ -159,7 +159,7 @@ def test_gpt2_without_a_tokenizer(tmp_path: Path) -> None:
     directory.mkdir()
     (directory / "config.json").write_text('{"model_type": "gpt2"}')
     made = specc.compile("gpt2", tmp_path / "m.onnx", config=directory, set=SMALL, init=0)
-    assert any("takes token ids" in remark for remark in made.remarks)
+    assert any("expects token ids" in remark for remark in made.remarks)
 
 
 def test_tokenizer_outside_the_spec_directory(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_gguf_equals_the_checkpoint_directory(kind: int, tmp_path: Path) -> None
     assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
     operators = [node.op_type for node in onnx.load(tmp_path / "a.onnx").graph.node]
     assert operators.count("MatMulNBits") == (15 if kind == Q4_0 else 0)
-    assert any("takes token ids" in remark for remark in made.remarks)
+    assert any("expects token ids" in remark for remark in made.remarks)
 
 
 def test_tokenizer_of_a_gguf_file(tmp_path: Path) -> None:
