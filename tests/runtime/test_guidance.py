@@ -142,7 +142,7 @@ def test_codebooks(full_forward: dict[str, Model]) -> None:
 
 def test_model_without_padding_mask(tmp_path: Path) -> None:
     specc.compile(NO_MASK, tmp_path / "m.onnx", init=0)
-    with pytest.raises(SpeccError, match="needs a padding mask"):
+    with pytest.raises(SpeccError, match="requires a padding mask"):
         specc.load(tmp_path / "m.onnx").generate([[1]], guidance_scale=2).results()
 
 
