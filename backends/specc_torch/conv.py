@@ -30,8 +30,8 @@ def _run_on_windows(
     apply_windows: Callable[[Tensor, list[int]], Tensor],
 ) -> Tensor:
     """Call `apply_windows` with `x` in channels-first layout and the number of windows per axis,
-    and return its result, which has `channels` channels. Return an empty tensor without the call if
-    there are no windows, because PyTorch rejects axes that are smaller than a window.
+    and return its result, which has `channels` channels. If there are no windows, return an empty
+    tensor without the call, because PyTorch rejects axes smaller than a window.
     """
     x = _swap_channels(op.kernel, x)
     window_counts = count_windows(op, x.shape[2:])

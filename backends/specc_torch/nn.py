@@ -107,8 +107,8 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
     normalizer = exponentials.sum(axis, keepdim=True)
     if sinks is not None:
         normalizer = normalizer + torch.exp(sinks - maximum)
-    # Divide by 1 instead of replacing the result of 0 / 0, whose NaN gradient would pass through
-    # `torch.where`.
+    # Divide by 1 instead of replacing the result of 0 / 0: the NaN gradient of 0 / 0 would pass
+    # through `torch.where`.
     return exponentials / torch.where(normalizer == 0, 1.0, normalizer)
 
 

@@ -261,8 +261,8 @@ class _WeightQuantizer:
         operands = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
         stacked_count = len(operands.stacked)
-        # The inputs of a body are values that change in each iteration, followed by captures, which
-        # may be weights. The last operands of the loop are the captures.
+        # The inputs of a body are the values that change in each iteration, then the captures.
+        # Captures may be weights. The last operands of the loop are the captures.
         changing_count = len(inputs) - len(operands.captured) - stacked_count
         values = node.operands
         outer_count = len(values) - (len(inputs) - changing_count)

@@ -79,8 +79,8 @@ class QuantizationDecision:
     """The chosen quantization formats.
 
     `plan` maps quantized weights to formats, and `unquantized_reasons` maps other matrices to the
-    reason why they are not quantized. `unmatched_patterns` are the patterns that match none of
-    `weight_names`, and `ineffective_options` are the options that have no effect.
+    reason why they are not quantized. `unmatched_patterns` match none of `weight_names`, and
+    `ineffective_options` have no effect.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -342,8 +342,8 @@ class _FormatChooser:
 
 def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
     """Return True if the groups of a weight cannot be stored in the layout `columns`. A runtime
-    converts the layout `columns` to `rows` for every MatMul that it does not fuse, which is slow
-    for embedding tables and in loops. Standard ONNX cannot slice stacked 4-bit weights.
+    converts the layout `columns` to `rows` for every unfused MatMul. This is slow for embedding
+    tables and in loops. Standard ONNX cannot slice stacked 4-bit weights.
     """
     has_slices = uses.is_read_by_experts or (uses.is_sliced and kind == "int4")
     return bool(uses.embedding_scopes or uses.is_in_loop or has_slices)

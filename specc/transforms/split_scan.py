@@ -200,8 +200,8 @@ class _BodyParts:
         before_loop = find_vectorizable_nodes(body, set(inner.scanned), captured, op.axis)
         # Nodes on which the loop-carried values depend remain in the loop.
         settled = before_loop | collect_required_nodes(op.get_next_carries())
-        # If the loop has an early exit, no node moves after it, because values are missing for
-        # iterations that did not run.
+        # If the loop has an early exit, no node moves after the loop, because skipped iterations
+        # have no values.
         ends_early = op.end_condition_index != -1
         remaining = [n for n, _ in body.nodes if n not in settled and not ends_early]
         after_loop = _find_trailing_nodes(body, remaining, captured, op.axis)
@@ -249,8 +249,8 @@ def _find_trailing_nodes(
     """Return the remaining nodes that, with all their users, can be computed after the loop."""
     results = dict(body.nodes)
     loop_nodes = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
-    # Nodes that cannot be vectorized remain in the loop, together with all nodes on which they
-    # depend, because a value is either stacked or recomputed after the loop.
+    # Nodes that cannot be vectorized remain in the loop, with all nodes on which they depend. A
+    # value is either stacked or recomputed after the loop.
     required = collect_required_nodes(r for n in loop_nodes for r in results[n])
     return {*remaining_nodes} - {*loop_nodes} - required
 

@@ -184,7 +184,7 @@ def _emit_finished_beams(
     step: BeamSearchStep, candidates: BeamCandidates
 ) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
     """Emit the `n` best finished hypotheses so far as scores f32[s, n], sequences i64[s, n, t + 1],
-    and bool[s, n], which is true for slots that contain a hypothesis.
+    and bool[s, n] (true for slots with a hypothesis).
     """
     g, n = step.g, step.decoding_config.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.

@@ -190,8 +190,8 @@ class GenerationContext(GeneratorDefinition):
     """A standalone generator under construction: the `types` of the spec's inputs, the scalar
     inputs by role, and the main graph's `main_tensors` by name, including encoder outputs. Each
     sequence is repeated `repeat_count` times. If an encoder output has a batch axis, its size is
-    fixed, so `repeat_count` is the number of beams. Otherwise, `repeat_count` is 1, and the first
-    step expands each sequence to several beams.
+    fixed, so `repeat_count` is the number of beams. Otherwise `repeat_count` is 1, and the first
+    step expands each sequence to `num_beams` beams.
     """
 
     g: Emitter

@@ -156,8 +156,8 @@ class LogitsProcessors:
     def _emit_completed_sequences(
         self, history: OnnxValue, length: int, sequences: Sequence[Sequence[int]]
     ) -> OnnxValue:
-        """Emit a bool[batch, vocabulary] mask of the tokens that, appended to the history
-        i64[batch, m], would complete one of `sequences`, which have `length` tokens each.
+        """Emit a bool[batch, vocabulary] mask of the tokens that would complete one of `sequences`
+        (`length` tokens each) at the end of the history i64[batch, m].
         """
         g = self.g
         if length == 1:
@@ -246,9 +246,9 @@ def _emit_right_aligned(prompt: OnnxValue, padding_mask: OnnxValue) -> OnnxValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingStrategyInputs:
-    """A decoding strategy's inputs: the batch size, the vocabulary size, the number of sequences in
-    a step (`step_batch_size`), the scalar inputs by role, the prompt i64[step_batch_size, n] and
-    its padding mask.
+    """The inputs of a decoding strategy: the batch size, the vocabulary size, the number of
+    sequences in a step (`step_batch_size`), the scalar inputs by role, the prompt
+    i64[step_batch_size, n] and its padding mask.
     """
 
     g: Emitter

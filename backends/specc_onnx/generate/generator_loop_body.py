@@ -83,8 +83,8 @@ class DecodingStrategy(Protocol):
 class GenerationLoop:
     """One iteration of the generation loop: the loop-carried values `token_carries` (tokens and
     masks) and `state_carries` (caches), the `strategy`, the encoder outputs
-    `loop_invariant_inputs`, and the `hoisted_nodes`, which depend only on weights and encoder
-    outputs. `empty_prompt_mask` is true for sequences without a prompt, whose logits are
+    `loop_invariant_inputs`, and the `hoisted_nodes` (nodes that depend only on weights and encoder
+    outputs). `empty_prompt_mask` is true for sequences without a prompt, whose logits are
     `empty_prompt_logits`.
     """
 

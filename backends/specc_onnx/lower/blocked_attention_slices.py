@@ -272,9 +272,7 @@ def emit_recomputed_mask_slice(
 
 
 def _emit_not_duplicated(keys: PositionSpan, global_positions: OnnxValue) -> OnnxValue:
-    """Emit a mask that is false for global keys inside the window, which would be counted twice
-    otherwise.
-    """
+    """Emit a mask that excludes global keys inside the window (they would be counted twice)."""
     g, is_before = keys.start.g, global_positions < keys.start
     is_after = global_positions >= keys.stop
     in_window = g.emit_node("Expand", True, keys.stop - keys.start)

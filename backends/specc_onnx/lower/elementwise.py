@@ -220,8 +220,8 @@ def _emit_near_zero(
 
 
 def emit_log1p(x: OnnxValue) -> OnnxValue:
-    """Emit `log(1 + x)`, accurate near 0: `log(u) · x / (u - 1)` with `u = 1 + x`, where the
-    rounding errors of `u` cancel (see `emit_expm1` for the source).
+    """Emit `log(1 + x)`, accurate near 0: `log(u) · x / (u - 1)` with `u = 1 + x`. The rounding
+    errors of `u` cancel (see `emit_expm1` for the source).
     """
     u = x + 1.0
     log_u = u.emit_node("Log")

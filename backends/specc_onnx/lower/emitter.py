@@ -106,8 +106,8 @@ class GraphBodyStack:
 @dataclass(slots=True)
 class LoweringCache:
     """Emitted values that later nodes may reuse: the packed heads `[b, t, h*d]` of values `[b, h,
-    t, d]`, recurrent layers' padding mask and time-major output, masks outside loops, and the
-    `window_keys` outside of which local-p attention weights are zero.
+    t, d]`, the padding masks and time-major outputs of recurrent layers, masks outside loops, and
+    the `window_keys` of local-p attention (other attention weights are zero).
     """
 
     packed_heads: dict[str, OnnxValue] = field(default_factory=dict)

@@ -2,10 +2,10 @@
 capacity of the buffers.
 
 `Attention` copies the whole cache at each step, but ONNX Runtime's `GroupQueryAttention` appends to
-its buffer operand. `GroupQueryAttention` is used if the attention layer is the only user of its
-keys and values, all heads share one mask, the attention weights are unused, and the kernel supports
-the head size. The kernel is causal, so other conditions of the mask become a bias. The runtime
-splits steps that are too long for the kernel.
+its buffer operand. `GroupQueryAttention` is used if the keys and values have no other user, all
+heads share one mask, the attention weights are unused, and the kernel supports the head size. The
+kernel is causal, so other conditions of the mask become a bias. The runtime splits steps that are
+too long for the kernel.
 """
 
 from collections import Counter

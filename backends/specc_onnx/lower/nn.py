@@ -136,8 +136,8 @@ def group_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> OnnxValue:
-    """Lower a group norm to a layer norm over groups, because ONNX's `GroupNormalization` computes
-    the variance as a difference of two means, which loses precision for large means.
+    """Lower a group norm to a layer norm over groups. ONNX's `GroupNormalization` computes the
+    variance as a difference of two means, which is inaccurate for large means.
     """
     order = [0, op.axis, *(n for n in range(1, x.rank) if n != op.axis)]
     is_channels_first = order == [*range(x.rank)]

@@ -76,7 +76,7 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
 
 
 def _match_center(g: Emitter, difference: Node, keys: Dim) -> Value | None:
-    """Match a difference of key positions and center, in any order. Return the center or None."""
+    """Match a difference of key positions and center in either order. Return the center or None."""
     match difference:
         case Node(ops.Arith(fn="sub"), (Value() as left, Value() as right)):
             for positions, center in ((left, right), (right, left)):

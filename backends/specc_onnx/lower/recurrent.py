@@ -240,7 +240,7 @@ class _RecurrentLayer:
         return _emit_gathered_positions(output, _emit_target_positions(self))
 
     def pad_empty_axes(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
-        """Pad an empty batch or time axis of `x`, whose shape is `shape`, to one position, because
+        """Pad an empty batch or time axis of `x` (with the shape `shape`) to one position, because
         ONNX Runtime 1.31 crashes on empty axes.
         """
         g = self.g

@@ -130,12 +130,12 @@ class BuiltModel:
     """A built ONNX model without the data of its weights.
 
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
-    `attention_weight_locations` describe from which values each layer's attention weights can be
-    computed: `scope` and `dtype`, then `weights` (a value) or `node` (the result of an
-    `Attention`), and `guard` if the node is inside an `If`. `types` are the IR types of inputs,
-    outputs and stored weights by name. `length_inputs` maps symbolic dimensions to scalar inputs
-    that contain their sizes. `branch_thresholds` maps symbolic dimensions to the sizes above
-    which the model takes a different branch.
+    `attention_weight_locations` locate the attention weights of each layer: `scope` and `dtype`,
+    then `weights` (a value) or `node` (the result of an `Attention`), and `guard` if the node is
+    inside an `If`. `types` are the IR types of inputs, outputs and stored weights by name.
+    `length_inputs` maps symbolic dimensions to scalar inputs that contain their sizes.
+    `branch_thresholds` maps symbolic dimensions to the sizes above which the model takes a
+    different branch.
     """
 
     model: ModelProto

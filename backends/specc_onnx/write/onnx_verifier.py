@@ -329,8 +329,8 @@ def convert_weights_to_inputs(built_model: BuiltModel) -> ModelProto:
 
 
 def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Check that inputs, outputs and weights have the types in the IR graph, and that the declared
-    types of all values agree with the types that are inferred for distinct axis sizes. Return the
+    """Check that inputs, outputs and weights have the types in the IR graph. Check that the
+    declared types of all values agree with the types inferred for distinct axis sizes. Return the
     inferred types.
     """
     for value in (*model.graph.input, *model.graph.output):

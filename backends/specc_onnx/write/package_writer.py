@@ -53,9 +53,9 @@ def write_package(
     checks_hashes_on_open: bool = False,
 ) -> WrittenModel:
     """Write `graphs` by role into `directory`, replacing an existing package. If
-    `checks_hashes_on_open` is True, content hashes are compared on every load. Raise E0833 if a
-    file that specc did not write would be overwritten (unless `force` is True), E0814 if one of the
-    `input_paths` would be overwritten, or an error of `write_model`.
+    `checks_hashes_on_open` is True, content hashes are compared on every load. Raise E0833 if the
+    package would overwrite a file that specc did not write (unless `force` is True), E0814 if it
+    would overwrite one of the `input_paths`, or an error of `write_model`.
     """
     directory = normalize_output_path(directory)
     reject_unportable_file_name(directory)
@@ -137,8 +137,8 @@ def _check_output_files(
 
 
 def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[ExtraFile]) -> None:
-    """Assert that there is a graph, and that file names contain no directory and are distinct, even
-    on case-insensitive file systems.
+    """Assert that there is a graph. Assert that file names contain no directory and are distinct,
+    even on case-insensitive file systems.
     """
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
     assert graphs, "a package requires a graph"
