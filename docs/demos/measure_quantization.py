@@ -1,5 +1,5 @@
-"""Measure the effect of quantization on the trained demo models: correct answers on validation
-data, file sizes, and the loss of a small Llama.
+"""Measure the effect of quantization on the trained demo models: accuracy on validation data, file
+sizes, and the divergence of a small Llama from float32.
 
     python docs/demos/measure_quantization.py
 """
@@ -31,14 +31,14 @@ DEMO_OPTIONS: Mapping[str, Mapping[str, object]] = {
     "int8-weights": {"quantize": "int8-weights"},
     "int4": {"quantize": "int4"},
     "int4 everywhere": INT4_EVERYWHERE,
-    "int4 everywhere, to the nearest": {**INT4_EVERYWHERE, "calibration_samples": 0},
+    "int4 everywhere, round-to-nearest": {**INT4_EVERYWHERE, "calibration_samples": 0},
 }
-"""The rows of the table for each demo, with the compile options of each row."""
+"""The rows of the table for each demo, and the compile options of each row."""
 
 
 @dataclass(frozen=True)
 class DemoScore:
-    """The number of correct answers, the number of all answers, and the file size in bytes."""
+    """The number of correct answers, the total number of answers, and the file size in bytes."""
 
     right: int
     count: int
@@ -85,7 +85,7 @@ VALIDATION_TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {
 
 
 def score_text_generation(name: str, directory: Path, options: Mapping[str, object]) -> DemoScore:
-    """Score a demo that generates text by exact match with the targets."""
+    """Compute the exact-match score of a demo that generates text."""
     specc.compile(name, directory, graphs=["encode", "step"], **options)  # type: ignore[arg-type]
     model = specc.load(directory)
     pairs = VALIDATION_TEXTS[name]()
@@ -99,7 +99,7 @@ def score_text_generation(name: str, directory: Path, options: Mapping[str, obje
 
 
 def score_digits(directory: Path, options: Mapping[str, object]) -> DemoScore:
-    """Score the digits demo on its validation images."""
+    """Compute the accuracy of the digits demo on its validation images."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -130,22 +130,22 @@ LLAMA_DIRECTORY = HERE / "learned" / "llama"
 LLAMA_OPTIONS: Mapping[str, Mapping[str, object]] = {
     "int8": {"quantize": "int8"},
     "int8-weights": {"quantize": "int8-weights"},
-    "int4, to the nearest": {"quantize": "int4", "calibration_samples": 0},
+    "int4, round-to-nearest": {"quantize": "int4", "calibration_samples": 0},
     "int4": {"quantize": "int4"},
-    "int4, block 32, to the nearest": {
+    "int4, group size 32, round-to-nearest": {
         "quantize": "int4",
         "calibration_samples": 0,
         "group_size": 32,
     },
-    "int4, block 32": {"quantize": "int4", "group_size": 32},
+    "int4, group size 32": {"quantize": "int4", "group_size": 32},
 }
-"""The rows of the table on the loss of a small Llama, with the compile options of each row."""
+"""The rows of the table for the small Llama, and the compile options of each row."""
 SEED, TEXTS_READ, LONG = 2026, 32, 120
 
 
 def iterate_divergence_rows(directory: Path) -> Iterator[str]:
-    """Yield table rows with the difference of the next-token distributions from float32. The texts
-    are generated with another seed than the calibration data.
+    """Yield table rows that compare the next-token distributions with those of float32. The texts
+    and the calibration data are generated with different seeds.
     """
     specc.compile(LLAMA_DIRECTORY, directory / "full", graphs=["score", "encode", "step"])
     full = specc.load(directory / "full")
@@ -164,17 +164,17 @@ def iterate_divergence_rows(directory: Path) -> Iterator[str]:
 
 def main() -> None:
     """Print the tables of quantization results."""
-    print("| demo | weights | right | files |\n|---|---|---|---|")
+    print("| demo | weights | correct | file size |\n|---|---|---|---|")
     for name in ("digits", *VALIDATION_TEXTS):
         for kind, options in DEMO_OPTIONS.items():
             if name == "digits" and "calibration_samples" in options:
-                # digits is not generative, so its int4 weights are always round-to-nearest
+                # digits is not generative, so its int4 weights are always rounded to nearest
                 continue
             with tempfile.TemporaryDirectory() as directory:
                 found = score_demo(name, Path(directory) / name, options)
             told = f"{found.right} of {found.count}"
             print(f"| {name} | {kind} | {told} | {found.size / 1000:.0f} kB |")
-    print("\n| weights | Kullback-Leibler | likeliest token is another |\n|---|---|---|")
+    print("\n| weights | KL divergence | top-1 token differs |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:
         for row in iterate_divergence_rows(Path(directory)):
             print(row)

@@ -68,7 +68,9 @@ def build_json_schema() -> Schema:
 
 
 def _shared(parents: Mapping[str, Schema]) -> dict[str, str]:
-    """Return the name of each spec's config definition. Specs with equal configs share a name."""
+    """Return the name of the config definition of each spec. Specs with equal configs share one
+    definition.
+    """
     first: dict[str, str] = {}
     return {
         name: first.setdefault(json.dumps(parent, sort_keys=True), f"config of {name}")
@@ -77,7 +79,7 @@ def _shared(parents: Mapping[str, Schema]) -> dict[str, str]:
 
 
 def _extends_rule(name: str, definition: str) -> Schema:
-    """Return the rule that a spec with `extends: name` may set the config values of `name`."""
+    """Return the rule for specs with `extends: name`, which may set the config values of `name`."""
     return {
         "if": {"properties": {"extends": {"const": name}}, "required": ["extends"]},
         "then": {"properties": {"config": make_schema_ref(definition)}},
@@ -85,7 +87,7 @@ def _extends_rule(name: str, definition: str) -> Schema:
 
 
 def _config_rule() -> Schema:
-    """Return the rule that a spec without `extends` and `use` declares config types."""
+    """Return the rule for specs without `extends` and `use`, which must declare config types."""
     others = [{"required": [key]} for key in ("extends", "use", "items")]
     listed = {
         "required": ["items"],
@@ -96,7 +98,9 @@ def _config_rule() -> Schema:
 
 
 def _only(listed: Schema) -> Schema:
-    """Return the condition that a file has no `extends` and no `use`, also in its `items`."""
+    """Return the condition that a file contains no `extends` and no `use`, including its
+    `items`.
+    """
     return {
         "allOf": [listed, {"not": {"anyOf": [{"required": ["extends"]}, {"required": ["use"]}]}}]
     }
@@ -114,7 +118,7 @@ def _definitions() -> Definitions:
             "additionalProperties": make_any_of_schema({"type": "object"}, {"type": "null"}),
         },
         "field": _field(),
-        # the YAML language server shows `errorMessage`, which other programs ignore
+        # the YAML language server displays `errorMessage`; other validators ignore it
         "new field": {**_field(), "errorMessage": NO_VALUE},
         "declarations": _entries(make_schema_ref("field")),
         **VALUE_SCHEMAS,
@@ -162,7 +166,7 @@ def _entries(value: Schema) -> Schema:
 
 
 def _chosen(kinds: Mapping[str, Schema]) -> Schema:
-    """Return the schema of a mapping with one keyword, which determines the other keys."""
+    """Return the schema of a mapping whose keyword determines the other keys."""
     return {
         "type": "object",
         "anyOf": [{"required": [kind]} for kind in kinds],
@@ -179,14 +183,14 @@ def _rules() -> dict[str, Schema]:
 
 
 def _make_layout_schema(layout: yaml_keys.MapLayout[ast.Node], needed: Sequence[str]) -> Schema:
-    """Return the schema of the keys of a construct, of which the keys `needed` are required."""
+    """Return the schema of the keys of a construct; the keys `needed` are required."""
     return make_mapping_schema(
         {k.name: KEY_SCHEMAS.get(k.kind, SCALAR_SCHEMA) for k in layout.keys}, needed
     )
 
 
 def _statement() -> Schema:
-    """Return the schema of a statement: a keyword statement, or names bound to a value."""
+    """Return the schema of a statement: a keyword statement or an assignment."""
     kinds = {
         kind: describe_schema(
             _make_layout_schema(layout, (kind, *layout.required)), STATEMENT_DOCS[kind]
@@ -216,7 +220,7 @@ def get_keyword_docs(words: Iterable[str]) -> dict[str, str]:
 
 
 STATEMENT_DOCS = get_keyword_docs(yaml_keys.STATEMENT_LAYOUTS)
-"""The documentation of the keywords that begin a statement."""
+"""Documentation of the keywords that begin a statement."""
 KEY_SCHEMAS: dict[yaml_values.YamlValueCodec, Schema] = {
     yaml_values.EXPRESSION: EXPRESSION_SCHEMA,
     yaml_values.EXPRESSIONS: EXPRESSION_SCHEMA,
@@ -226,7 +230,9 @@ KEY_SCHEMAS: dict[yaml_values.YamlValueCodec, Schema] = {
     yaml_values.WEIGHT_NAMES: TEXTS_SCHEMA,
     yaml_values.FLAG: {"enum": [True, False, "true", "false"]},
 }
-"""The schemas of the keys of statements and weight rules. Keys of other kinds are scalars."""
+"""The schemas of the keys of statements and weight rules. The values of all other keys are
+scalars.
+"""
 USE_PROPERTIES: dict[str, Schema] = {
     "as": NAME_SCHEMA,
     "from": TEXTS_SCHEMA,

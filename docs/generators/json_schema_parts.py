@@ -37,7 +37,9 @@ def make_mapping_schema(
 
 
 def make_call_schemas(expression: Schema, scalar: Schema) -> dict[str, Schema]:
-    """Return the schema of each callable with its options. Unknown blocks may have any options."""
+    """Return the schema of each callable with its options. Any options are allowed for unknown
+    blocks.
+    """
     calls: dict[str, Schema] = {}
     for name, options in list_callables().items():
         keys = {"in": expression, "weights": scalar, **dict.fromkeys(options, expression)}
@@ -55,7 +57,7 @@ def list_callables() -> dict[str, tuple[str, ...]]:
     library = SpecLibrary()
     for name in library.list_std_names():
         item = library.find_std_item(name)
-        assert item is not None  # `list_std_names` returned the name
+        assert item is not None  # `list_std_names` returned this name, so the definition exists
         if isinstance(item[0], ast.Block):
             found[name] = tuple(param.name for param in item[0].params)
     return dict(sorted(found.items()))
@@ -66,7 +68,7 @@ EXPRESSION_STRING_SCHEMA: Schema = {
     "type": "string",
     "pattern": r"^\s*(?!(true|false)\s*$)[^\s\"'\[{]",
 }
-"""Schema of an expression that may evaluate to a number, i.e. not a boolean or a quoted string."""
+"""Schema of an expression that may evaluate to a number: no boolean and no quoted string."""
 VALUE_SCHEMAS: dict[str, Schema] = {
     "int": make_any_of_schema({"type": "integer"}, EXPRESSION_STRING_SCHEMA),
     "float": make_any_of_schema({"type": "number"}, EXPRESSION_STRING_SCHEMA),
@@ -98,7 +100,7 @@ def _mapping(value: object) -> dict[str, object]:
 def _of(program: Program) -> Schema:
     """Return the schema of the config of a base spec or a used spec."""
     fields = list(program.iterate_fields())
-    # a choice may be set by the name of another choice field
+    # the value of a choice may be the name of another choice field
     words = [f.name for f in fields if f.type.name == "choice"]
     properties: dict[str, Schema] = {}
     for part in program.used_specs:
@@ -136,7 +138,7 @@ def _kinds(kind: ast.TypeExpr, words: Sequence[str]) -> tuple[Schema, ...]:
             assert kind.element_type is not None  # the grammar requires an element type
             item = _value(kind.element_type, words)
             listed: Schema = {"type": "array", "items": item}
-            # a single number stands for a pair of equal numbers
+            # a single number means a pair of equal numbers
             return listed, item if kind.name == "pair" else {"type": "string"}
         case "record":
             inner = {f.name: _described(f, words) for f in kind.fields}

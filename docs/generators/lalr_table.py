@@ -14,18 +14,20 @@ from specc.syntax.dsl import lalr
 
 GRAMMAR_DIRECTORY = Path(lalr.__file__).parent
 REDUCE_ACTION = 1
-"""Lark's code of a reduce action. The code of a shift action is 0."""
+"""The number by which lark encodes a reduce action. A shift action is encoded as 0."""
 
 
 class LarkSymbol(TypedDict):
-    """A symbol as lark serializes it. `filter_out` is true for anonymous tokens."""
+    """A symbol as lark serializes it. `filter_out` is true for tokens that are not part of the
+    tree.
+    """
 
     name: str
     filter_out: bool
 
 
 class LarkOptions(TypedDict):
-    """The options of a rule in lark's grammar syntax: `!rule`, `?rule`, `[…]`."""
+    """The options of a rule, e.g. `!rule`, `?rule` and `[…]` in lark's grammar syntax."""
 
     keep_all_tokens: bool
     expand1: bool
@@ -62,7 +64,9 @@ START_SYMBOLS = [
 
 @cache
 def load_grammar() -> Lark:
-    """Load the grammar and build its parse table, which takes seconds. Raise on conflicts."""
+    """Load the grammar and build its parse table, which takes several seconds. Raise on
+    conflicts.
+    """
     text = (GRAMMAR_DIRECTORY / "grammar.lark").read_text(encoding="utf-8")
     return Lark(text, parser="lalr", strict=True, maybe_placeholders=True, start=START_SYMBOLS)
 
@@ -116,7 +120,7 @@ def build_rule_entry(rule: LarkRule, terminals: set[str]) -> RuleEntry:
 
 
 def order_states(states: dict[int, StateRow], starts: list[int]) -> list[int]:
-    """Sort states by order of discovery, because lark's numbering depends on hash seeds."""
+    """Sort states by order of discovery, because the numbering of lark depends on hash seeds."""
     order = list(dict.fromkeys(starts))
     seen = set(order)
     for state in order:
@@ -186,8 +190,8 @@ def collect_state_actions(
 
 
 def pack_state_row(row: dict[int, int]) -> int | list[int]:
-    """Pack the row of a state for JSON. A row that always reduces by the same rule is packed as the
-    rule, because an error is found at the next shift anyway.
+    """Pack the row of a state for JSON. A row that always reduces by the same rule is packed as
+    that rule; the next shift action detects errors.
     """
     only = set(row.values())
     if len(only) == 1 and (rule := only.pop()) < 0:

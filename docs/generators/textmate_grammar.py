@@ -18,11 +18,11 @@ from specc.syntax.dsl.unexpected_token import (
 Pattern: TypeAlias = Mapping[str, object]
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 NO_NAME = r"(?!\s*(?:=(?!=)|[:,.()\]]))"
-"""Negative lookahead after a keyword: names are followed by one of these characters."""
+"""Negative lookahead after a keyword, which excludes names: a name precedes these characters."""
 
 
 def build_textmate_grammar() -> Mapping[str, object]:
-    """Return the TextMate grammar of specs, in which the first matching pattern wins."""
+    """Return the TextMate grammar of specs. The first matching pattern applies."""
     return {
         "$schema": "https://raw.githubusercontent.com/martinring/tmlanguage/master/tmlanguage.json",
         "name": "specc",
@@ -81,7 +81,7 @@ def _lower(kinds: Iterable[str]) -> list[str]:
 
 
 def _words() -> list[Pattern]:
-    """Return the patterns of keywords: first reserved words, then words that may also be names."""
+    """Return the patterns of keywords: reserved words, then words that may also be names."""
     # keywords that consist of letters
     words = {text for text in load_lalr_table().keywords if text.isalpha()}
     hard = _lower(RESERVED_TERMINALS)

@@ -2,9 +2,9 @@
 in ISO 8601.
 
 All pairs are generated from the calendar. A format is used only for dates for which it is
-unambiguous: `03/05/79` is in no pair, because day and month can be confused, while `25/12/79` has
-only one meaning. Two-digit years stand for 1930 to 2029. Validation days are in no training pair,
-in any format.
+unambiguous: `25/12/79` may occur, but `03/05/79` does not, because its day and month can be
+confused. Two-digit years stand for 1930 to 2029. Validation days do not occur in training pairs in
+any format.
 
     python docs/demos/dates/data.py        # prints a few pairs
 """
@@ -16,7 +16,7 @@ from datetime import date, timedelta
 from functools import cache
 
 FIRST, LAST = date(1800, 1, 1), date(2099, 12, 31)
-RECENT = range(1930, 2030)  # the years that two digits can denote
+RECENT = range(1930, 2030)  # the years that a two-digit year can denote
 HELD_OUT_DAYS = 4000
 SEED = 20141
 
@@ -71,7 +71,7 @@ GERMAN_DAYS = ["Montag", "Dienstag", "Mittwoch", "Donnerstag", "Freitag", "Samst
 
 @dataclass(frozen=True)
 class Day:
-    """A date. The attributes have the names of the placeholders in the formats."""
+    """A date. The attribute names are the placeholders of the formats."""
 
     date: date
 
@@ -195,12 +195,12 @@ IN_GERMAN: list[tuple[Predicate, Formatter]] = [
     (has_unambiguous_year, lambda t: f"{t.d}. {t.get_month_name(GERMAN)} {t.yy}"),
 ]
 FAMILIES = ((ANY, 1), (IN_ENGLISH, 2), (IN_FRENCH, 2), (IN_GERMAN, 2))
-"""The families of date formats, with the sampling weight of each family."""
+"""The families of date formats and their sampling weights."""
 
 
 @cache
 def split_days() -> tuple[list[Day], list[Day]]:
-    """Return the training days and the validation days, which are split with a fixed seed."""
+    """Return the training days and the validation days, split with a fixed seed."""
     days = [Day(FIRST + timedelta(days=n)) for n in range((LAST - FIRST).days + 1)]
     random.Random(SEED).shuffle(days)
     return days[HELD_OUT_DAYS:], days[:HELD_OUT_DAYS]
@@ -208,7 +208,7 @@ def split_days() -> tuple[list[Day], list[Day]]:
 
 def make_pair(day: Day, rng: random.Random) -> tuple[str, str]:
     """Return a day in a random format that is unambiguous for the day, and the day in ISO 8601. A
-    small share of the texts is lower case or upper case.
+    small fraction of the texts is in lower case or upper case.
     """
     (family,) = rng.choices([f for f, _ in FAMILIES], [often for _, often in FAMILIES])
     written = rng.choice([form for fits, form in family if fits(day)])(day)
@@ -251,7 +251,7 @@ def list_characters() -> list[str]:
 
 
 def _list_covering_days() -> list[tuple[int, int, int]]:
-    """Return days that together contain every month, weekday, ordinal ending and digit."""
+    """Return days that together cover all months, weekdays, ordinal endings and digits."""
     return [(1900 + 7 * m + d, m, d) for m in range(1, 13) for d in range(1, 29)]
 
 

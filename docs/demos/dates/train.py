@@ -1,9 +1,9 @@
-"""Train the dates model, whose spec becomes a PyTorch module, on pairs generated from the calendar.
+"""Convert the dates spec to a PyTorch module, and train it on pairs generated from the calendar.
 
-This file contains no model: `specs/models/dates.yaml` defines the computation and the
+The model is not defined here: `specs/models/dates.yaml` defines the computation and the
 preprocessing. `specc_torch` converts the spec to a module and batches texts with the preprocessing
-code of `specc run` (docs/training.md). Training uses teacher forcing. The final report evaluates
-answers that the compiled model generates for validation days.
+code of `specc run` (docs/training.md). Training uses teacher forcing. At the end, the compiled
+model is evaluated on the validation days.
 
     python docs/demos/dates/train.py
 """
@@ -97,12 +97,16 @@ def compute_exact_match(spec: Path, weights: Path) -> float:
 
 
 def write_vocabulary(path: Path, force: bool) -> None:
-    """Write the vocabulary with one character per line. The space character is a JSON string."""
+    """Write the vocabulary file, one character per line. The space character is written as a JSON
+    string.
+    """
     symbols = [*SPECIALS, *data.list_characters()]
     lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in symbols]
     words = "".join(f"{line}\n" for line in lines)
     if path.exists() and path.read_text(encoding="utf-8") != words and not force:
-        raise SystemExit(f"{path.name} is there and holds other words; see --force")
+        raise SystemExit(
+            f"{path.name} exists with a different vocabulary; use --force to replace it"
+        )
     path.write_text(words, encoding="utf-8")
 
 
@@ -115,7 +119,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--spec", type=Path, default=SPEC)
     parser.add_argument(
-        "--force", action="store_true", help="replace files that specc did not write"
+        "--force", action="store_true", help="replace files that were not written by specc"
     )
     args = parser.parse_args()
     path = args.spec.with_name("dates.safetensors")
@@ -130,7 +134,7 @@ def main() -> None:
     model = specc_torch.module(args.spec, init=args.seed)
     print(
         f"{sum(p.numel() for p in model.parameters())} parameters, "
-        f"{args.steps * BATCH} pairs to train on"
+        f"{args.steps * BATCH} training pairs"
     )
 
     train(model, args.steps, args.seed)
@@ -138,9 +142,9 @@ def main() -> None:
         learned = Path(directory) / path.name
         specc_torch.save(model, learned)
         right = compute_exact_match(args.spec, learned)
-    print(f"exact match: {right:.2%} of {TEST_PAIRS} held-out pairs")
+    print(f"exact match: {right:.2%} of {TEST_PAIRS} validation pairs")
     if right < DUE:
-        raise SystemExit(f"less than {DUE:.0%}: nothing is saved")
+        raise SystemExit(f"accuracy below {DUE:.0%}: not saved")
     specc_torch.save(model, path, force=args.force)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB")
 

@@ -1,11 +1,12 @@
 """Write PNG images of handwritten digits from the validation set of the digits model.
 
 The images are the 8×8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998). Their values from 0
-to 16 count the black pixels in 4×4 blocks of a scan. Every fifth image (index % 5 == 0) belongs to
-the validation set, from which the samples are chosen. This script inverts the counting: each value
-becomes the share of black in a block of 8×8 pixels, arranged such that strokes are connected.
-Averaging the blocks (`resize=box`) returns the values within half a gray level. The digits are dark
-on light paper, as in a photo, which `invert=auto` inverts.
+to 16 are the number of black pixels in 4×4 blocks of a scan. Every fifth image (index % 5 == 0)
+belongs to the validation set, from which the samples are chosen. This script inverts this
+reduction: each value becomes a block of 8×8 pixels with the same fraction of black pixels, arranged
+such that strokes are connected. Averaging the blocks (`resize=box`) recovers the values to within
+half a gray level. The digits are dark on light paper, as in a photo; `invert=auto` inverts the
+images.
 
     python docs/demos/digits/make_samples.py
 """
@@ -58,8 +59,8 @@ def render_digit(values: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def place_ink(wish: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a binary image `f[256, 256]` with ink at the largest values of `wish`. The amount of
-    ink in each block is the block's value in `values`.
+    """Return a binary image `f[256, 256]` with ink at the pixels with the largest values of `wish`.
+    The number of ink pixels in each block is given by `values`.
     """
     side = BLOCK * FINE
     blocks = wish.reshape(8, side, 8, side).transpose(0, 2, 1, 3).reshape(8, 8, side * side)
@@ -85,7 +86,7 @@ def blur_image(field: NDArray[np.float64], width: float) -> NDArray[np.float64]:
 
 
 def choose_samples() -> dict[str, NDArray[np.float64]]:
-    """Return a validation image for each sample name: the one nearest to the digit's mean."""
+    """Return for each sample name the validation image that is nearest to the mean of its digit."""
     digits = load_digits()
     kept = select_validation_images(len(digits.images))
     chosen = {}

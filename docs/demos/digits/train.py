@@ -1,6 +1,6 @@
-"""Train the digits model, whose spec becomes a PyTorch module, on the 8×8 digits of scikit-learn.
+"""Convert the digits spec to a PyTorch module, and train it on the 8×8 digits of scikit-learn.
 
-This file contains no model: `specs/models/digits.yaml` defines the computation and the
+The model is not defined here: `specs/models/digits.yaml` defines the computation and the
 preprocessing. `specc_torch` converts the spec to a module and batches images with the preprocessing
 code of `specc run`, so that training and inference cannot differ (docs/training.md). Every fifth
 image (index % 5 == 0) belongs to the validation set. The hyperparameters were chosen on other
@@ -36,8 +36,8 @@ STRETCH, SHIFT = 0.10, 0.14  # fractions of the image size
 
 
 def load_digit_images(model: Module) -> tuple[Tensor, Tensor]:
-    """Return all digits, preprocessed as images of paper by the model's preprocessing, `f32[n, 1,
-    8, 8]`, and their classes, `i64[n]`.
+    """Return all digits, preprocessed by the model's preprocessing, `f32[n, 1, 8, 8]`, and their
+    classes, `i64[n]`.
     """
     digits = load_digits()
     paper = np.round(255 * (1 - digits.images / MAX_INK)).astype(np.uint8)
@@ -55,11 +55,14 @@ def select_validation_images(count: int) -> Tensor:
 
 
 def augment_images(pixels: Tensor, ground: float) -> Tensor:
-    """Augment images by small rotations, scalings and shifts, filled with the value `ground`."""
+    """Augment images by small rotations, scalings and shifts; new pixels have the value
+    `ground`.
+    """
     count = len(pixels)
     angle = (torch.rand(count) * 2 - 1) * TURN
     stretch = 1 + (torch.rand(count, 2) * 2 - 1) * STRETCH
-    shift = (torch.rand(count, 2) * 2 - 1) * SHIFT * 2  # the image has width 2 in these coordinates
+    # the width of the image is 2 in these coordinates
+    shift = (torch.rand(count, 2) * 2 - 1) * SHIFT * 2
     cos, sin = torch.cos(angle), torch.sin(angle)
     rows = torch.stack(
         [cos * stretch[:, 0], -sin, shift[:, 0], sin, cos * stretch[:, 1], shift[:, 1]], dim=1
@@ -118,7 +121,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, default=SPEC.with_name("digits.safetensors"))
     parser.add_argument(
-        "--force", action="store_true", help="replace files that specc did not write"
+        "--force", action="store_true", help="replace files that were not written by specc"
     )
     args = parser.parse_args()
     # check the output paths before training
@@ -134,7 +137,7 @@ def main() -> None:
     kept = select_validation_images(len(pixels))
     print(
         f"{sum(p.numel() for p in model.parameters())} parameters, "
-        f"{int((~kept).sum())} pictures to train on"
+        f"{int((~kept).sum())} training images"
     )
 
     train(model, pixels[~kept], target[~kept], args.epochs)
@@ -142,7 +145,7 @@ def main() -> None:
     for digit, row in enumerate(compute_confusion_matrix(model, pixels[kept], target[kept])):
         wrong = ", ".join(f"{n} as {d}" for d, n in enumerate(row) if n and d != digit)
         print(f"  {digit}: {row[digit]} of {row.sum()} right{f'; {wrong}' if wrong else ''}")
-    print(f"held-out accuracy: {right:.2%} of {int(kept.sum())} pictures")
+    print(f"validation accuracy: {right:.2%} of {int(kept.sum())} images")
     specc_torch.save(model, args.output, force=args.force)
     print(f"wrote {args.output.name}, {args.output.stat().st_size / 1000:.0f} kB")
 

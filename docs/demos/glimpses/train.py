@@ -1,5 +1,5 @@
 """Train hard attention by REINFORCE (Williams, 1992) as in Mnih et al., 2014, arXiv:1406.6247, sec.
-3.1: the built-in spec `glimpses` learns where to look for a digit on a larger, noisy canvas.
+3.1: the built-in spec `glimpses` learns to locate and classify a digit on a larger, noisy canvas.
 
 Cropping is not differentiable, so no gradient reaches the location network through the crops. The
 graph `sampled` samples locations l_t from the Gaussian policy N(mean_t, std²); the graph `policy`
@@ -32,7 +32,7 @@ CANVAS, NOISE = 24, 0.1  # canvas size in pixels; maximum value of the backgroun
 GLIMPSES, STD = 4, 0.2
 SAMPLES = 4  # number of trajectories for each image of a batch
 BATCH, RATE = 64, 5e-3
-POLICY_WEIGHT = 0.1  # weight of the REINFORCE term, small so that classification is learned first
+POLICY_WEIGHT = 0.1  # weight of the REINFORCE term; a small weight lets the classifier learn first
 SIZES = {
     "image": CANVAS,
     "patch": 8,
@@ -119,7 +119,7 @@ def print_accuracies(policy: Module, sampled: Module, digits: Tensor, target: Te
     uniform = 2 * torch.rand(zeros.shape, generator=generator) - 1
     for name, locations in (("learned", learned), ("uniform", uniform), ("center", zeros)):
         accuracy = compute_accuracy(policy, pixels, locations, target)
-        print(f"held-out accuracy with {name} locations: {accuracy:.1%}")
+        print(f"validation accuracy with {name} locations: {accuracy:.1%}")
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Train a small Llama from its spec on Python's help texts, and save the model with transformers.
-The checkpoint has trained weights, whose magnitudes differ from those of random weights.
+"""Train a small Llama on Python's help texts, and save the model with transformers. Tests use the
+checkpoint because the magnitudes of trained weights differ from those of random weights.
 
-This file contains no model: `specs/models/llama.specc` defines the computation. The module that
+The model is not defined here: `specs/models/llama.specc` defines the computation. The module that
 `specc_torch` creates has the parameter names of published checkpoints, so transformers loads the
 parameters directly and saves them with `save_pretrained`.
 `tests/parity/test_parity_trained_weights.py` loads the checkpoint and compares the outputs.
@@ -109,7 +109,8 @@ def train(model: Module, learned: Tensor, other: Tensor, steps: int) -> None:
         optimizer.step()
         if step % SHOWN == SHOWN - 1:
             print(
-                f"{step + 1}: {float(loss.detach()):.3f}, held back {compute_validation_loss(model, other):.3f}",
+                f"step {step + 1}: loss {float(loss.detach()):.3f}, "
+                f"validation loss {compute_validation_loss(model, other):.3f}",
                 flush=True,
             )
 

@@ -1,7 +1,7 @@
-"""Generate training pairs as arrays of token ids in worker processes, deterministically for a seed.
+"""Generate training pairs as arrays of token ids in worker processes, reproducibly for a seed.
 
 Each training step has two half batches: words to digits (long sources, short targets) and digits to
-words (short sources, long targets). Separate batches need little padding. A job contains the
+words (short sources, long targets). Separate batches require less padding. A job contains the
 batches of several steps.
 """
 
@@ -77,7 +77,7 @@ class BatchJob:
 def prefetch_batches(
     alphabet: Alphabet, batch: int, seed: int, workers: int
 ) -> Iterator[tuple[HalfBatch, HalfBatch]]:
-    """Yield the half batches of `STEPS_PER_JOB` steps at a time without end. The order does not
+    """Yield the half batches of `STEPS_PER_JOB` steps at a time, endlessly. The order does not
     depend on the number of worker processes.
     """
     jobs = (BatchJob(alphabet, batch, seed, number) for number in count())
@@ -86,7 +86,7 @@ def prefetch_batches(
         return
     way = (
         "fork" if "fork" in get_all_start_methods() else "spawn"
-    )  # a forked process does not import modules again
+    )  # forked processes do not import the modules again
     with get_context(way).Pool(workers) as pool:
         waiting = deque(
             pool.apply_async(job.generate_batches) for job in islice(jobs, AHEAD * workers)

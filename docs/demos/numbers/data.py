@@ -1,10 +1,10 @@
 """Generate numbers from 0 to 999 999 as digits and as English and German words: training and
 validation pairs.
 
-All pairs are generated from the rules of the languages. Source words have every usual style, but
-target words have one style, so that each source has exactly one correct target. A validation number
-is in no training pair, in any language or direction; numbers below 100 are never in the validation
-set.
+All pairs are generated from the rules of the languages. Source words are written in all usual
+styles, but target words in only one style, so that each source has exactly one correct target.
+Validation numbers do not occur in training pairs in any language or direction; numbers below 100
+are never in the validation set.
 
     three hundred and five  ->  305            en 305  ->  three hundred and five
     dreihundertfünf         ->  305            de 305  ->  dreihundertfünf
@@ -22,7 +22,7 @@ ALWAYS_SEEN = 100  # every number below is in the training set
 HELD_OUT = 20  # every n-th number belongs to the validation set
 LENGTHS = range(1, 7)  # numbers of digits
 OFTEN = (1, 1, 2, 2, 2, 2)  # sampling weight of each length
-FEW_KINDS = 0.2  # share of numbers with repeated digits, which are the hardest
+FEW_KINDS = 0.2  # fraction of numbers with repeated digits, which are the hardest
 EVALUATION_SEED = 2017
 
 ENGLISH = [
@@ -168,7 +168,7 @@ GERMAN_STYLES = [
     for tie in ("", "und")
     for one in ("ein", "")
 ]
-# share of source words in the style of target words; other source words have a random style
+# fraction of source words in the style of target words; the others have a random style
 CANONICAL_SHARE = 0.4
 
 PairMaker = Callable[[int, random.Random], tuple[str, str]]
@@ -216,8 +216,8 @@ def is_validation_number(n: int) -> bool:
 
 
 def sample_number(rng: random.Random) -> int:
-    """Sample a number: first the number of digits, then the digits. A share of the numbers has only
-    two distinct digits, e.g. 101 101.
+    """Sample a number: first the number of digits, then the digits. A fraction of the numbers has
+    only two distinct digits, e.g. 101 101.
     """
     (length,) = rng.choices(LENGTHS, OFTEN)
     if length == 1 or rng.random() >= FEW_KINDS:

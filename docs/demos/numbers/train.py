@@ -1,10 +1,9 @@
-"""Train the numbers model, whose spec becomes a PyTorch module, on pairs generated from the rules
-of two languages.
+"""Convert the numbers spec to a PyTorch module, and train it on generated pairs in two languages.
 
-This file contains no model: `specs/models/numbers.yaml` defines the computation and the
+The model is not defined here: `specs/models/numbers.yaml` defines the computation and the
 preprocessing. The module that `specc_torch` creates has the parameter names of the spec. Training
-uses teacher forcing. The final report evaluates generated answers for validation numbers. The same
-seed and number of steps give the same file on the same machine.
+uses teacher forcing. At the end, the model is evaluated on the validation numbers. Training with
+the same seed and number of steps is reproducible on the same machine.
 
     # the included weights: one core, 13 minutes
     python docs/demos/numbers/train.py --steps 4000 --warmup 200 --batch 32
@@ -38,9 +37,9 @@ PAD, START, END = range(3)
 RATE = 2e-3
 DECAY = 0.01
 WARMUP = 1000
-# share of the warmup that is not timed, because a GPU and the data processes start slowly
+# fraction of the warmup that is not timed, because a GPU and the data processes start slowly
 UNTIMED = 0.4
-# share of the remaining time that is planned for, so that the learning rate decays to 0 in time
+# fraction of the remaining time that is used, so that the learning rate decays to 0 in time
 SPARE = 0.95
 SHOWN = 200  # steps between two progress lines
 LONGEST = 80  # maximum answer length in characters
@@ -50,8 +49,8 @@ DUE = 0.98
 
 @dataclass
 class TrainingSchedule:
-    """The number of training steps. A time limit is converted to a number of steps once the speed
-    is known.
+    """The number of training steps. A time limit is converted to a number of steps after the
+    training speed has been measured.
 
     After warmup, the learning rate depends only on the number of steps, so that a run with a time
     limit can be repeated with `--steps`.
@@ -79,7 +78,7 @@ class TrainingSchedule:
             left = SPARE * (self.seconds - (now - self.since))
             fit = self.warmup + int(left * (self.warmup - untimed) / (now - self.timed))
             self.steps = max(self.warmup, min(fit, self.steps or fit))
-            print(f"{self.steps} steps fit into the time", flush=True)
+            print(f"{self.steps} steps fit into the time limit", flush=True)
         return (self.steps is not None and step >= self.steps) or now - self.since > self.seconds
 
 
@@ -128,7 +127,7 @@ def train(
 ) -> int:
     """Train the model in place. Return the number of steps."""
     parameters = list(model.parameters())
-    fused = parameters[0].device.type == "cuda"  # one kernel for all parameters
+    fused = parameters[0].device.type == "cuda"  # update all parameters in one kernel
     optimizer = torch.optim.AdamW(
         parameters, RATE, betas=(0.9, 0.98), weight_decay=DECAY, fused=fused
     )
@@ -191,7 +190,7 @@ def print_accuracies(model: Module, count: int) -> float:
         shares.append(compute_exact_match(model, direction, count // len(data.DIRECTIONS)))
         print(f"{name}: {shares[-1]:.2%}", flush=True)
     right = float(np.mean(shares))
-    print(f"exact match: {right:.2%} of {count} held-out pairs")
+    print(f"exact match: {right:.2%} of {count} validation pairs")
     return right
 
 
@@ -201,38 +200,42 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, help="20000 where no time is given")
     parser.add_argument(
-        "--minutes", type=float, default=math.inf, help="the time training may take"
+        "--steps", type=int, help="training steps (default: 20000 without --minutes)"
     )
     parser.add_argument(
-        "--warmup", type=int, default=WARMUP, help="steps before the full rate of learning"
+        "--minutes", type=float, default=math.inf, help="training time limit in minutes"
     )
-    parser.add_argument("--batch", type=int, default=1024, help="pairs of each half of a step")
+    parser.add_argument("--warmup", type=int, default=WARMUP, help="learning rate warmup steps")
+    parser.add_argument("--batch", type=int, default=1024, help="pairs per half batch")
     parser.add_argument(
         "--workers",
         type=int,
         default=max((os.cpu_count() or 1) - 2, 0),
-        help="processes for the data",
+        help="number of data worker processes",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--test-pairs", type=int, default=TEST_PAIRS)
     parser.add_argument("--spec", type=Path, default=SPEC)
     parser.add_argument(
-        "--out", type=Path, help="the folder for the weights; where the spec is, if not given"
+        "--out", type=Path, help="output directory (default: the directory of the spec)"
     )
     parser.add_argument(
-        "--force", action="store_true", help="replace files that specc did not write"
+        "--force", action="store_true", help="replace files that were not written by specc"
     )
     return parser.parse_args()
 
 
 def write_vocabulary(path: Path, force: bool) -> None:
-    """Write the vocabulary with one character per line. The space character is a JSON string."""
+    """Write the vocabulary file, one character per line. The space character is written as a JSON
+    string.
+    """
     lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in SYMBOLS]
     words = "".join(f"{line}\n" for line in lines)
     if path.exists() and path.read_text(encoding="utf-8") != words and not force:
-        raise SystemExit(f"{path.name} is there and holds other words; see --force")
+        raise SystemExit(
+            f"{path.name} exists with a different vocabulary; use --force to replace it"
+        )
     path.write_text(words, encoding="utf-8")
 
 
@@ -244,7 +247,7 @@ def main() -> None:
     )  # cuBLAS requires this setting for reproducible sums on a GPU
     device = torch.device(args.device)
     torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
-    # no op reads uninitialized memory
+    # no operation uses uninitialized memory
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.set_num_threads(1)  # one thread: small tensors do not benefit from more threads
     out = args.out or args.spec.parent
@@ -255,24 +258,25 @@ def main() -> None:
         write_vocabulary(directory / "numbers.vocab", args.force)
     model = specc_torch.module(args.spec, init=args.seed)
     model.to(device)
-    print(f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs a step")
+    print(
+        f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs per step"
+    )
 
     steps = 20000 if args.steps is None and args.minutes == math.inf else args.steps
     plan = TrainingSchedule(args.warmup, steps, 60 * args.minutes)
     done = train(model, iterate_half_batches(args.batch, args.seed, args.workers, device), plan)
     again = (
-        f"the same again: --steps {done} --warmup {args.warmup} --batch "
+        f"reproduce with --steps {done} --warmup {args.warmup} --batch "
         f"{args.batch} --seed {args.seed}"
     )
-    print(
-        f"{done} steps; {again if done == plan.steps else f'cut short of {plan.steps} by the time'}"
-    )
+    early = f"stopped by the time limit before step {plan.steps}"
+    print(f"{done} steps; {again if done == plan.steps else early}")
     right = print_accuracies(model, args.test_pairs)
     path = out / ("numbers.safetensors" if right >= DUE else "numbers.unfinished.safetensors")
     specc_torch.save(model, path, force=args.force)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB")
     if right < DUE:
-        raise SystemExit(f"less than {DUE:.0%} are right")
+        raise SystemExit(f"accuracy below {DUE:.0%}")
 
 
 if __name__ == "__main__":
