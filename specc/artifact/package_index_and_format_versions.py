@@ -394,7 +394,7 @@ def find_deletable_files(directory: Path, index: PackageIndex) -> list[str]:
 def _raise_invalid_index(location: str, reason: str) -> NoReturn:
     raise_error(
         "E0831",
-        f"the package cannot be opened: `{location}` cannot be used",
+        f"the package cannot be opened: `{location}` is invalid",
         notes=[reason],
         helps=["compile the package again, or copy its whole directory"],
     )

@@ -157,7 +157,7 @@ def import_pyarrow() -> Arrow:
             "Parquet requires the package `pyarrow`, which is not installed",
             helps=[
                 "pip install -e '.[data]'",
-                "or read and write JSON Lines, which need no package: --output-format jsonl",
+                "or read and write JSON Lines, which requires no package: --output-format jsonl",
             ],
         )
     return pyarrow

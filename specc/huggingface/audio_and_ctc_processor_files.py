@@ -198,7 +198,7 @@ def find_word_vocabulary_file(directories: Sequence[Path], span: Span | None = N
             names = " and ".join(f"`{escape_text(path.name)}`" for path in paths[:2])
             raise_error(
                 "E0203",
-                f"`words()` needs one vocabulary next to the weights, found {len(paths)}",
+                f"`words()` requires one vocabulary next to the weights, found {len(paths)}",
                 span,
                 notes=[f"found {names}"],
                 helps=['name one next to the spec, `words("x.vocab")`, or keep only one'],

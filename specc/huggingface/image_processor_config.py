@@ -63,7 +63,7 @@ def read_image_options(
     size = [*expected] if isinstance(expected, list | tuple) else None
     if size is not None and file_options["size"] not in (None, size):
         reader.raise_unsupported(
-            "size", f"it resizes images to {file_options['size']}, the model needs {size}"
+            "size", f"it resizes images to {file_options['size']}, the model expects {size}"
         )
     # use the first of three channel statistics in the file if the model has one channel
     if spec_options.get("channels") == 1:

@@ -93,7 +93,7 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
     If `reason` is empty, add a help text on how to initialize the head.
     """
     if reason:
-        note = f"it is not part of a new head, which could be initialized: {reason}"
+        note = f"it is not initialized, because it is not part of a new head: {reason}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
     help = "if it belongs to a new task head, initialize it: `--init-missing 0`"
     return replace(diagnostic, helps=(*diagnostic.helps, help))
@@ -154,7 +154,7 @@ def _make_foreign_checkpoint_error(
         f"the checkpoint has none of the {len(missing)} weights of the model",
         Label.from_span(first.span, first.origin),
         notes=(
-            f"the model needs {escape_text(format_name_groups([m[0].name for m in missing]))}",
+            f"the model has {escape_text(format_name_groups([m[0].name for m in missing]))}",
             content if unused else "it is empty",
         ),
         helps=(

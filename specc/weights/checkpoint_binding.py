@@ -165,11 +165,15 @@ def _explain_uninitialized_parameters(
         if not bound_parameters:
             reason = "no weight of the model is in the checkpoint"
         elif present_tensors:
-            reason = f"`{escape_text(present_tensors[0])}`, a part of it, is in the checkpoint"
+            reason = f"a part of it, `{escape_text(present_tensors[0])}`, is in the checkpoint"
         elif similar_name:
-            reason = f"`{escape_text(similar_name)}`, of the same kind, is in the checkpoint"
+            reason = (
+                f"the checkpoint has the weight of another layer, `{escape_text(similar_name)}`"
+            )
         elif sibling_name:
-            reason = f"`{escape_text(sibling_name)}`, of the same call, is in the checkpoint"
+            reason = (
+                f"the checkpoint has another weight of the same call, `{escape_text(sibling_name)}`"
+            )
         elif parameter.name in base_parameters:
             reason = "it belongs to the base model, which every graph of the spec has"
         else:

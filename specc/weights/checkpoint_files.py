@@ -280,11 +280,11 @@ def _check_shard(index: Path, shard: str) -> None:
     if is_hidden or has_directory or not shard.endswith(".safetensors"):
         _raise_bad_index(
             index,
-            f"it names `{escape_text(shard[:200])}`, which is not a .safetensors file in its "
+            f"it lists `{escape_text(shard[:200])}`, which is not a .safetensors file in its "
             "directory",
         )
     if not (index.parent / shard).exists():
-        _raise_bad_index(index, f"it names the file `{escape_text(shard)}`, which does not exist")
+        _raise_bad_index(index, f"it lists the file `{escape_text(shard)}`, which does not exist")
 
 
 def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> None:

@@ -295,7 +295,7 @@ def _infer_group_lengths(
         )
     if not unknown and product != length:
         raise WeightExpressionError(
-            f"an axis of {length} cannot be split as `({text})`, which needs {product}"
+            f"an axis of {length} cannot be split as `({text})`, which has {product} elements"
         )
     lengths |= known_sizes | dict.fromkeys(unknown, length // max(product, 1))
 

@@ -332,7 +332,7 @@ class ResizeGridExpr(UnaryExpr):
         """Return the shape of the resized embeddings."""
         if len(shape) < 2:
             raise WeightExpressionError(
-                f"a position embedding needs rank >= 2, got shape {list(shape)}"
+                f"a position embedding requires rank >= 2, got shape {list(shape)}"
             )
         points = shape[-2] - self.prefix
         if self.prefix < 0 or points < 1 or math.isqrt(points) ** 2 != points:

@@ -91,7 +91,7 @@ def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
     inside.mkdir()
     assert "is outside the output directory" in str(find_linked_path(weights, inside))
     os.link(weights, tmp_path / "second")
-    assert "2 links" in str(find_linked_path(weights, tmp_path))
+    assert "2 hard links" in str(find_linked_path(weights, tmp_path))
     assert "cannot be read" in str(find_linked_path(tmp_path / "absent", tmp_path))
     found = plan_external_data(
         [make_piece("a", 16, weights), make_piece("b", 16, weights, 16)], tmp_path, link=True

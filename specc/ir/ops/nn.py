@@ -170,7 +170,7 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
     def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.layout in ("interleaved", "halves", "fairseq"), self.layout
         if self.dim.number is not None and self.dim.number % 2:
-            raise ShapeError(f"sinusoidal embeddings need an even dimension, got {self.dim}")
+            raise ShapeError(f"sinusoidal embeddings require an even dimension, got {self.dim}")
         axes["d"] = self.dim
 
 
@@ -194,7 +194,7 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         if self.dim.number is not None and self.dim.number % 2:
-            raise ShapeError(f"rotary embedding needs an even dimension, got {self.dim}")
+            raise ShapeError(f"rotary embedding requires an even dimension, got {self.dim}")
         pairs = divide_dims_exactly(self.dim, 2)
         if self.axes and pairs.number not in (None, len(self.axes)):
             raise ShapeError(f"{pairs} pairs of features, but {len(self.axes)} have an axis")
@@ -320,7 +320,7 @@ class MixtureOfExperts(
             raise ShapeError(f"{len(args)} operands do not fit the body")
         operand_types = self.split_operands(types)
         if operand_types.x.rank < 2:
-            raise ShapeError("routing needs a token axis", (0,))
+            raise ShapeError("routing requires a token axis", (0,))
         result_types = super().infer_result_types(*args)
         unit_axes = (Dim.from_value(1),) * (operand_types.x.rank - 2)
         token_shape = (*unit_axes, Dim.symbol(self.token_count_symbol))

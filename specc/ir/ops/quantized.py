@@ -173,7 +173,7 @@ def check_quantization_groups(axes: AxisBindings, width: Dim, bits: int, group_s
     """Raise ShapeError if the number or size of the groups does not fit a row of `width` values."""
     row_width, group_count = width.number, axes["k"].number
     if row_width is None or group_count is None:
-        raise ShapeError("quantized weights need static shapes", (1,))
+        raise ShapeError("quantized weights require static shapes", (1,))
     if group_count != count_groups_per_row(row_width, group_size):
         title = f"{row_width} values cannot be divided into {group_count} blocks of {group_size}"
         raise ShapeError(title, (1, 2), (width, axes["k"]), "k")

@@ -271,8 +271,8 @@ def _check_ranges(tensors: list[TensorEntry], start: int, size: int) -> None:
     if position > size:
         first = next(t for t in tensors if t.end > size)
         raise _InvalidHeaderError(
-            f"its tensors need {position - start} bytes of data, got {size - start}: the file is "
-            f"truncated, from `{escape_text(first.name[:200])}` on"
+            f"its tensors require {position - start} bytes of data, got {size - start}: the file "
+            f"is truncated, from `{escape_text(first.name[:200])}` on"
         )
     if position < size:
         raise _InvalidHeaderError(f"{size - position} bytes follow its last tensor")
