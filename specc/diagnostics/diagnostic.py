@@ -111,11 +111,11 @@ class Fix:
 class Diagnostic:
     """An error or warning with its locations.
 
-    `title` is the message, `primary` is its location, and `related_labels` are related locations.
-    For an error in the standard library, the primary label is the call in the user's spec. `notes`
-    contain additional facts, and `helps` are suggested fixes, if possible with code. `count` is the
-    number of identical diagnostics, and `related_locations` are the locations of similar
-    diagnostics.
+    `title` is the message, `primary` labels the error location, and `related_labels` label related
+    locations. For an error in the standard library, the primary label is the call in the user's
+    spec. `notes` contain additional facts, and `helps` are suggested fixes, if possible with code.
+    `count` is the number of identical diagnostics, and `related_locations` are the locations of
+    similar diagnostics.
     """
 
     code: str

@@ -208,7 +208,7 @@ def enter_block_call(block: ast.Block, expr: ast.Call, caller_env: LexicalScope)
             f"more than {MAX_BLOCK_DEPTH} nested block calls",
             expr.span,
             f"this call of `{block.name}` exceeds the limit",
-            helps=["call the blocks one after another, not inside each other"],
+            helps=["reduce the nesting depth, for example by calling blocks one after another"],
         )
     stack.append(key)
     try:

@@ -154,7 +154,7 @@ def _evaluate_field(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigEvaluation:
-    """The inputs of a config evaluation. `user_spec` resolves names in command-line values."""
+    """The inputs of a config evaluation. Command-line values are resolved in `user_spec`."""
 
     assignments: Mapping[str, ConfigAssignment]
     reader: ConfigReadOptions
@@ -168,8 +168,8 @@ def _evaluate_single(
     assignments, trial values, config.json, symbols and defaults, in this order.
 
     In symbolic elaboration, a field of type `int` is a symbol even if it has a default, so that
-    errors with values other than the default are found. Fields of other types usually determine the
-    structure of the graph, so they keep their default.
+    errors with values other than the default are found. Fields of other types keep their default,
+    because they usually determine the graph structure.
     """
     reader = evaluation.reader
     if path in evaluation.assignments:

@@ -30,7 +30,7 @@ from specc.syntax import ast
 
 @dataclass(kw_only=True, slots=True)
 class SymbolicDims:
-    """The symbolic dimensions of an elaboration.
+    """The symbolic dimensions that are used in an elaboration.
 
     With `is_symbolic`, config values are symbols, too. `dynamic_names` are the symbols that are
     known only at run time. `computed_names` maps integers computed from config symbols, such as
@@ -79,7 +79,8 @@ class ValueFacts:
 
     `constant_values` contains values that depend neither on inputs nor on weights. `position_ids`
     contains the position ids of masks, keyed by role and by the numbers of queries and keys.
-    `sorted_lengths` contains the sizes of sorted axes, whose position ids may be sort indices.
+    `sorted_lengths` contains the sizes of sorted axes. Sort indices can be position ids of these
+    axes.
     """
 
     constant_values: set[Value] = field(default_factory=set)
@@ -284,7 +285,7 @@ def join_weight_path(scope: str, path: str) -> str:
 
 
 CollectionValue = TypeVar("CollectionValue", tuple[SpecValue, ...], Record)
-"""The type of a list or record, i.e. a value that contains other values."""
+"""The type of a compound value, which is a list or a record."""
 
 
 @dataclass(kw_only=True)

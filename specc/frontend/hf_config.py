@@ -90,8 +90,8 @@ MAX_EXPANDED_LAYERS = 4096
 
 
 def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
-    """Return the values and the repeat count of `[["global", "local"], 12]`, or -1 as the count of
-    an invalid pattern.
+    """Return the values and the repeat count of a pattern such as `[["global", "local"], 12]`. The
+    count is -1 for an invalid pattern.
     """
     match pattern:
         case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
@@ -123,7 +123,7 @@ class _MemberReader:
     env: LexicalScope
 
     def count_items(self) -> Dim:
-        """Return the number of items of a list or an object. Raise E0403 for any other value."""
+        """Return the number of items of a JSON list or object. Raise E0403 for any other value."""
         match self.member.value:
             case JsonList(items=items) | JsonObject(members=items):
                 return Dim.from_value(len(items)).with_origin(self.member.get_origin())

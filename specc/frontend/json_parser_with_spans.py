@@ -228,8 +228,8 @@ class _JsonParser:
         return Span(self.source, start, self.position)
 
     def get_next_span(self) -> Span:
-        """Return the span of the next character, or of the last character at the end of the
-        text.
+        """Return the span of the next character. At the end of the text, return that of the last
+        character.
         """
         start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + 1, len(self.text)))

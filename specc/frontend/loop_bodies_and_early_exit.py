@@ -70,7 +70,7 @@ def extract_body_graph(
     # find the body's nodes again, because the hoisted position ids no longer belong to the body
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     required_nodes, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
-    # captures are sorted in graph order, so that equal specs produce equal bodies
+    # sort captures in graph order, for deterministic bodies
     captures = _sort_captures(builder, captured)
     input_values = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(captures)}}
     copied_values = dict(zip([*inputs.values(), *captures], input_values.values(), strict=True))
@@ -248,7 +248,7 @@ def _select_per_element(
 ) -> Value:
     """Select `finished` for batch elements whose flag is set, and `unfinished` for all others."""
     mask = Tensor(is_finished, nodes.span)
-    # broadcast each batch element's flag over its features
+    # broadcast the flag of each batch element over its features
     for axis in range(is_finished.type.rank, unfinished.type.rank):
         mask = nodes.add_op(ops.Insert(axis), mask)
     return nodes.add_op(ops.Where(), mask, Tensor(finished), Tensor(unfinished)).value

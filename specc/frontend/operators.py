@@ -285,7 +285,7 @@ def _combine_bools(op: LogicalOperator, values: Sequence[SpecValue]) -> bool:
 
 
 def _is_deferred_mask(value: SpecValue) -> bool:
-    """Return True if a value is a mask that has not been expanded yet."""
+    """Return True if a value is a mask that has not been expanded to a tensor yet."""
     is_mask = isinstance(value, DefinitionFunction) and value.kind == "mask"
     return is_mask or isinstance(value, MaskExpression)
 
@@ -297,7 +297,7 @@ def _is_boolean(value: SpecValue) -> bool:
 def _combine_masks(
     nodes: NodeBuilder, op: LogicalOperator, values: Sequence[SpecValue]
 ) -> MaskExpression:
-    """Combine masks that have not been expanded yet. `(a & b) & c` becomes a single
+    """Combine masks that have not been expanded to tensors yet. `(a & b) & c` becomes a single
     `MaskExpression` with three masks, so that long chains are not deeply nested.
     """
     masks: list[MaskLike] = []

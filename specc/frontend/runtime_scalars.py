@@ -132,7 +132,7 @@ def convert_to_op_attribute(
 
 
 def cast_to_float_attribute(number: float | RuntimeNumber) -> float:
-    """Cast a number to the static type of a float attribute. A RuntimeNumber is not converted."""
+    """Cast a number to the static type of a float attribute, without converting a RuntimeNumber."""
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
 
@@ -181,7 +181,7 @@ def is_integer_number(value: SpecValue) -> bool:
 
 
 def _make_symbol(context: ElaborationContext, number: RuntimeNumber) -> Number:
-    """Return a new symbol for an integer that depends on symbols, or any other number unchanged."""
+    """Return a new symbol for an integer that depends on symbols. Return other values as is."""
     if not number.is_integer or context.has_dynamic_symbol(number.symbols):
         return number
     names = context.symbols.computed_names

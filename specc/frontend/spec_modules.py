@@ -27,7 +27,7 @@ ItemT = TypeVar("ItemT", bound=ast.Item)
 
 @dataclass(eq=False, kw_only=True)
 class Program:
-    """A spec together with the specs that it extends.
+    """A spec, together with its base specs.
 
     `module` contains the graph. `chain` contains all modules, the derived spec first. The
     `reading`, `weights` and `generate` sections of a derived spec precede the sections of its base
@@ -329,7 +329,7 @@ def _check_assigned_names(program: Program) -> None:
 
 
 def _has_source_key(field: ast.ConfigField, key: str) -> bool:
-    """Return True if a source of a field is the key `key` of config.json."""
+    """Return True if the key `key` of config.json is a source of a field."""
     return any(isinstance(s, ast.StringLiteral) and s.value == key for s in field.sources)
 
 

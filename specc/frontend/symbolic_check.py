@@ -124,7 +124,7 @@ def _check_without_overrides(
 
 
 def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default: str) -> NoReturn:
-    """Raise the error `diagnostic` at the value assigned to a derived field."""
+    """Raise the error `diagnostic` at the value that is assigned to a derived field."""
     primary, label = diagnostic.primary, f"by default, `{path}` is {default}"
     raise SpeccError(
         replace(
@@ -262,7 +262,8 @@ class _TrialRunner:
         self, fixed_values: Mapping[str, SpecValue], path: str, value: SpecValue
     ) -> ModelDefinition:
         """Elaborate with the value `value` of the field `path`. If a `require` statement rejects a
-        choice with the sizes in `fixed_values`, use default sizes. Add a note on `value` to errors.
+        choice value with the sizes in `fixed_values`, use default sizes. Add a note on `value` to
+        errors.
         """
         # another alternative of a used spec may have different fields
         other_values = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}

@@ -195,7 +195,7 @@ class WeightSharingTracker:
             del self._rules[rule_count:]
 
     def record_definition_path(self, definition: DefinitionFunction, scope: str) -> None:
-        """Record the current call path as the owner of a definition's weights."""
+        """Record the current call path for the weights of a bound definition."""
         self._definition_paths[id(definition)] = (*self.call_path, CallFrame(definition, scope))
 
     @contextmanager

@@ -86,9 +86,9 @@ class OutputDirectory:
     `write_hash_named_file` and `write_named_file` write temporary files. Leaving the context
     without an exception renames the temporary files: files named by hash first, then the entries
     (files from `write_named_file`) in call order. An entry keeps the mode of the file that the
-    entry replaces. `file_digests` maps the names of the files written so far to their sizes and
-    hashes. Missing directories are created, and removed after a failure. The files named in
-    `superseded` are removed at the end.
+    entry replaces. `file_digests` maps the names of written files to their sizes and hashes.
+    Missing directories are created, and removed after a failure. The files named in `superseded`
+    are removed at the end.
     """
 
     def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:

@@ -100,8 +100,7 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
 """Protobuf field numbers of a model: producer name and metadata."""
 _GENERATOR_COMMENT, _MAX_COMMENT_OFFSET = b"<!-- specc -->", 2048
-"""The comment that identifies drawings and pages written by specc, and the number of bytes at the
-start of a file that are searched for it."""
+"""The comment in drawings and pages written by specc, and the number of bytes to search."""
 _MAX_HEADER_BYTES = 100_000_000
 """Maximum header size that the safetensors format allows."""
 _MAX_FIELDS = 10_000

@@ -274,7 +274,7 @@ class JsonReader:
         return JsonReader(items, self.path, self.report_error)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
-        """Read a list of at most `max_count` values from a field (None: no limit)."""
+        """Read a list of at most `max_count` values from a field. None means no limit."""
         value = self.get_required(key)
         if not isinstance(value, list | tuple):
             self.raise_invalid(key, "is not a list")

@@ -163,7 +163,7 @@ class OpenDocuments:
             return self._documents.get(uri)
 
     def reanalyze_other_documents(self, uri: str) -> None:
-        """Queue all open documents except `uri`, because they may use the saved document `uri`."""
+        """Queue all open documents except `uri`, because they may use the saved file."""
         with self._condition:
             for other_uri in self._documents:
                 if other_uri != uri:

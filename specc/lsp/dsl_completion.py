@@ -106,7 +106,7 @@ def _list_type_words() -> list[CompletionItem]:
 
 
 def _deduplicate_items(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """Keep the first item of each text, because a variable shadows a block with the same name."""
+    """Keep only the first item with each text, because a variable shadows a block with its name."""
     items_by_text: dict[str, CompletionItem] = {}
     for item in items:
         items_by_text.setdefault(item.text, item)

@@ -92,7 +92,7 @@ def _propose_option_edits(
 
 
 def _append_option(call: ast.Call, code: str) -> Iterator[QuickFixEdit]:
-    """Yield the edit that appends the option `code` to a call, if the call has parentheses."""
+    """Yield an edit that appends the option `code` to a call with parentheses."""
     closer = _find_end_of_inputs(call)
     if closer is not None:
         comma = ", " if call.args or call.options else ""
@@ -100,7 +100,7 @@ def _append_option(call: ast.Call, code: str) -> Iterator[QuickFixEdit]:
 
 
 def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
-    """Yield the calls around and inside `spans` without duplicates, the nearest first."""
+    """Yield the calls around and inside `spans`, nearest first, without duplicates."""
     yielded_calls: list[ast.Call] = []
     for span in spans if analysis.file else ():
         assert analysis.file is not None

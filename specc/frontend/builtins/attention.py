@@ -128,7 +128,7 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
 
 
 def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
-    """Drop the axes of `x` that `_expand_to_heads` has added to `q`."""
+    """Remove the axes from `x` that `_expand_to_heads` has added to `q`."""
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
         x = site.squeeze_axis(x, axis)
     return x

@@ -40,10 +40,10 @@ def conv(
     number of zeros at both ends: a number, `[2, 0]` for start and end of the time axis, `[height,
     width]`, or `[[2, 0], [1, 1]]` for start and end of each axis. `padding=same` keeps the length
     (an odd number of zeros puts the additional zero at the end). `padding=causal` pads only at the
-    start, so that no output reads later positions. With `keep` [batch, time], masked-out positions
-    are treated as zeros, and the results are (out, keep) with the mask of the output positions.
-    Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=` and `bias=` accept
-    tensors in place of stored weights.
+    start, so that no output depends on later positions. With `keep` [batch, time], masked-out
+    positions are treated as zeros, and the results are (out, keep) with the mask of the output
+    positions. Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=` and
+    `bias=` accept tensors in place of stored weights.
     """
     operand = WindowedInput(site, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -111,7 +111,7 @@ def max_pool(
     channels, height, width].
 
     `stride` defaults to the kernel size. All other options are those of `conv`. Padded positions
-    have the value -inf. With `ceil_mode`, the last window may extend past the end.
+    have the value -inf. With `ceil_mode`, the last window may extend past the end of the input.
     """
     window = WindowedInput(site, x).make_pool_window(kernel, stride, dilation, padding)
     window = window.with_overhang_padding() if ceil_mode else window

@@ -131,9 +131,9 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
 
 @register_builtin()
 def in_same_group(site: CallSite, x: Tensor, y: Tensor) -> Tensor:
-    """Test elementwise whether two group ids are equal and positive. The id 0 means no group. All
-    positions of a group, such as an image in a prompt, are processed in one decode step, so the
-    mask `same_group` is considered causal.
+    """Test elementwise whether two group ids are equal and positive. The id 0 marks positions
+    without a group. All positions of a group, such as an image in a prompt, are processed in one
+    decode step. The mask `same_group` is therefore considered causal.
     """
     return site.add_op(ops.Compare("same_group"), x, y)
 

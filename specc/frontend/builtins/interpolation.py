@@ -74,9 +74,9 @@ def grid_sample(
     like PyTorch's `grid_sample`. The result is [batch, channels, ...].
 
     Points are (x, y) in [-1, 1]. -1 and 1 are the outer edges of the border pixels, or their
-    centers with `align_corners`. Outside the feature map, the value is 0 by default, the value of
-    the nearest pixel with `padding_mode=border`, and the value of the feature map mirrored at its
-    border with `padding_mode=reflection`.
+    centers with `align_corners`. Points outside the feature map have the value 0 by default.
+    `padding_mode=border` uses the nearest pixel, and `padding_mode=reflection` mirrors the feature
+    map at its border.
     """
     return site.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 

@@ -122,9 +122,9 @@ def rope(
     `divisors` (`short_factor`), or by `beyond` (`long_factor`) if `longest` exceeds the `original`
     length. `dynamic` computes theta from `factor`, `original` and `longest`. `ntk_alpha` multiplies
     theta by `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of the feature pairs
-    of a head, with `factor=1.0`. `axial` computes separate frequencies for the section of each
-    position axis of `rotate`. `longest` is the maximum sequence length, by default `original`.
-    `--context-length` sets `longest`. The model rejects longer sequences.
+    of a head, and has the option `factor=1.0`. `axial` computes separate frequencies for the
+    section of each position axis of `rotate`. `longest` is the maximum sequence length, by default
+    `original`. `--context-length` sets `longest`. The model rejects longer sequences.
     """
     options = locals()
     numbers: dict[str, RopeNumber] = {

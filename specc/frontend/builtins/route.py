@@ -38,7 +38,7 @@ def check_token_independence(
     for node in _find_token_count_readers(body, captured, length):
         _raise_tokens_mixed(site, origins, node, "depends on the number of tokens")
     for node in _find_token_mixing(body):
-        _raise_tokens_mixed(site, origins, node, "reads other tokens")
+        _raise_tokens_mixed(site, origins, node, "depends on other tokens")
     for value in (*captured, *(r for _, results in body.nodes for r in results)):
         spans = origins.get(value.node, NodeOrigin()).spans if value.node else ()
         _check_no_dynamic_length(site, value, length, spans[-1] if spans else site.span)
