@@ -269,7 +269,7 @@ def get_source_text(graph: Graph, value: Value) -> str:
 
 RATE_MISMATCH_MESSAGE = CausalityMessage(
     "E0712",
-    "keys and queries have different rates, so their positions cannot be compared",
+    "keys and queries have different total strides, so their positions cannot be compared",
     ("after a strided op, one position represents several input positions",),
     (
         "attend between positions with equal strides: take every second position of the longer "

@@ -336,7 +336,7 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
-    """Yield lower bounds of a dimension, made by replacing one opaque function with a bound."""
+    """Yield lower bounds of a dimension, each with one opaque function replaced by a bound."""
     for monomial, c in length.terms:
         # replace one function at a time, because the bound of a product requires bounds of all
         # factors

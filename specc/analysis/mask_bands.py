@@ -16,8 +16,8 @@ therefore fail, but it is never wrong.
 Positions are times, i.e. they are relative to the end of the prefix of their axis. The analysis
 finds two intervals. The first interval considers only keys at times >= 0; its lower end proves
 causality. The second interval considers only queries at times >= 0, because decode steps do not
-compute other queries; its upper end is the look-back. With a prefix of `m` keys and queries, `j < m
-| j <= i` is causal, and `i < m | j <= i` is not.
+compute other queries; its upper end is the look-back. With a prefix of `m` keys and queries, the
+mask `j < m | j <= i` is causal, but `i < m | j <= i` is not.
 
 The two sides of a comparison are represented as affine functions of `q` and `k`. In the following
 graph, `k <= q` has the interval [0, ∞] and `q < k + 4` has the interval [-∞, 3]. The interval of a

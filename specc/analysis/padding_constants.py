@@ -6,8 +6,8 @@ constant at padded positions of each result axis, if a constant can be inferred.
 positions.
 
 A sort in descending order places -inf last. Positions along a sorted axis are *ranks* (sort
-indices): padded elements have the last ranks for either padding side, so position ids along the
-sorted axis do not count padding. Ranks may be combined only with other ranks, and with values
+indices). Padded elements have the last ranks for both padding sides, so position ids along the
+sorted axis do not include padding. Ranks may be combined only with other ranks, and with values
 computed from position ids and constants.
 """
 

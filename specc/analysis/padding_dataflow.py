@@ -348,10 +348,10 @@ class PaddingDataflow:
             return None
         match node.op:
             case ops.Extent(axis) if axis in result.operand_facts[0].sorted_axes:
-                return NO_PADDING_COUNT  # a sort index does not count preceding padding
+                return NO_PADDING_COUNT  # a sort index does not include preceding padding
             case ops.Sort(axis) if result.value.index and not self._has_equal_sort_order:
                 if operand and operand.shape[axis] in self.padded_lengths:
-                    return None  # all indices count padding, including indices at masked positions
+                    return None  # all indices include padding, even at masked positions
                 return infer_padding_count(node, counts, self.length)
             case ops.Extent(axis) | ops.ArgMax(axis) if operand:
                 length = operand.shape[axis]

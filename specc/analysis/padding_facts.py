@@ -36,8 +36,8 @@ class PaddingSource:
 class PaddingFacts:
     """Properties of a value along a padded axis.
 
-    Four fields list axes with a property of the values at padded positions: zero or false
-    (`zero_pad_axes`), a mask fill value of at most -1e30 (`mask_fill_axes`), lower
+    Four fields contain axes along which values at padded positions have a property: the values are
+    zero or false (`zero_pad_axes`), a mask fill value of at most -1e30 (`mask_fill_axes`), or lower
     (`minimum_pad_axes`) or higher (`maximum_pad_axes`) than at every valid position. Along
     `finite_pad_axes` at least one valid position has a finite score. If `has_mask_fill` is False,
     no valid position holds a mask fill value, and if `has_mask_fill_at_padding` is False, no padded
@@ -54,8 +54,8 @@ class PaddingFacts:
     reversed by `flip`, including their padding. `rolled_axes` contains axes that `roll` rotated,
     including their padding. It maps each axis to the source to report if a later op depends on the
     order of positions. `infinity_mask` is the condition of the `where` that inserted infinity, if
-    no other op can be the origin of NaN. `padding_source` is the op through which padded positions
-    affect valid positions.
+    no other op can cause NaN. `padding_source` is the op through which padded positions affect
+    valid positions.
     """
 
     zero_pad_axes: frozenset[int] = frozenset()

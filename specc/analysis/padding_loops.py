@@ -28,7 +28,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 KnownValue: TypeAlias = float | Value
-"""A constant or loop-carried value to which a value is equal."""
+"""A constant or loop-carried value that a value equals."""
 
 FINITE_RESULT_FUNCTIONS = ("abs", "cos", "exp", "neg", "relu", "sigmoid", "silu", "sin", "tanh")
 """`Pointwise` functions that are finite for finite operands, except for overflow."""

@@ -1,4 +1,4 @@
-"""Track position ids that count padding, and find uses of such ids that do not affect results.
+"""Track position ids that include padding, and find uses of these ids that padding does not affect.
 
 Every padded position increases each later position id `i` by 1, and `2 * i` by 2. The *padding
 count* of a value is the amount that padding adds to the value. It is a multiple of the number of

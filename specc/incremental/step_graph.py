@@ -8,7 +8,7 @@ first token returns only the new positions. The prefix is added again if earlier
 needed. Axis sizes in attributes refer to the current step.
 
 Only stateful ops have an incremental form. All other ops run unchanged on the new positions and on
-the earlier positions in their receptive field; result positions that are not needed are dropped.
+the earlier positions in their receptive field. Result positions that are not needed are dropped.
 
 In this example, the delay runs on the cached and the new positions. Its first result position
 corresponds to the cached position and is dropped. The cumulative sum is stateful: it sums the new

@@ -221,7 +221,7 @@ class _RoundPlanner:
 
     @cached_property
     def typical_sizes(self) -> dict[str, int]:
-        """The axis sizes of the last of the first `rounds` rounds."""
+        """The axis sizes of the last regular round, i.e. round `rounds`."""
         return choose_dim_sizes(self.graph, self.rounds - 1, self.max_lengths)
 
     def plan_lengths(self) -> Iterator[_RoundPlan]:
