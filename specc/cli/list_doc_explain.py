@@ -191,7 +191,7 @@ OTHER_DOCS = {
     "weight transformation": WEIGHT_RULE_DOCS,
     "config": CONFIG_DOCS,
 }
-"""Names that are valid only in one section of a spec, with their docs, by kind."""
+"""Names that are valid only in one section of a spec, with their documentation, by kind."""
 
 DOC_OPTIONS = {
     "source": Option(

@@ -57,7 +57,9 @@ class ParsedInputs:
 
 @dataclass
 class _BatchElements:
-    """Values of a model input, one per batch element: texts, token ids, waveforms, image paths."""
+    """The values of a model input, one per batch element: texts, token ids, waveforms, image
+    paths.
+    """
 
     elements: Sequence[Array | str | Path | list[Path]]
 
@@ -364,8 +366,8 @@ def add_prompt_images(
 ) -> tuple[list[str], str | None]:
     """Return the input arguments, including the images of `--image` by name, and the chat message.
     A prompt without image placeholders becomes the chat message if the model has a chat template.
-    Otherwise, placeholders are inserted before the prompt. Raise E0910 if the model has no image
-    input.
+    Otherwise, image placeholders are inserted before the prompt. Raise E0910 if the model has no
+    image input.
     """
     if not images or chat is not None:
         return [*arguments], chat

@@ -1,8 +1,9 @@
 """Greedy search and sampling: each decode step generates one token per sequence of a batch.
 
 Models with several codebooks, such as MusicGen, generate one token per codebook in each time step.
-The decode loop treats each codebook of a batch element as a separate sequence. With a delay pattern
-(Copet et al., 2023, arXiv:2306.05284, sec. 2.2), codebook k is delayed by `delay_pattern[k]` steps.
+The decode loop processes each codebook of a batch element as a separate sequence. With a delay
+pattern (Copet et al., 2023, arXiv:2306.05284, sec. 2.2), codebook k is delayed by
+`delay_pattern[k]` steps.
 """
 
 from collections.abc import Iterator, Sequence

@@ -30,8 +30,8 @@ MAX_GUIDANCE_SCALE = 1000
 """Maximum guidance scale. Larger values have almost no further effect, because the difference
 between conditional and unconditional logits dominates."""
 PREFILL_CHUNK_SIZE = 512
-"""Default prefill chunk size in tokens. Longer prompts are processed in chunks, which bounds the
-memory of activations. Larger chunks were not faster on a CPU."""
+"""Default prefill chunk size in tokens. Longer prompts are processed in chunks to limit the memory
+of activations. In measurements on a CPU, larger chunks were not faster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def build_manifest(
 def _find_initializers(
     job: LoweringJob, graph: Graph, emitted_model: EmittedModel
 ) -> dict[str, str]:
-    """Return the initializer of each parameter whose values the graph uses."""
+    """Return the initializers of the parameters that the graph uses."""
     plan = job.quantization_decision.plan
     # the initializer of a quantized parameter contains its codes
     initializer_names = {

@@ -152,7 +152,7 @@ SPEC_OPTIONS: Mapping[str, Option] = {
         "`architectures` in config.json, or the first graph)",
     ),
 }
-"""Options that control how a spec is opened."""
+"""Options for opening a spec."""
 
 
 def add_options_to_parser(parser: _ActionsContainer, options: Mapping[str, Option]) -> None:

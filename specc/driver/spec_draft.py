@@ -151,7 +151,7 @@ def _format_value(
 MAX_CANDIDATES = 4
 """Maximum number of candidate specs whose tensor names are compared."""
 MAX_LISTED_LINES = 12
-"""Maximum number of differences to list per kind."""
+"""Maximum number of listed differences per kind."""
 
 
 @dataclass(frozen=True, kw_only=True)

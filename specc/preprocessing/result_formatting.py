@@ -310,8 +310,9 @@ def _format_class_maps(name: str, config: SegmentationOutput, value: Array) -> F
 
 
 def _read_class_ids(name: str, config: SegmentationOutput, value: Array) -> tuple[Array, int]:
-    """Return class ids [batch, height, width] and the number of classes, determined by the labels,
-    the scores or the largest id.
+    """Return class ids [batch, height, width] and the number of classes.
+
+    The number of classes is that of the labels or scores, or else the largest id + 1.
     """
     declared_count = len(config.labels) or len(config.palette)
     if value.dtype.kind == "f":

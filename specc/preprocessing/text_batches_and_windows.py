@@ -185,7 +185,7 @@ SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
     "type_ids": 0, "offsets": (0, 0), "special_tokens_mask": True, "sequence_ids": None,
     "word_ids": None,
 }  # fmt: skip
-"""The fields, except the id, of a special token in a `TextEncoding`."""
+"""The fields of a special token in a `TextEncoding`, except its id."""
 
 
 def _add_special_tokens(

@@ -148,7 +148,7 @@ def _list_added_texts(content: Mapping[str, object]) -> list[str]:
 
 
 def count_trie_nodes(texts: list[str]) -> int:
-    """Return the number of distinct prefixes of `texts`, or any upper bound <= MAX_TRIE_NODES."""
+    """Return the number of distinct prefixes of `texts`, or an upper bound <= MAX_TRIE_NODES."""
     total = sum(map(len, texts))
     if total <= MAX_TRIE_NODES:
         return total

@@ -42,7 +42,7 @@ length."""
 
 
 class FullForwardSession:
-    """A decoder session without a KV cache: each step runs a full forward pass over all tokens."""
+    """A decoder session without a KV cache. Each step runs a full forward pass over all tokens."""
 
     def __init__(
         self, session: Executable, input_signature: ModelInputs, logits_output: str, inputs: Arrays
@@ -67,7 +67,7 @@ class FullForwardSession:
         )
         logits = self.results[self.logits_output]
         token_count = self.inputs.tokens.shape[1]
-        # The logits at the position before a sequence determine its first token.
+        # the first token of a sequence is sampled from the logits at the position before it
         if is_first and logits.ndim > 2 and logits.shape[1] > token_count:
             return _choose_prompt_logits(
                 _select_last(logits), logits[:, -1 - token_count], self.inputs.is_fully_padded
@@ -184,7 +184,7 @@ class KVCacheSession:
         # own its memory
         for state in self.other_states:
             self.states[state.name] = results[state.next_output]
-        # copy the outputs, because the next step overwrites their memory
+        # copy the outputs, because the next step reuses their memory
         self.results = {
             name: np.array(value.numpy())
             for name, value in results.items()

@@ -277,8 +277,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],
         )
-    # Left padding aligns the last tokens of all sequences. The padding id has no effect, because
-    # the padding mask excludes it.
+    # left padding aligns the last tokens of all sequences; the padding mask excludes the padding id
     padding = [0] * codebooks if codebooks else 0
     padded = [[padding] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]

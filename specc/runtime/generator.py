@@ -48,7 +48,7 @@ from specc.runtime.standalone_generator import check_compiled_settings, select_c
 
 @dataclass(kw_only=True)
 class Generator(GenerativeModel):
-    """A generative model whose method `generate` starts a generation."""
+    """A generative model. `generate` starts the generation of sequences."""
 
     def __repr__(self) -> str:
         generation = self.generation
@@ -220,7 +220,7 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     """Return True if the full-forward graph returns logits for an empty prompt."""
     time_symbol = graph.inputs[generation.sequence_input].shape[1].name
     logits_type = graph.outputs[generation.logits_output].type
-    # An input with a minimum size of 1 cannot be empty.
+    # an input with a minimum size of 1 cannot be empty
     if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank < 3:
         return False
     return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])

@@ -165,7 +165,7 @@ class ModelInputs:
         absent = tuple(name for name in self._default_names if name not in known_names)
         if self.defaults is None or not absent:
             return {}
-        # Compute only the required defaults, because other defaults may depend on omitted inputs.
+        # compute only the required defaults, because other defaults may depend on omitted inputs
         defaults = build_input_defaults_graph(self.defaults, absent)
         default_inputs = select_entries(values, defaults.inputs)
         computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
@@ -259,7 +259,7 @@ class PerTokenInputs:
         count = self.new_position_count = tokens.shape[1]
         for name, axes in self._ordered_inputs:
             extended = self._extend_input(name, axes, tokens)
-            # A finished sequence is padded while other sequences in the batch continue.
+            # a finished sequence is padded while other sequences of the batch are generated
             if self.is_finished is not None and inputs[name].dtype == "bool":
                 extended[self.is_finished, -count:] = False
             self.arrays[name] = extended

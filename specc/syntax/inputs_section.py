@@ -60,7 +60,7 @@ def _resolve_parameter(
     declarations: Declarations,
 ) -> ast.BlockParameter:
     """Copy a declaration to an untyped parameter."""
-    # the dimensions of blocks are local names, so blocks cannot share declarations
+    # blocks cannot share declarations, because the dimensions of blocks are local names
     declaration = declarations.get(param.name) if block.kind == "graph" else None
     if declaration is None:
         collector.add_errors(_make_missing_type_error(block, param, declarations))

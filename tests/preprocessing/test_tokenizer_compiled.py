@@ -92,7 +92,7 @@ def test_failed_compile_writes_no_tokenizer(
     def raise_interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Manifest, "dump", raise_interrupt)
+    monkeypatch.setattr(Manifest, "serialize", raise_interrupt)
     with pytest.raises(KeyboardInterrupt):
         specc.compile(write_spec(tmp_path, size=9_000), out / "m.onnx", init=0)
     assert not list(out.iterdir())

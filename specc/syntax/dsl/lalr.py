@@ -163,7 +163,7 @@ RuleBuilder = Callable[[str, list[object], int, int], object]
 
 @dataclass(kw_only=True)
 class LalrParser:
-    """The parser of one token sequence.
+    """A parser of one token sequence.
 
     `explain` builds the diagnostic for an unexpected token, and `build_limit_error` the diagnostic
     for an exceeded limit. `recovery_points` are the ascending token indices at which parsing may

@@ -70,7 +70,7 @@ def format_yaml_scalar(text: str, is_flow: bool) -> str:
         return f'"{"".join(map(escape_yaml_character, text))}"'
     if _is_plain_scalar(text) and not (is_flow and re.search(r"[\[\]{},?:]", text)):
         return text
-    # single quotes are more readable, because only the quote itself must be escaped
+    # single quotes are more readable, because only quotes must be escaped
     return "'" + text.replace("'", "''") + "'"
 
 
