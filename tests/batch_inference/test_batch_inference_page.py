@@ -53,19 +53,22 @@ def test_estimates_below_the_table() -> None:
     blocks = FILES * math.ceil(IN_FILE / SIZES[0])
     work = ROWS / PROCESSES / RATE
     calls = 2 * blocks
-    assert_page_contains(f"4 096 rows, listing takes {calls / 1e6:.1f} million file system calls")
+    assert_page_contains(f"4 096 rows, this takes {calls / 1e6:.1f} million file system calls")
     assert_page_contains(
         f"{calls * 1e-3 / 60:.0f} to {calls * 5e-3 / 60:.0f} minutes on an object store"
     )
     assert_page_contains(
-        f"is read {math.ceil(IN_FILE / SIZES[0])} times with `--rows-per-part 4096`"
+        f"`--rows-per-part 4096`, a row group of a million rows is read "
+        f"{math.ceil(IN_FILE / SIZES[0])} times"
     )
     lost = round(PROCESSES * work / 86400)
     half = [size / RATE / 2 for size in SIZES]
     total = format_thousands(PROCESSES * work)
-    assert_page_contains(f"lose {lost} blocks in {work / 3600:.1f} hours", f"of {total} s of work.")
+    assert_page_contains(
+        f"lose {lost} blocks in {work / 3600:.1f} hours", f"with {total} s of work."
+    )
     few, many = (PROCESSES * work / 86400 * h for h in half)
-    assert_page_contains(f"{few:.0f} s or {many:.0f} s of {total} s")
+    assert_page_contains(f"{few:.0f} s (blocks of 4 096 rows) or {many:.0f} s")
     crashes = 4 * 1000
     least, most = (crashes * (start + half[0]) / 3600 for start in (1, 3))
     assert_page_contains(
@@ -74,12 +77,12 @@ def test_estimates_below_the_table() -> None:
     added = f"{0.01 / 2:.1%}".replace("%", " %")
     assert_page_contains(f"take 10 ms in total, they add {added} to a block of 2 s")
     cores = PROCESSES * work / 3600
-    assert_page_contains(f"are {cores:.0f} core hours")
+    assert_page_contains(f"i.e. {cores:.0f} core hours")
     assert_page_contains(
         f"cost {cores * 0.03:.0f} to {cores * 0.05:.0f} dollars at 0.03 to 0.05 dollars per core hour"
     )
-    assert_page_contains(f"The parts need {ROWS * 95 / 1e9:.0f} GB")
-    assert_page_contains(f"needs {format_thousands(round(ROWS / 20 / 3600, -3))} core hours")
+    assert_page_contains(f"The parts occupy {ROWS * 95 / 1e9:.0f} GB")
+    assert_page_contains(f"takes {format_thousands(round(ROWS / 20 / 3600, -3))} core hours")
     assert_page_contains(f"takes {ROWS * 5e-6 / 60:.0f} minutes at 5 µs per row")
     assert_page_contains("`errors.jsonl` has 10⁵ lines (20 MB)")
     assert ROWS / 10_000 * 200 == 20e6
