@@ -41,7 +41,7 @@ MAX_ATTEMPTS = 2
 
 @dataclass
 class CrashJournal:
-    """A journal file that counts worker crashes per group of rows in a block. `current_key`
+    """A journal file that counts worker crashes for each group of rows in a block. `current_key`
     identifies the rows in progress. `is_read_only` is true if another process has locked the
     journal file. `lock_descriptor` is the file descriptor of the lock.
     """

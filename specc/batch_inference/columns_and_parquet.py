@@ -1,5 +1,5 @@
-"""Table columns and their types, the interface of data file formats, and Parquet files (pyarrow,
-extra [data]).
+"""Define table columns, column types and the interface of data file formats. Read and write Parquet
+files (pyarrow, extra [data]).
 """
 
 import os
@@ -90,8 +90,8 @@ class UnreadableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """A block of `row_count` consecutive rows from `first_row`. `offset` and `byte_count` locate
-    the block in a text file, and `row_group` locates the block in a Parquet file.
+    """A block of `row_count` consecutive rows, starting at `first_row`. `offset` and `byte_count`
+    locate the block in a text file, and `row_group` locates the block in a Parquet file.
     """
 
     file_index: int
@@ -170,7 +170,7 @@ ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
 
 @dataclass
 class ParquetFile(DataFile):
-    """A Parquet file. The row group that was read last is cached for the next block."""
+    """A Parquet file. The most recently read row group is cached for the next block."""
 
     cached_row_group: tuple[int, tuple[str, ...], Arrow] | None = None
 

@@ -1,4 +1,4 @@
-"""The plan of a batch inference job, and its part files: one per block of rows."""
+"""The plan of a batch inference job, and the part files of the job (one per block of rows)."""
 
 import base64
 import hashlib

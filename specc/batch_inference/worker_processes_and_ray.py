@@ -1,4 +1,6 @@
-"""Engines that run blocks: local worker processes, or Ray Data actors (extra [ray])."""
+"""Engines that compute blocks of rows in local worker processes or Ray Data actors (extra
+[ray]).
+"""
 
 import json
 import logging

@@ -71,7 +71,7 @@ def _read_object(line: bytes, location: str) -> Mapping[str, object]:
     try:
         value = load_strict_json(line, location)
     except SpeccError as failed:
-        # replace the help text about arrays, because the line must be a JSON object
+        # replace the default help text, because the line must be a JSON object, not an array
         raise SpeccError(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
     if not isinstance(value, dict):
         raise_error(
@@ -204,7 +204,7 @@ def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator
     steps = np.array([step.tokens for step in stream])
     for index, prompt in enumerate(stream.graph_prompt):
         tokens = np.concatenate([prompt, steps[:, index]])
-        # drop the last generated token, on which the model has not been run
+        # drop the last generated token, because the model has not been run on it
         other_inputs = {n: v[index : index + 1] for n, v in start_inputs.items() if n != name}
         yield {**other_inputs, name: tokens[None, :max_tokens]}
 

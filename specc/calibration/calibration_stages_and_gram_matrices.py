@@ -61,7 +61,7 @@ def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
     staged_graph = _StagedGraph(targets)
     groups = list(staged_graph.iterate_groups()) or [[]]
     first, last = _find_lifetimes(staged_graph, groups)
-    # assign a name to each value that a later stage reads
+    # name each value that a later stage reads
     later = [v for v, n in last.items() if first[v] < n]
     names = {v: f"kept {n}" for n, v in enumerate(later)}
     for n, group in enumerate(groups):
@@ -206,9 +206,9 @@ class _StagedGraph:
 
 
 class _FactorFiles:
-    """The inverse Cholesky factors of the Gram matrices for `tap_points`. A stacked weight can be
-    quantized as soon as the factors of all its experts are available. Until then, the factors are
-    stored in `directory`.
+    """The inverse Cholesky factors of the Gram matrices for `tap_points`. A stacked weight is
+    quantized when the factors of all its experts are available. Until then, the factors are stored
+    in `directory`.
     """
 
     def __init__(

@@ -22,15 +22,15 @@ ADAPTER_PREFIX, ADAPTER_SUFFIX = "adapter.", ".safetensors"
 
 _IGNORED_KEYS = frozenset(
     {
-        # keys that identify the base model and the library
+        # keys with the name of the base model and of the library
         "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
         "revision", "runtime_config", "task_type",
-        # keys about fully trained modules, which are recognized by their tensors
+        # keys of fully trained modules; such modules are recognized by their tensors
         "bias", "ensure_weight_tying", "lora_bias",
         # training settings, and initializations that do not change the base weights
         "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
         "megatron_core",
-        # options of features that another key enables
+        # options of features that are enabled by another key
         "qalora_group_size",
     }
 )  # fmt: skip
@@ -146,7 +146,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
         else target_modules,
         modules_to_save=_read_list(config, "modules_to_save", str) or (),
         excluded_modules=_read_list(config, "exclude_modules", str) or (),
-        # with custom layer names, the number before the last component may not be a layer index
+        # with custom layer names, the number before the last component is not always a layer index
         layer_indices=_read_list(config, "layers_to_transform", int)
         if has_default_layers
         else None,

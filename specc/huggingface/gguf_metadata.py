@@ -62,7 +62,7 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
 }
 """Keys of config.json by GGUF key without the architecture. Later entries take precedence."""
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
-"""Config values that are hard-coded in llama.cpp, by model type."""
+"""Config values by model type that are hard-coded in llama.cpp."""
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
 """Number of layers in the largest model of each type. Only the largest model scales queries by
 `hidden_size / num_attention_heads` instead of `head_dim`.
@@ -285,7 +285,7 @@ def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
     for name, key in SPECIAL_TOKENS.items():
         if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
             settings[name] = token
-    # as in llama.cpp, SentencePiece adds BOS unless the file disables BOS
+    # as in llama.cpp, SentencePiece adds BOS unless BOS is disabled in the file
     default = {"add_bos_token": metadata.get("tokenizer.ggml.model") == "llama"}
     for key in ADDED_TOKEN_KEYS:
         settings[key] = metadata.get(f"tokenizer.ggml.{key}", default.get(key, False))

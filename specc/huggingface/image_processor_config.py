@@ -112,7 +112,7 @@ def _read_fixed_size_options(reader: ImageSettingsReader) -> dict[str, object]:
     """Return the options of `image(…)` that are set in the file."""
     _check_supported(reader)
     fitted = _read_fitted_size(reader) if reader.defaults.side_multiple else None
-    # use None for options that the spec determines, because False would override the spec
+    # use None for options that are set by the spec, because False would override the spec
     if fitted:
         size, resized = reader.read_size("pad_size", (), short_edge=False) or None, None
     else:
@@ -192,7 +192,7 @@ def _read_fitted_size(reader: ImageSettingsReader) -> list[int] | None:
         # files from before 2023 contain the shorter side and `max_size`
         case int(shorter) if isinstance(max_size, int):
             sizes = [shorter, max_size]
-        # without sizes, the default of the processor class applies
+        # if sizes are missing, use the default of the processor class
         case {**rest} if not rest:
             sizes = list(reader.defaults.size)
     # exclude booleans, because they match `int` in a pattern

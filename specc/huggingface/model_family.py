@@ -59,7 +59,7 @@ UNSUPPORTED_CLASSES = {
         "its inputs",
     )
 }
-"""The reason why a class of a supported model type has no graph, by class."""
+"""The reason why a class of a supported model type has no graph, by class name."""
 TIMM_TYPE, TIMM_ARCHITECTURE_KEY, TIMM_CONFIG_KEY = "timm_wrapper", "architecture", "pretrained_cfg"
 """The `model_type` of a timm network, the config key that names the network, and a key in every
 config.json of timm. A config.json of timm has no `model_type`."""
@@ -221,8 +221,8 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     key_counts = count_matching_keys_by_spec(data, types.values())
     best_spec = next(iter(key_counts), "")
     similar_type = find_similar_name(model_type, types) or ""
-    # two common keys are not significant, because keys such as `vocab_size` are in every
-    # config.json
+    # do not suggest a type for two common keys, because every config.json has keys like
+    # `vocab_size`
     if similar_type and (
         key_counts[best_spec] <= 2
         or key_counts[types[similar_type]] >= MIN_KEY_SHARE * key_counts[best_spec]
@@ -236,8 +236,8 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
 def count_matching_keys_by_spec(
     config: JsonObject, spec_names: Iterable[str] = ()
 ) -> dict[str, int]:
-    """Count how many keys of a config.json each built-in spec reads, in descending order. Among
-    specs with equal counts, specs that read fewer keys in total come first.
+    """Return the number of config.json keys that each built-in spec reads, in descending order.
+    Among specs with equal counts, specs that read fewer keys in total come first.
     """
     keys = set(config.members)
     selected = set(spec_names)

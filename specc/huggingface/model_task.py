@@ -122,7 +122,9 @@ def _read_labels(config: Config) -> tuple[str, ...]:
 
 
 def _read_function(config: Config) -> str:
-    """Return the function that maps logits to scores in transformers and sentence-transformers."""
+    """Return the activation function from logits to scores in transformers and
+    sentence-transformers.
+    """
     activation = get_object_or_empty(config, "sentence_transformers").get("activation_fn")
     activation = activation or config.get("activation_fn")
     activation = activation or config.get("sbert_ce_default_activation_function")

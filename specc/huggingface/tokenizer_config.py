@@ -1,4 +1,4 @@
-"""Apply the settings in tokenizer_config.json to a tokenizer.json, as transformers does."""
+"""Apply the settings in tokenizer_config.json to a tokenizer.json, like transformers."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -236,7 +236,9 @@ GENERATED_SETTINGS: Mapping[str, str] = {
 
 
 def drop_out_of_vocab_ids(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
-    """Remove ids outside the vocabulary from `FILTERING_SETTINGS`. Yield a remark for each key."""
+    """Remove ids outside the vocabulary from `FILTERING_SETTINGS`. Yield a remark for each changed
+    key.
+    """
     vocabulary = _read_vocabulary(model)
     for name, key in FILTERING_SETTINGS.items():
         value = settings.get(name)

@@ -82,7 +82,7 @@ class Node:
         return self.op.infer_result_types(*(a.type if a else None for a in self.args))
 
     def get_operand(self, index: int = 0) -> Value:
-        """Return the operand `index`, which must not be absent."""
+        """Return the operand `index`. It must not be absent."""
         value = self.args[index]
         assert value is not None, f"operand {index + 1} of {self.op.name} is given"
         return value

@@ -322,8 +322,8 @@ def compute_downsampled_mask_size(op: ops.DownsamplePaddingMask, size: int) -> i
 def count_window_elements(
     op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]
 ) -> list[list[int]]:
-    """Return the divisors of an average pooling, i.e. the number of averaged positions for every
-    window along each axis. `counts` are the numbers of windows.
+    """Return the divisors of an average pooling: the number of averaged positions of each window,
+    per axis. `counts` are the numbers of windows.
     """
     element_counts = []
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):

@@ -211,7 +211,9 @@ def _find_next_source(
     length_equations: Mapping[str, Dim],
     known_sources: Mapping[str, LengthSource],
 ) -> tuple[str, LengthSource] | None:
-    """Return a symbolic dimension that known dimensions determine, and its source, or None."""
+    """Return a symbolic dimension that known dimensions determine, and its source. Return None if
+    there is none.
+    """
     for symbol, length in length_equations.items():
         if symbol not in known_sources and length.symbols() <= known_sources.keys():
             return symbol, length
@@ -355,5 +357,5 @@ def _zero_padding_ids(
 
 
 def _copy_remaining_inputs(graph: Graph, builder: GraphBuilder) -> dict[Value, Value]:
-    """Map the inputs of `graph` to the inputs of `builder` with the same names, if they exist."""
+    """Map inputs of `graph` to inputs of `builder` with the same name. Other inputs are omitted."""
     return {v: builder.inputs[n] for n, v in graph.inputs.items() if n in builder.inputs}

@@ -91,7 +91,7 @@ def _format_input_facts(facts: Input) -> str:
 
 
 def _format_node(node: Node, node_text: str, origin: NodeOrigin, depth: int) -> Iterator[str]:
-    """Yield the line of a node, which begins with `node_text`, and the lines of its loop body."""
+    """Yield the line of a node, starting with `node_text`, and the lines of its loop body."""
     attribute_texts, bodies = [], []
     for name, value in node.op.get_attributes().items():
         if isinstance(value, Graph):
@@ -167,7 +167,7 @@ class _DimParser:
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def take_token(self, *expected: str) -> str:
-        """Consume and return the current token if it is one of `expected`, otherwise return ""."""
+        """Consume and return the current token if it is in `expected`. Otherwise return ""."""
         token = self.peek_token()
         if token not in expected or not token:
             return ""

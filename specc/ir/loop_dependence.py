@@ -57,7 +57,7 @@ def find_op_dependences(
     )
 
 
-# a loop reads its scan axis in order; dependences along other axes are traced through the body
+# a loop reads its scan axis in order; trace dependences along other axes through the body
 
 
 @dataclass
@@ -179,8 +179,8 @@ def _convert_to_outer_axis(op: Scan, axis: int, is_scan_output: bool) -> int:
 def _iterate_body_dependences(
     op: Scan, operand: int, axis: int, body_input: int, body_axis: int
 ) -> Iterator[Dependence]:
-    """Yield the dependences of loop results on the operand axis `axis`, which is not the scan axis.
-    In the loop body, the operand axis is axis `body_axis` of the input `body_input`. The body is
+    """Yield the dependences of loop results on `axis`, an operand axis other than the scan axis. In
+    the loop body, the operand axis is axis `body_axis` of the input `body_input`. The body is
     traced until the dependences of the loop-carried values reach a fixed point.
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())

@@ -70,8 +70,9 @@ class StreamSection:
 class ModelDefinition:
     """The definition of a model. `graph` computes the outputs. `defaults` computes omitted inputs
     and is None if no input has a default. `input_configs` (preprocessing), `output_formats`
-    (postprocessing) and `config` are JSON-compatible values for the manifest. `shared_scopes` maps
-    each scope that matches a `share` rule to True if several calls share the weights of the scope.
+    (postprocessing) and `config` are JSON-compatible values for the manifest. The keys of
+    `shared_scopes` are the scopes that match a `share` rule. The value is True if several calls
+    share the weights of the scope.
     """
 
     name: str
@@ -119,10 +120,11 @@ class DecodeState:
 class DerivedGraphs:
     """The encoder graph and decode step of a generative model. `encode` runs once and is None if
     there is no encoder. The inputs of `step` are the new positions of `sequence_input`, the
-    `loop_invariant_inputs` (outputs of `encode`, or inputs of the spec), other inputs along the
-    time axis, and the states. The inputs in `full_length_inputs` include earlier positions.
-    `initial_logits_output` is the output of `encode` with the logits for an empty prompt, [batch,
-    vocab] or [batch, 1, vocab]. It is "" if a prompt must have at least one token.
+    `loop_invariant_inputs`, other inputs along the time axis, and the states. Loop-invariant inputs
+    are outputs of `encode` or inputs of the spec. The inputs in `full_length_inputs` include
+    earlier positions. `initial_logits_output` is the output of `encode` with the logits for an
+    empty prompt, [batch, vocab] or [batch, 1, vocab]. It is "" if a prompt must have at least one
+    token.
     """
 
     encode: Graph | None

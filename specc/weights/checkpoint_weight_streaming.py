@@ -1,4 +1,4 @@
-"""Stream the values of parameters that are bound to checkpoint tensors: read stored bytes, evaluate
+"""Stream the values of parameters that are bound to checkpoint tensors. Read stored bytes, evaluate
 weight expressions in chunks of rows, check the values, and hash the files.
 """
 

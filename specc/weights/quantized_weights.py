@@ -165,7 +165,9 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def tensor_roles(self) -> Mapping[str, tuple[str, TensorRole]]:
-        """The weight and role (codes, scales or zero points) of each stored tensor, by its name."""
+        """The weight and the role (codes, scales or zero points) of each stored tensor, by tensor
+        name.
+        """
         return {
             format.format_tensor_name(name, role): (name, role)
             for name, format in self.plan.items()
@@ -256,7 +258,7 @@ class QuantizedWeights(ParameterOverrides):
             if columns is None:
                 yield _view_bytes(quantized.stored)
             else:
-                # a chunk never extends beyond the end of a matrix
+                # a chunk contains rows of only one matrix
                 matrix_index, start = divmod(position, stream.out_channels)
                 columns[matrix_index, :, start : start + len(quantized.stored)] = quantized.stored.T
             position += len(quantized.stored)

@@ -89,7 +89,7 @@ class VariadicExpr(Expr):
 
 @immutable_dataclass
 class TransposeExpr(UnaryExpr):
-    """A tensor transposed to the axis order `axes`, by default with its last two axes swapped. A
+    """A tensor transposed to the axis order `axes`. By default, the last two axes are swapped. A
     tensor with the shape `exempt_shape` is not transposed.
     """
 
@@ -141,7 +141,7 @@ class ReshapeExpr(UnaryExpr):
         count, inferred = math.prod(shape), self.shape
         if -1 in self.shape:
             axis, known_count = self.shape.index(-1), -math.prod(self.shape)
-            # Use the inferred size, because if another axis has size 0, any size would be valid.
+            # Use the inferred size. If another axis has size 0, any size would be valid.
             inferred_length = count // known_count if known_count else -1
             inferred = (*self.shape[:axis], inferred_length, *self.shape[axis + 1 :])
         if -1 in inferred or math.prod(inferred) != count:
@@ -192,7 +192,7 @@ class StackExpr(VariadicExpr):
 
 @immutable_dataclass
 class FirstPresentExpr(VariadicExpr):
-    """The first of the expressions `parts` whose tensors are all in the file."""
+    """The first expression in `parts` whose tensors are all in the file."""
 
     def __str__(self) -> str:
         return f"first_present({', '.join(map(str, self.parts))})"

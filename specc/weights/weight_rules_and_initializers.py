@@ -123,7 +123,7 @@ def select_graph_weight_rules(
     if not unused and all(_has_all_parameters(rule, parameters) for rule in rules.ties):
         return rules
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
-    # a rule that also names other graphs' parameters becomes one rule per tied pair in this graph
+    # a rule that matches parameters of other graphs becomes one rule per tied pair in this graph
     ties: list[WeightTyingRule] = []
     for rule in rules.ties:
         is_complete = _has_all_parameters(rule, parameters)
@@ -149,7 +149,7 @@ def _drop_unused_spec_rules(parameters: ParameterMap, rules: WeightRules) -> Wei
 
 
 def _map_tied_names(rule: WeightTyingRule, names: Iterable[str]) -> dict[str, str]:
-    """Map each name that a `tie` rule matches to the source that it is tied to."""
+    """Map each name that matches a `tie` rule to the source that the name is tied to."""
     pattern = NamePattern(rule.name)
     captured = {name: pattern.get_captures(name) for name in names}
     return {n: c.fill_template(rule.source) for n, c in captured.items() if c is not None}
