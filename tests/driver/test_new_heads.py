@@ -104,7 +104,7 @@ def _get_first_graph(found: Any) -> str:
 @pytest.mark.parametrize(
     ("left_out", "why"),
     [
-        ("transformer.layer.1.ffn.lin1.*", "of the same kind"),
+        ("transformer.layer.1.ffn.lin1.*", "the weight of another layer"),
         ("embeddings.position_embeddings.weight", "the base model"),
         ("embeddings.LayerNorm.bias", "of the same call"),
         ("transformer.*", ""),

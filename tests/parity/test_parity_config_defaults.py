@@ -35,7 +35,7 @@ LIBRARY = SpecLibrary()
 def families() -> Iterator[tuple[str, str]]:
     """Return each spec of a published class, with each type that it reads."""
     for name in find_builtin_specs():
-        program = build_program(LIBRARY.open_spec(name), LIBRARY)
+        program = build_program(LIBRARY.load_spec(name), LIBRARY)
         if len(program.chain) > 1 or name in OTHERS:
             continue
         entries = [e for i, _ in program.iterate_items(ast.ConfigSection) for e in i.entries]
@@ -111,7 +111,7 @@ def keep_only_types(written: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("spec", "type"), [*families()], ids=lambda name: name)
 def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
-    program = build_program(LIBRARY.open_spec(spec), LIBRARY)
+    program = build_program(LIBRARY.load_spec(spec), LIBRARY)
     kind = CONFIG_MAPPING[type]
     said = keep_only_types(kind().to_dict() | {"model_type": type})
     whole = kind(**{n: v for n, v in said.items() if isinstance(v, dict)})
@@ -133,7 +133,7 @@ def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
 
 @pytest.mark.parametrize(("spec", "type"), [*families()], ids=lambda name: name)
 def test_other_names_of_keys_are_read(spec: str, type: str) -> None:
-    program = build_program(LIBRARY.open_spec(spec), LIBRARY)
+    program = build_program(LIBRARY.load_spec(spec), LIBRARY)
     entries = [e for item, _ in program.iterate_items(ast.ConfigSection) for e in item.entries]
     fields = [
         [source.value for source in entry.sources if isinstance(source, ast.StringLiteral)]
@@ -200,7 +200,7 @@ def test_each_absent_or_null_key_has_the_value_of_the_class(name: str) -> None:
     kind = getattr(transformers, name)
     type = {"model_type": kind.model_type}
     spec = next(spec for spec, model_type in families() if model_type == kind.model_type)
-    program = build_program(LIBRARY.open_spec(spec), LIBRARY)
+    program = build_program(LIBRARY.load_spec(spec), LIBRARY)
     whole = json.loads(kind(**CASES[name].tiny).to_json_string(use_diff=False)) | type
     keys = whole.keys() - {"model_type", "id2label"}
     keys -= {key for key, model_type in OTHER_DEFAULTS if model_type == kind.model_type}

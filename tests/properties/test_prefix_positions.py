@@ -307,8 +307,8 @@ def _read_wrong_end(
         return OUTPUT(self, first)
     rows = value.type.shape[axis]
     kept = self._limit_length(rows, 1)
-    short = self.b.add_op(ops.Slice(axis, Dim.from_value(0), kept), value)
-    return self.b.add_op(ops.Concat(axis), *[short] * (rows.number or 1))
+    short = self.builder.add_op(ops.Slice(axis, Dim.from_value(0), kept), value)
+    return self.builder.add_op(ops.Concat(axis), *[short] * (rows.number or 1))
 
 
 def _ignore_dependents(node: Node, *results: Any) -> list[Dependence]:

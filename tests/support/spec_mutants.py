@@ -272,7 +272,7 @@ def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
         module.is_standard = True
         changed = {name: (item, module) for name, item in module.items.items()}
         files.__dict__["_std"] = {**open_library()._std, **changed}
-        module = files.open_spec(_choose_model(len(mutant.data)))
+        module = files.load_spec(_choose_model(len(mutant.data)))
     program = build_program(module, files)
     values = {
         p: n
