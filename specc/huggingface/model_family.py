@@ -61,8 +61,8 @@ UNSUPPORTED_CLASSES = {
 }
 """The reason why a class of a supported model type has no graph, by class name."""
 TIMM_TYPE, TIMM_ARCHITECTURE_KEY, TIMM_CONFIG_KEY = "timm_wrapper", "architecture", "pretrained_cfg"
-"""The `model_type` of a timm network, the config key that names the network, and a key in every
-config.json of timm. A config.json of timm has no `model_type`."""
+"""The `model_type` that specs use for timm, the config key of the network's name, and a config key
+that identifies timm. A config.json of timm has no `model_type`."""
 EXPECTED_VALUES = re.compile(r'^\s*expect "(\w+)" in \(([^)]*)\)', re.MULTILINE)
 CONFIG_SECTION = re.compile(
     r"^config(?: \{\n.*?^\}|:\n(?:(?:[ #].*)?\n)*)", re.MULTILINE | re.DOTALL

@@ -229,8 +229,9 @@ class _LoopFusion:
 
     def build_results(self, element: Value) -> NodeResults | None:
         """Add the recurrent layer that replaces the loop, and return its final states and scan
-        outputs. `element` is the body input of the scanned operand. Return None if a weight is
-        computed inside the loop, or if a scan output cannot be computed from the new states.
+        outputs. `element` is the body input that receives one time step of the scanned operand.
+        Return None if a weight is computed inside the loop, or if a scan output cannot be computed
+        from the new states.
         """
         b, op = self.b, self.op
         weights = self._map_weights()

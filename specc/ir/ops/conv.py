@@ -79,8 +79,7 @@ class SlidingWindowOp(PaddedWindowOp):
 
     def compute_length(self, length: Dim, axis: int) -> Dim:
         """Return the result size of window axis `axis` for an operand axis of size `length`."""
-        # return an unchanged size without a quotient, because a quotient would hide that the sizes
-        # are equal
+        # a floor division would hide that the input and output sizes are equal
         if self.is_position_preserving(axis):
             return length
         return floor_divide_dims(length - (1 + self.get_output_lag(axis)), self.stride[axis]) + 1
