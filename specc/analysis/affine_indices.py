@@ -21,7 +21,7 @@ from fractions import Fraction
 from math import ceil, floor, inf, lcm
 from typing import TypeAlias
 
-from specc.analysis.query_key_tensors import QueryKeyTensor, align_broadcast_operand, unwrap_view
+from specc.analysis.attention_matrices import AttentionMatrix, align_broadcast_operand, unwrap_view
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
@@ -92,7 +92,7 @@ class AffineIndex:
 MaybeAffineIndex: TypeAlias = AffineIndex | None
 """An affine function of query and key time, or None if the value is not affine."""
 
-AffineIndexSearch: TypeAlias = Generator[QueryKeyTensor, MaybeAffineIndex, MaybeAffineIndex]
+AffineIndexSearch: TypeAlias = Generator[AttentionMatrix, MaybeAffineIndex, MaybeAffineIndex]
 
 
 def convert_length_to_affine_index(length: Dim) -> AffineIndex:
@@ -104,7 +104,7 @@ def convert_length_to_affine_index(length: Dim) -> AffineIndex:
 
 
 def solve_offset_inequality(
-    difference: AffineIndex, is_strict: bool, qk: QueryKeyTensor
+    difference: AffineIndex, is_strict: bool, qk: AttentionMatrix
 ) -> Interval:
     """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
     (`difference < 0` if `is_strict`) can hold.
@@ -125,14 +125,14 @@ def solve_offset_inequality(
     return Interval(floor(bound) + 1 if is_strict else ceil(bound), inf)
 
 
-def _is_nonnegative(difference: AffineIndex, qk: QueryKeyTensor) -> bool:
+def _is_nonnegative(difference: AffineIndex, qk: AttentionMatrix) -> bool:
     """Return True if the symbolic terms of `difference` are never negative and can be dropped."""
     if difference.symbolic_length == 0:
         return True
     return qk.time_axis is not None and qk.time_axis.is_non_negative(difference.symbolic_length)
 
 
-def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
+def find_affine_index(qk: AttentionMatrix) -> AffineIndexSearch:
     """Return `qk` as an affine function of query and key time, or None if it is not affine."""
     node = qk.value.node
     match node:
@@ -163,12 +163,12 @@ def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
     return (yield operand) if operand else None
 
 
-def _is_constant_length(length: Dim, qk: QueryKeyTensor) -> bool:
+def _is_constant_length(length: Dim, qk: AttentionMatrix) -> bool:
     """Return True if an axis has the same size in every decode step."""
     return qk.time_axis is None or not length.symbols() & qk.time_axis.dependent_symbols
 
 
-def _match_position_id(qk: QueryKeyTensor) -> AffineIndex | None:
+def _match_position_id(qk: AttentionMatrix) -> AffineIndex | None:
     """Match the position ids of the query axis (`prefix + t`) or of the key axis (`prefix + u`)."""
     # without a position axis, the position id of a prefix position is unknown
     prefix_length = qk.get_prefix_length(0)

@@ -16,19 +16,19 @@ from math import inf
 from typing import NamedTuple
 
 from specc.analysis.affine_indices import find_affine_index
+from specc.analysis.attention_matrices import (
+    MAX_TRAVERSAL_STEPS,
+    AttentionMatrix,
+    TraversalBudget,
+    has_equal_downsampling_rates,
+    list_concat_operands,
+    make_attention_matrix,
+    solve_memoized,
+    unwrap_view,
+)
 from specc.analysis.mask_bands import find_mask_band, find_one_sided_band
 from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.query_key_products import NEUTRAL_ELEMENTS
-from specc.analysis.query_key_tensors import (
-    MAX_TRAVERSAL_STEPS,
-    QueryKeyTensor,
-    TraversalBudget,
-    has_equal_chunk_rates,
-    make_query_key_tensor,
-    solve_memoized,
-    split_concat_operands,
-    unwrap_view,
-)
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
 from specc.analysis.time_dependence_and_unsupported_loops import CausalityViolation, TimeDataflow
 from specc.ir import ops
@@ -48,7 +48,7 @@ normalizer) are true for visible keys; `CAUSAL_MASK_SUFFIX` defines `MASK_TERM`.
 
 
 @dataclass(frozen=True, slots=True)
-class CausalityMessage:
+class CausalityErrorMessage:
     """The code, text, notes and fixes of an error message about a causality violation."""
 
     code: str
@@ -57,7 +57,7 @@ class CausalityMessage:
     helps: tuple[str, ...] = ()
 
 
-def format_zero_weights_help(rank: int, key_axis: int) -> str:
+def format_zero_attention_weights_help(rank: int, key_axis: int) -> str:
     """Return the help text that suggests setting the attention weights of later keys to 0.
     `key_axis` is the index of the key axis, and `rank` is the number of axes.
     """
@@ -71,9 +71,9 @@ def format_zero_weights_help(rank: int, key_axis: int) -> str:
     )
 
 
-def describe_reduction_violation(
+def describe_noncausal_reduction(
     violation: CausalityViolation, flow: TimeDataflow
-) -> CausalityMessage | None:
+) -> CausalityErrorMessage | None:
     """Return the message for a reduction that includes later keys, or None for other ops."""
     node = violation.node
     value = node.args[violation.operand] if violation.operand is not None else None
@@ -107,8 +107,8 @@ def describe_reduction_violation(
     )
 
 
-def _make_reduction_message(text: str, help_text: str) -> CausalityMessage:
-    return CausalityMessage("E0711", text, helps=(help_text,))
+def _make_reduction_message(text: str, help_text: str) -> CausalityErrorMessage:
+    return CausalityErrorMessage("E0711", text, helps=(help_text,))
 
 
 def _get_neutral_element(node: Node) -> tuple[str, float]:
@@ -152,7 +152,7 @@ MAX_INSPECTED_VALUES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class UnprovenMask:
+class UnprovenCausalMask:
     """A mask that is not provably causal. Either the search budget was exhausted
     (`is_budget_exhausted`), or `value` is the first subexpression of the mask that does not compare
     position ids.
@@ -162,7 +162,7 @@ class UnprovenMask:
     value: Value
 
 
-def find_unproven_mask(qk: QueryKeyTensor | None) -> UnprovenMask | None:
+def find_unproven_causal_mask(qk: AttentionMatrix | None) -> UnprovenCausalMask | None:
     """Return the subexpression of a mask, or of attention weights, that does not provably mask out
     later positions. Return None if comparisons of position ids prove that the mask includes later
     positions.
@@ -171,20 +171,20 @@ def find_unproven_mask(qk: QueryKeyTensor | None) -> UnprovenMask | None:
         return None
     # values that were not analyzed must not be reported as errors
     if find_mask_band(qk.value, qk.query_axis, qk.key_axis, qk.time_axis).is_budget_exhausted:
-        return UnprovenMask(True, qk.value)
-    budget, default = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenMaskTerm(None, False)
-    term = solve_memoized(qk, _solve_unproven_mask_term, {}, budget, default)
-    return UnprovenMask(False, term.value) if term.value else None
+        return UnprovenCausalMask(True, qk.value)
+    budget, default = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenCausalMaskTerm(None, False)
+    term = solve_memoized(qk, _solve_unproven_causal_mask_term, {}, budget, default)
+    return UnprovenCausalMask(False, term.value) if term.value else None
 
 
-def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
-    """Return True if keys and queries have different numbers of positions per chunk. Their position
-    ids are then not comparable.
+def has_different_downsampling_rates(qk: AttentionMatrix | None) -> bool:
+    """Return True if keys and queries are downsampled differently, i.e. have different numbers of
+    positions per chunk. Their position ids are then not comparable.
     """
-    return qk is not None and not has_equal_chunk_rates(qk)
+    return qk is not None and not has_equal_downsampling_rates(qk)
 
 
-def find_non_causal_prefix_length(qk: QueryKeyTensor | None) -> Dim | None:
+def find_non_causal_prefix_length(qk: AttentionMatrix | None) -> Dim | None:
     """Return the prefix length if only prefix positions attend to later positions, or None."""
     if qk is None or qk.query_axis is None or find_one_sided_band(qk).low >= 0:
         return None
@@ -193,18 +193,18 @@ def find_non_causal_prefix_length(qk: QueryKeyTensor | None) -> Dim | None:
     return prefix_length if prefix_length not in (None, 0) and query_band.low >= 0 else None
 
 
-def find_key_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | None:
+def find_key_selection_mask(node: Node, time_axis: TimeAxis) -> AttentionMatrix | None:
     """Return the attention mask of a node, or contraction weights that select keys."""
     operand = MASK_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None
     for dependence in find_dependences(node):
         for item in dependence.masks:
             if mask is not None and operand is not None and item.operand == operand.index:
-                return make_query_key_tensor(mask, item.query_axis, item.key_axis, time_axis)
+                return make_attention_matrix(mask, item.query_axis, item.key_axis, time_axis)
     return None
 
 
-class _UnprovenMaskTerm(NamedTuple):
+class _UnprovenCausalMaskTerm(NamedTuple):
     """The first subexpression of a mask that does not compare position ids. `is_whole_mask` is true
     if no subexpression compares position ids.
     """
@@ -213,9 +213,9 @@ class _UnprovenMaskTerm(NamedTuple):
     is_whole_mask: bool
 
 
-def _solve_unproven_mask_term(
-    qk: QueryKeyTensor,
-) -> Generator[QueryKeyTensor, _UnprovenMaskTerm, _UnprovenMaskTerm]:
+def _solve_unproven_causal_mask_term(
+    qk: AttentionMatrix,
+) -> Generator[AttentionMatrix, _UnprovenCausalMaskTerm, _UnprovenCausalMaskTerm]:
     """Return the first subexpression of a mask that does not compare position ids. If no term
     compares position ids, as in `pre[i] & pre[j]`, return the complete mask. Yield one subproblem
     per operand to `solve_memoized`.
@@ -223,23 +223,23 @@ def _solve_unproven_mask_term(
     node = qk.value.node
     operands = _list_mask_operands(qk, node) if node else None
     if operands is None:
-        return _UnprovenMaskTerm(qk.value, True)
+        return _UnprovenCausalMaskTerm(qk.value, True)
     first_unproven, is_all = None, bool(operands)
     # report the first term that is not bounded, or the whole expression if all terms are bounded
     for operand in operands:
         term = yield operand
         first_unproven = first_unproven or term.value
         is_all = is_all and term.is_whole_mask
-    return _UnprovenMaskTerm(qk.value if is_all else first_unproven, is_all)
+    return _UnprovenCausalMaskTerm(qk.value if is_all else first_unproven, is_all)
 
 
-def _list_mask_operands(qk: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:
+def _list_mask_operands(qk: AttentionMatrix, node: Node) -> list[AttentionMatrix] | None:
     """Return the mask operands to search, [] for a comparison of position ids, or None for other
     ops.
     """
     if (inner := unwrap_view(qk)) is not None:
         return [inner]
-    if (parts := split_concat_operands(qk)) is not None:
+    if (parts := list_concat_operands(qk)) is not None:
         return parts
     operands = qk.align_operands()
     match node.op:
@@ -267,7 +267,7 @@ def get_source_text(graph: Graph, value: Value) -> str:
     return next((n for n, v in graph.inputs.items() if v is value), "")
 
 
-RATE_MISMATCH_MESSAGE = CausalityMessage(
+RATE_MISMATCH_MESSAGE = CausalityErrorMessage(
     "E0712",
     "keys and queries have different total strides, so their positions cannot be compared",
     ("after a strided op, one position represents several input positions",),
@@ -284,23 +284,23 @@ CAUSAL_MASK_HELP = "add `& causal` to the mask"
 BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
-def describe_mask_violation(
+def describe_noncausal_mask(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
-) -> CausalityMessage:
+) -> CausalityErrorMessage:
     """Return the message for attention whose mask is missing or not provably causal."""
     op = violation.node.op
     if isinstance(op, ops.Attend) and op.mask(violation.node) is None:
-        return CausalityMessage(
+        return CausalityErrorMessage(
             "E0712",
             "without a mask, positions attend to later positions",
             helps=("write `mask=causal`",),
         )
     mask = find_key_selection_mask(violation.node, flow.time_axis)
-    if has_different_chunk_rates(mask):
+    if has_different_downsampling_rates(mask):
         return RATE_MISMATCH_MESSAGE
     prefix_length = find_non_causal_prefix_length(mask)
     if prefix_length is not None:
-        return CausalityMessage(
+        return CausalityErrorMessage(
             "E0712",
             "a prefix position attends to positions that do not exist yet",
             (f"the prefix is the {prefix_length} positions before the time axis",),
@@ -311,22 +311,22 @@ def describe_mask_violation(
         description = (
             f"the mask lets a position attend to {format_position_count(violation.offsets)}"
         )
-        return CausalityMessage(
-            "E0712", description, format_min_offset_help(violation.offsets), (CAUSAL_MASK_HELP,)
+        return CausalityErrorMessage(
+            "E0712", description, format_min_qk_offset(violation.offsets), (CAUSAL_MASK_HELP,)
         )
-    unproven = find_unproven_mask(mask)
+    unproven = find_unproven_causal_mask(mask)
     # all subexpressions are bounded, so the comparisons include later positions
     if unproven is None:
-        return CausalityMessage(
+        return CausalityErrorMessage(
             "E0712",
             "the mask lets positions attend to all later positions",
             helps=(CAUSAL_MASK_HELP,),
         )
     if unproven.is_budget_exhausted:
         description = f"the analysis of the mask did not finish: {BUDGET_NOTE}"
-        return CausalityMessage("E0712", description, helps=(CAUSAL_MASK_HELP,))
+        return CausalityErrorMessage("E0712", description, helps=(CAUSAL_MASK_HELP,))
     text = get_source_text(graph, unproven.value)
-    return CausalityMessage(
+    return CausalityErrorMessage(
         "E0712",
         "the mask cannot be proved to exclude later positions",
         (f"`{text}` does not compare positions",) if text else (),
@@ -334,22 +334,22 @@ def describe_mask_violation(
     )
 
 
-def describe_contraction_violation(
+def describe_noncausal_contraction(
     violation: CausalityViolation, flow: TimeDataflow
-) -> CausalityMessage:
+) -> CausalityErrorMessage:
     """Return the message for a contraction that does not provably exclude later positions."""
     helps = _list_zero_key_helps(violation, flow)
     weights = find_key_selection_mask(violation.node, flow.time_axis)
-    if has_different_chunk_rates(weights):
+    if has_different_downsampling_rates(weights):
         return RATE_MISMATCH_MESSAGE
-    unproven = find_unproven_mask(weights)
+    unproven = find_unproven_causal_mask(weights)
     if violation.offsets.low == -inf and unproven and unproven.is_budget_exhausted:
         text = f"the analysis of the weights did not finish: {BUDGET_NOTE}"
-        return CausalityMessage("E0712", text, helps=helps)
-    return CausalityMessage(
+        return CausalityErrorMessage("E0712", text, helps=helps)
+    return CausalityErrorMessage(
         "E0712",
         "the result contains values for later positions",
-        format_min_offset_help(violation.offsets),
+        format_min_qk_offset(violation.offsets),
         helps,
     )
 
@@ -367,13 +367,13 @@ def _list_zero_key_helps(violation: CausalityViolation, flow: TimeDataflow) -> t
         return EARLIER_SUM_HELPS
     key_axis = max(flow.get_state(weights[0]).axes)
     return (
-        format_zero_weights_help(weights[0].rank, key_axis),
+        format_zero_attention_weights_help(weights[0].rank, key_axis),
         "or mask them where they are computed: `attend(..., mask=causal)`, `masked_softmax`",
     )
 
 
-def format_min_offset_help(offsets: Interval) -> tuple[str, ...]:
-    """Return the help text with the lowest offset `q - k`, or () if the offset is unbounded."""
+def format_min_qk_offset(offsets: Interval) -> tuple[str, ...]:
+    """Return a note with the minimum offset `q - k`, or () if the offset is unbounded."""
     if offsets.is_empty or offsets.low == -inf:
         return ()
     return (f"q - k can be as low as {int(offsets.low)} here",)

@@ -31,7 +31,7 @@ must not depend on the time axis.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from specc.analysis.attention_causality_messages import format_zero_weights_help
+from specc.analysis.attention_causality_messages import format_zero_attention_weights_help
 from specc.analysis.causality_messages import (
     describe_causality_violation,
     find_node_span,
@@ -134,7 +134,7 @@ def _check_parameters(
             span = graph.parameter_facts[name].span
             yield Diagnostic(
                 "E0716",
-                f"`{output}` cannot be generated along `{flow.symbol}`: the size of "
+                f"`{output}` cannot be generated along `{flow.time_symbol}`: the size of "
                 "a weight depends on it",
                 Label.from_span(span, f"`{name}` is {value.type}"),
                 notes=(f"`{name}` is {value.type}",),
@@ -156,15 +156,15 @@ def _check_inputs(
             span = graph.input_facts[name].span
             yield Diagnostic(
                 "E0716",
-                f"`{output}` cannot be generated along `{flow.symbol}`: `{name}` has length "
+                f"`{output}` cannot be generated along `{flow.time_symbol}`: `{name}` has length "
                 f"{dependent_lengths[0]}",
                 Label.from_span(
                     span,
                     "the positions of this length cannot be assigned to new positions of "
-                    f"`{flow.symbol}`",
+                    f"`{flow.time_symbol}`",
                 ),
                 helps=(
-                    f"declare `{name}` with the length `{flow.symbol}`, an independent length "
+                    f"declare `{name}` with the length `{flow.time_symbol}`, an independent length "
                     "or a static length",
                 ),
             )
@@ -174,7 +174,7 @@ def _make_unsupported_node_error(flow: TimeDataflow, unsupported: UnsupportedNod
     span = find_node_span(unsupported.graph, unsupported.node)
     return Diagnostic(
         "E0717",
-        f"cannot derive a decode step along `{flow.symbol}`: {unsupported.reason}",
+        f"cannot derive a decode step along `{flow.time_symbol}`: {unsupported.reason}",
         Label.from_span(span, f"`{format_op_name(unsupported.node.op)}`: {unsupported.reason}"),
         helps=UNSUPPORTED_NODE_HELPS,
     )
@@ -184,7 +184,7 @@ def _check_output(
     graph: Graph, flow: TimeDataflow, name: str, value: Value, time_input: str
 ) -> Iterator[Diagnostic]:
     state = flow.get_state(value)
-    title = f"`{name}` cannot be generated along `{flow.symbol}`"
+    title = f"`{name}` cannot be generated along `{flow.time_symbol}`"
     span = find_node_span(graph, value.node)
     if not state.is_time_dependent:
         yield Diagnostic(
@@ -201,7 +201,7 @@ def _check_output(
                 "E0712",
                 f"{title}: the result contains values for later positions",
                 Label.from_span(span, "this has one value per pair of positions"),
-                helps=(format_zero_weights_help(value.rank, max(state.axes)),),
+                helps=(format_zero_attention_weights_help(value.rank, max(state.axes)),),
             )
 
 

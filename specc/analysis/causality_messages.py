@@ -10,10 +10,10 @@ from specc.analysis.attention_causality_messages import (
     CAUSAL_MASK_SUFFIX,
     MASK_TERM,
     SCORES_TERM,
-    CausalityMessage,
-    describe_contraction_violation,
-    describe_mask_violation,
-    describe_reduction_violation,
+    CausalityErrorMessage,
+    describe_noncausal_contraction,
+    describe_noncausal_mask,
+    describe_noncausal_reduction,
     format_position_count,
 )
 from specc.analysis.time_dependence_and_unsupported_loops import CausalityViolation, TimeDataflow
@@ -22,14 +22,14 @@ from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, Value
 from specc.ir.op import Op
 
-NORM_MESSAGE = CausalityMessage(
+NORM_MESSAGE = CausalityErrorMessage(
     "E0711",
     "this norm computes its statistics over all positions",
     helps=("normalize the features, or use a running sum",),
 )
 DELAY_HELP = ("use `delay(x, by=1)` to shift a sequence by one position",)
 NEAREST_HELP = "use `last(x)` for the newest position, `delay(x, by=1)` for the position before"
-INDEX_MESSAGE = CausalityMessage(
+INDEX_MESSAGE = CausalityErrorMessage(
     "E0711",
     "only the first position of a time axis can be selected by its index",
     ("position 0 would read later positions, which do not exist yet when it is computed",),
@@ -39,35 +39,35 @@ INDEX_MESSAGE = CausalityMessage(
         "use a mask such as `j < 4 & j <= i`",
     ),
 )
-RESHAPE_MESSAGE = CausalityMessage("E0711", "a time axis cannot be split or merged")
-SELECTION_MESSAGE = CausalityMessage(
+RESHAPE_MESSAGE = CausalityErrorMessage("E0711", "a time axis cannot be split or merged")
+SELECTION_MESSAGE = CausalityErrorMessage(
     "E0711", "this selects from all positions", helps=("weight them with `attend(...)`",)
 )
 
 
 def describe_causality_violation(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
-) -> CausalityMessage:
+) -> CausalityErrorMessage:
     """Return the message for a causality violation. For a loop, describe the op in its body."""
     # the fix belongs in the loop body, not at the loop
     if violation.body_violation:
         return describe_causality_violation(*violation.body_violation, flow)
-    symbol = flow.symbol
+    symbol = flow.time_symbol
     match violation.reason:
         case "length":
-            return CausalityMessage(
+            return CausalityErrorMessage(
                 "E0714",
                 f"this is the final length of `{symbol}`, which is unknown during generation",
                 helps=("use position indices, `positions(x)`, or `last(x)`",),
             )
         case "newest":
-            return CausalityMessage(
+            return CausalityErrorMessage(
                 "E0713",
                 "earlier positions depend on the newest position",
                 helps=("use `last(...)` at the end, or use a running sum",),
             )
         case "captured" if _is_initial_value(violation):
-            return CausalityMessage(
+            return CausalityErrorMessage(
                 "E0715",
                 f"the initial value of this loop depends on `{symbol}`",
                 helps=(
@@ -76,22 +76,22 @@ def describe_causality_violation(
                 ),
             )
         case "captured":
-            return CausalityMessage(
+            return CausalityErrorMessage(
                 "E0715",
                 f"a capture of this loop depends on `{symbol}`",
                 helps=("pass it to the loop as a scanned input",),
             )
         case "first":
-            return CausalityMessage(
+            return CausalityErrorMessage(
                 "E0713",
                 f"the first position of `{symbol}` is read by prefix positions before it",
                 helps=("add it to the sequence before `concat` prepends the prefix",),
             )
         case "shape":
-            return CausalityMessage(
+            return CausalityErrorMessage(
                 "E0711", f"the positions of the result differ from those of `{symbol}`"
             )
-    return describe_reduction_violation(violation, flow) or _describe_read(graph, violation, flow)
+    return describe_noncausal_reduction(violation, flow) or _describe_read(graph, violation, flow)
 
 
 def _is_initial_value(violation: CausalityViolation) -> bool:
@@ -103,15 +103,15 @@ def _is_initial_value(violation: CausalityViolation) -> bool:
     return violation.operand is not None and starts <= violation.operand < starts + op.carry_count
 
 
-FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
-    ops.Softmax: CausalityMessage(
+FIXED_MESSAGES: Mapping[type[Op], CausalityErrorMessage] = {
+    ops.Softmax: CausalityErrorMessage(
         "E0711",
         "this softmax divides by a sum over every position",
         helps=("use `attend(...)` to weight keys",),
     ),
     ops.LayerNorm: NORM_MESSAGE,
     ops.RMSNorm: NORM_MESSAGE,
-    ops.Flip: CausalityMessage("E0711", "this reverses the sequence"),
+    ops.Flip: CausalityErrorMessage("E0711", "this reverses the sequence"),
     ops.Split: RESHAPE_MESSAGE,
     ops.Merge: RESHAPE_MESSAGE,
     ops.ArgMax: SELECTION_MESSAGE,
@@ -120,19 +120,21 @@ FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
     ops.GroupNorm: replace(
         NORM_MESSAGE, helps=("normalize only the features: `layer_norm(x, eps=1e-5) @ norm`",)
     ),
-    ops.Pad: CausalityMessage(
+    ops.Pad: CausalityErrorMessage(
         "E0711", "padding of a time axis would move with every new position", helps=DELAY_HELP
     ),
-    ops.Resize: CausalityMessage(
+    ops.Resize: CausalityErrorMessage(
         "E0711", "every new position changes the resampled values at all positions"
     ),
-    ops.GridSample: CausalityMessage("E0711", "this reads the whole feature map at every point"),
-    ops.Roll: CausalityMessage(
+    ops.GridSample: CausalityErrorMessage(
+        "E0711", "this reads the whole feature map at every point"
+    ),
+    ops.Roll: CausalityErrorMessage(
         "E0711",
         "this shifts positions from the end to the start, but the end does not exist yet",
         helps=DELAY_HELP,
     ),
-    ops.TopK: CausalityMessage(
+    ops.TopK: CausalityErrorMessage(
         "E0711",
         "this selects a fixed number of positions, but early steps have fewer positions",
         helps=(
@@ -146,36 +148,36 @@ FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
 
 def _describe_read(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
-) -> CausalityMessage:
+) -> CausalityErrorMessage:
     """Return the message for an op that reads later positions."""
     later_text, is_all = format_position_count(violation.offsets), violation.reason == "all"
     match violation.node.op:
         case ops.Attend() | ops.MaskedWeights():
-            return describe_mask_violation(graph, violation, flow)
+            return describe_noncausal_mask(graph, violation, flow)
         case ops.WeightedSum() | ops.MatMul() | ops.Einsum():
-            return describe_contraction_violation(violation, flow)
+            return describe_noncausal_contraction(violation, flow)
         case ops.Reduce(fn) if is_all:
-            return CausalityMessage(
+            return CausalityErrorMessage(
                 "E0711",
                 f"this {fn} reads every position",
                 helps=("use `last(x)`, or a running sum, `cumsum(x)`",),
             )
         case ops.Scan(reverse=True):
             forward = "scan forward along a time axis"
-            return CausalityMessage("E0715", "this scan runs backwards", helps=(forward,))
+            return CausalityErrorMessage("E0715", "this scan runs backwards", helps=(forward,))
         case ops.RecurrentLayer(reverse=True):
-            return CausalityMessage(
+            return CausalityErrorMessage(
                 "E0715",
                 "this layer runs backwards",
                 helps=("use `direction=forward` along a time axis",),
             )
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
-            window_text, helps = describe_window_violation(
+            window_text, helps = describe_noncausal_window(
                 violation.node.op, later_text, is_all, flow.time_axis.chunk_size
             )
-            return CausalityMessage("E0711", window_text, helps=helps)
+            return CausalityErrorMessage("E0711", window_text, helps=helps)
         case ops.StridedSlice(step=step):
-            return CausalityMessage(
+            return CausalityErrorMessage(
                 "E0711",
                 f"this keeps one of every {step} positions, but a step computes every position",
                 helps=(
@@ -188,14 +190,14 @@ def _describe_read(
     text = (
         "this reads every position" if is_all else f"this makes position t depend on {later_text}"
     )
-    return FIXED_MESSAGES.get(type(violation.node.op)) or CausalityMessage("E0711", text)
+    return FIXED_MESSAGES.get(type(violation.node.op)) or CausalityErrorMessage("E0711", text)
 
 
 def _describe_concat_or_slice(
     violation: CausalityViolation, flow: TimeDataflow
-) -> CausalityMessage | None:
+) -> CausalityErrorMessage | None:
     """Return the message for an op that adds or selects positions of the time axis, or None."""
-    symbol, time_axis, node = flow.symbol, flow.time_axis, violation.node
+    symbol, time_axis, node = flow.time_symbol, flow.time_axis, violation.node
     match node.op:
         case ops.Concat(axis):
             return _describe_concat(violation, flow, axis)
@@ -209,35 +211,37 @@ def _describe_concat_or_slice(
     if isinstance(node.op, ops.Slice) and node.op.stop == length:
         text = f"this drops positions of the time axis `{symbol}`, from position {start} on"
         fix = f"slice off exactly the {prefix_length} prefix positions: `x[:, {prefix_length}:]`"
-        return CausalityMessage("E0711", text, helps=(fix,))
+        return CausalityErrorMessage("E0711", text, helps=(fix,))
     text = f"this selects positions of the time axis `{symbol}` by index"
-    return CausalityMessage(
+    return CausalityErrorMessage(
         "E0711", text, (f"the first {prefix_length} positions are a prefix",), (NEAREST_HELP,)
     )
 
 
 def _describe_concat(
     violation: CausalityViolation, flow: TimeDataflow, axis: int
-) -> CausalityMessage:
+) -> CausalityErrorMessage:
     """Return the message for operands that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in violation.node.operands)
     time_lengths = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
     # both operands grow with time, so a new position could be in either operand
     if len(time_lengths) > 1:
-        return CausalityMessage(
+        return CausalityErrorMessage(
             "E0711",
-            f"this concatenates two tensors that grow along `{flow.symbol}`",
+            f"this concatenates two tensors that grow along `{flow.time_symbol}`",
             helps=("attend to each part separately, or add them position by position",),
         )
-    return CausalityMessage(
+    return CausalityErrorMessage(
         "E0711",
-        f"this appends fixed positions after the time axis `{flow.symbol}`: their "
+        f"this appends fixed positions after the time axis `{flow.time_symbol}`: their "
         "positions would change in every step",
         helps=("prepend them: `concat([memory, x], axis=1)`",),
     )
 
 
-def make_normalizer_message(message: CausalityMessage, label: Label | None) -> CausalityMessage:
+def convert_to_normalizer_message(
+    message: CausalityErrorMessage, label: Label | None
+) -> CausalityErrorMessage:
     """Convert the message for an op inside a normalizer into E0723, which names the normalizer."""
     name = label.span.normalizer if label else ""
     if not name:
@@ -258,7 +262,7 @@ CAUSAL_PADDING_HELP = ("write `padding=causal`",)
 UNCOUNTED_PADDING_HELP = ("write `padding=causal, counted=false`",)
 
 
-def describe_window_violation(
+def describe_noncausal_window(
     op: ops.Conv | ops.ConvTranspose | ops.MaxPool | ops.AveragePool,
     later_text: str,
     reads_all: bool,
@@ -322,7 +326,7 @@ def make_violation_labels(
     operand = cause.node.args[cause.operand] if cause.operand is not None else None
     read_span = find_node_span(containing_graph, operand.node) if operand else None
     labels = (
-        (Label(read_span, f"the positions that are read along `{flow.symbol}`"),)
+        (Label(read_span, f"the positions that are read along `{flow.time_symbol}`"),)
         if read_span and read_span != span
         else ()
     )
@@ -335,9 +339,9 @@ def make_violation_error(
     """Return the error for an op through which `output` depends on later positions."""
     message = describe_causality_violation(graph, violation, flow)
     primary, secondary = make_violation_labels(graph, violation, flow)
-    message = make_normalizer_message(message, primary)
-    title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
-    secondary += make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
+    message = convert_to_normalizer_message(message, primary)
+    title = f"`{output}` cannot be generated along `{flow.time_symbol}`: {message.text}"
+    secondary += make_time_axis_labels(graph.input_facts.get(time_input), flow.time_symbol)
     notes = message.notes
     if (
         violation.reason == "ahead"

@@ -58,7 +58,7 @@ def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
         for symbol in sorted(length.symbols()):
             # the limit is largest if all other symbolic dimensions have their minimum
             min_lengths = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
-            max_length = compute_max_length(length, symbol, min_lengths, limit.max_length)
+            max_length = compute_max_symbol_size(length, symbol, min_lengths, limit.max_length)
             if symbol not in limits or max_length < limits[symbol].max_length:
                 limits[symbol] = replace(limit, symbol=symbol, max_length=max_length)
     return limits
@@ -69,7 +69,7 @@ def find_max_lengths(graph: Graph) -> dict[str, int]:
     return {symbol: limit.max_length for symbol, limit in find_length_limits(graph).items()}
 
 
-def compute_max_length(
+def compute_max_symbol_size(
     length: Dim, symbol: str, other_lengths: Mapping[str, int], max_length: int
 ) -> int:
     """Return the largest size of `symbol` for which the expression `length` is at most `max_length`

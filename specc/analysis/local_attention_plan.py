@@ -25,14 +25,14 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
-from specc.analysis.mask_bands import ATTENTION_AXES, find_band_interval, find_query_key_band
-from specc.analysis.query_key_tensors import (
-    QueryKeyTensor,
+from specc.analysis.attention_matrices import (
+    AttentionMatrix,
     TraversalBudget,
-    make_query_key_tensor,
+    make_attention_matrix,
     solve_memoized,
     unwrap_view,
 )
+from specc.analysis.mask_bands import ATTENTION_AXES, find_band_interval, find_query_key_band
 from specc.ir import ops
 from specc.ir.dim import Dim, floor_divide_dims
 from specc.ir.graph import Node, Value
@@ -96,7 +96,7 @@ def decompose_mask(
     `query_axis` and `key_axis` are the axis indices of queries and keys in the mask.
     `padding_masks` are not treated as global tokens, because most of their positions are visible.
     """
-    subproblem = _DecompositionKey(make_query_key_tensor(value, query_axis, key_axis), False)
+    subproblem = _DecompositionKey(make_attention_matrix(value, query_axis, key_axis), False)
     return solve_memoized(
         subproblem,
         _MaskDecomposer(padding_masks).decompose,
@@ -109,7 +109,7 @@ def decompose_mask(
 class _DecompositionKey(NamedTuple):
     """A memo key: the mask to decompose, or the negation of the mask if `is_negated` is True."""
 
-    qk: QueryKeyTensor
+    qk: AttentionMatrix
     is_negated: bool
 
 
@@ -147,9 +147,9 @@ class _MaskDecomposer:
                 return true_parts | (false_parts & (yield _DecompositionKey(no, is_negated)))
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
-    def _find_global_tokens(self, qk: QueryKeyTensor, is_negated: bool) -> MaskDecomposition:
+    def _find_global_tokens(self, qk: AttentionMatrix, is_negated: bool) -> MaskDecomposition:
         """Return the decomposition of a condition on one axis that selects global tokens."""
-        tensor: QueryKeyTensor | None = qk
+        tensor: AttentionMatrix | None = qk
         while tensor is not None and not is_negated:
             if tensor.value in self.padding_masks:
                 return MaskDecomposition(FULL_INTERVAL)
@@ -253,10 +253,10 @@ def plan_blocked_attention(
     if not isinstance(node.op, ops.Attend):
         return None
     q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))
-    return plan_blocks_for_mask(node.op.mask(node), q, k, padding_masks)
+    return plan_blocked_attention_from_mask(node.op.mask(node), q, k, padding_masks)
 
 
-def plan_blocks_for_mask(
+def plan_blocked_attention_from_mask(
     mask: Value | None, query_length: Dim, key_length: Dim, padding_masks: Collection[Value] = ()
 ) -> BlockedAttentionPlan | None:
     """Plan blocked attention for a mask [b, h, q, k], where `query_length` and `key_length` are the
@@ -281,7 +281,7 @@ def _is_too_short(queries: Dim, local_attention: BlockedAttentionPlan) -> bool:
     return queries.number is not None and queries.number <= local_attention.length_threshold
 
 
-def plan_blocks_for_weights(weights: Value) -> BlockedAttentionPlan | None:
+def plan_blocked_attention_from_weights(weights: Value) -> BlockedAttentionPlan | None:
     """Plan blocked attention for attention weights […, q, k] that are zero outside a band. Return
     None if the band is unbounded on both sides, or if blocks would be slower.
     """

@@ -53,18 +53,18 @@ from specc.analysis.affine_indices import (
     find_affine_index,
     solve_offset_inequality,
 )
-from specc.analysis.query_key_products import can_contain_zero_division, can_divisor_be_zero
-from specc.analysis.query_key_tensors import (
-    QueryKeyTensor,
+from specc.analysis.attention_matrices import (
+    AttentionMatrix,
     TraversalBudget,
     align_broadcast_operand,
-    has_equal_chunk_rates,
+    has_equal_downsampling_rates,
     is_transposed_pair,
-    make_query_key_tensor,
+    list_concat_operands,
+    make_attention_matrix,
     solve_memoized,
-    split_concat_operands,
     unwrap_view,
 )
+from specc.analysis.query_key_products import can_divisor_be_zero, can_have_zero_divisor
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
 from specc.ir import ops
 from specc.ir.graph import Node, Value
@@ -101,8 +101,8 @@ def find_mask_band(
     """Return the interval of offsets `t - u` at which `value` can be true or nonzero. `t` and `u`
     are query and key times on `time_axis`, or query and key positions if `time_axis` is None.
     """
-    qk = make_query_key_tensor(value, query_axis, key_axis, time_axis)
-    return _search_band(qk, False) if has_equal_chunk_rates(qk) else MaskBand(FULL_INTERVAL)
+    qk = make_attention_matrix(value, query_axis, key_axis, time_axis)
+    return _search_band(qk, False) if has_equal_downsampling_rates(qk) else MaskBand(FULL_INTERVAL)
 
 
 def find_band_interval(
@@ -112,24 +112,24 @@ def find_band_interval(
     return find_mask_band(value, query_axis, key_axis, time_axis).interval
 
 
-def find_query_key_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
-    """Return the offsets at which a query-key tensor, or its negation, can be nonzero."""
+def find_query_key_band(qk: AttentionMatrix, *, is_negated: bool = False) -> Interval:
+    """Return the offsets at which an attention matrix, or its negation, can be nonzero."""
     return _search_band(qk, is_negated).interval
 
 
-def find_one_sided_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
-    """Return the interval of offsets at which a query-key tensor, or its negation, can be nonzero,
+def find_one_sided_band(qk: AttentionMatrix, *, is_negated: bool = False) -> Interval:
+    """Return the interval of offsets at which an attention matrix, or its negation, can be nonzero,
     considering only keys or only queries (`qk.side`) at times >= 0.
     """
     return _BandSearch().find_true_interval(qk, is_negated)
 
 
-def can_be_nan(qk: QueryKeyTensor) -> bool:
-    """Return True if a query-key tensor may be NaN or infinite because of a division by zero."""
+def can_be_nan(qk: AttentionMatrix) -> bool:
+    """Return True if an attention matrix may be NaN or infinite because of a division by zero."""
     return _BandSearch().can_divide_by_zero(qk)
 
 
-def _search_band(qk: QueryKeyTensor, is_negated: bool) -> MaskBand:
+def _search_band(qk: AttentionMatrix, is_negated: bool) -> MaskBand:
     key_search, query_search = _BandSearch(), _BandSearch()
     key_band = key_search.find_true_interval(replace(qk, side="keys"), is_negated)
     query_band = query_search.find_true_interval(replace(qk, side="queries"), is_negated)
@@ -170,17 +170,17 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
 
 
 class _NonZeroBandKey(NamedTuple):
-    """A memo key for the interval in which a query-key tensor, or its negation, can be nonzero."""
+    """A memo key for the interval in which an attention matrix, or its negation, can be nonzero."""
 
-    qk: QueryKeyTensor
+    qk: AttentionMatrix
     is_negated: bool
 
 
 class _ComparisonBandKey(NamedTuple):
     """A memo key for the interval in which `left <= right` or `left < right` can hold."""
 
-    left: QueryKeyTensor
-    right: QueryKeyTensor
+    left: AttentionMatrix
+    right: AttentionMatrix
     is_strict: bool
 
 
@@ -194,24 +194,24 @@ class _BandSearch:
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)
-    known_affine_indices: dict[QueryKeyTensor, MaybeAffineIndex] = field(default_factory=dict)
-    known_zero_divisors: dict[QueryKeyTensor, bool] = field(default_factory=dict)
+    known_affine_indices: dict[AttentionMatrix, MaybeAffineIndex] = field(default_factory=dict)
+    known_zero_divisors: dict[AttentionMatrix, bool] = field(default_factory=dict)
 
-    def find_true_interval(self, qk: QueryKeyTensor, is_negated: bool) -> Interval:
-        """Return the offsets at which a query-key tensor, or its negation, can be nonzero."""
+    def find_true_interval(self, qk: AttentionMatrix, is_negated: bool) -> Interval:
+        """Return the offsets at which an attention matrix, or its negation, can be nonzero."""
         subproblem = _NonZeroBandKey(qk, is_negated)
         return solve_memoized(
             subproblem, self._solve_subproblem, self.known_intervals, self.budget, FULL_INTERVAL
         )
 
-    def find_affine_function(self, qk: QueryKeyTensor) -> MaybeAffineIndex:
-        """Return a query-key tensor as an affine function of query and key time, or None."""
+    def find_affine_function(self, qk: AttentionMatrix) -> MaybeAffineIndex:
+        """Return an attention matrix as an affine function of query and key time, or None."""
         return solve_memoized(qk, find_affine_index, self.known_affine_indices, self.budget, None)
 
-    def can_divide_by_zero(self, qk: QueryKeyTensor) -> bool:
-        """Return True if a query-key tensor may be NaN because of a division by zero."""
+    def can_divide_by_zero(self, qk: AttentionMatrix) -> bool:
+        """Return True if an attention matrix may be NaN because of a division by zero."""
         return solve_memoized(
-            qk, can_contain_zero_division, self.known_zero_divisors, self.budget, True
+            qk, can_have_zero_divisor, self.known_zero_divisors, self.budget, True
         )
 
     def _solve_subproblem(self, subproblem: _BandKey) -> _BandSolver:
@@ -223,7 +223,7 @@ class _BandSearch:
             return FULL_INTERVAL
         if (operand := unwrap_view(qk)) is not None:
             return (yield _NonZeroBandKey(operand, is_negated))
-        if (parts := split_concat_operands(qk)) is not None:
+        if (parts := list_concat_operands(qk)) is not None:
             return (yield from _solve_any([_NonZeroBandKey(p, is_negated) for p in parts]))
         operands = qk.align_operands()
         if (interval := (yield from _solve_logical(qk, node, operands, is_negated))) is not None:
@@ -233,7 +233,7 @@ class _BandSearch:
         return FULL_INTERVAL if is_negated else (yield from self._solve_nonzero(qk, node, operands))
 
     def _solve_less_than(
-        self, left: QueryKeyTensor, right: QueryKeyTensor, is_strict: bool
+        self, left: AttentionMatrix, right: AttentionMatrix, is_strict: bool
     ) -> _BandSolver:
         # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b) is x
         # <= a and x <= b. Each conjunct is a separate comparison.
@@ -258,7 +258,7 @@ class _BandSearch:
         return solve_offset_inequality(left_index.subtract(right_index), is_strict, left)
 
     def _solve_nonzero(
-        self, qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
+        self, qk: AttentionMatrix, node: Node, operands: list[AttentionMatrix]
     ) -> _BandSolver:
         """Return the interval of offsets at which the result of `node`, which is not boolean, can
         be nonzero.
@@ -274,7 +274,7 @@ class _BandSearch:
                 mask = node.op.mask(node)
                 if mask is None or not is_attention_weights(qk, node.op):
                     return FULL_INTERVAL
-                return (yield _NonZeroBandKey(qk.make_operand_tensor(mask, *ATTENTION_AXES), False))
+                return (yield _NonZeroBandKey(qk.make_operand_matrix(mask, *ATTENTION_AXES), False))
             case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
@@ -288,7 +288,7 @@ class _BandSearch:
                 return (yield _NonZeroBandKey(operands[0], False))
         return FULL_INTERVAL
 
-    def _multiply_intervals(self, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
+    def _multiply_intervals(self, left: AttentionMatrix, right: AttentionMatrix) -> _BandSolver:
         """Intersect the intervals of two factors. Ignore the interval of a factor if the other
         factor may be NaN.
         """
@@ -298,7 +298,7 @@ class _BandSearch:
 
 
 def _solve_absolute(
-    argument: AffineIndex, upper: AffineIndex, is_strict: bool, qk: QueryKeyTensor
+    argument: AffineIndex, upper: AffineIndex, is_strict: bool, qk: AttentionMatrix
 ) -> Interval:
     """Return the interval in which `|argument| <= upper` (`<` if `is_strict`) can hold."""
     opposite = argument.multiply(Fraction(-1)).subtract(upper)
@@ -306,13 +306,13 @@ def _solve_absolute(
     return positive_side & solve_offset_inequality(opposite, is_strict, qk)
 
 
-def has_trailing_query_key_axes(qk: QueryKeyTensor) -> bool:
+def has_trailing_query_key_axes(qk: AttentionMatrix) -> bool:
     """Return True if the query axis and the key axis are the last two axes, or are broadcast."""
     rank = qk.value.rank
     return qk.query_axis in (None, rank - 2) and qk.key_axis in (None, rank - 1)
 
 
-def is_attention_weights(qk: QueryKeyTensor, op: ops.Attend) -> bool:
+def is_attention_weights(qk: AttentionMatrix, op: ops.Attend) -> bool:
     """Return True if `qk` contains the attention weights of `op`, with their query and key axes."""
     is_weights = qk.value.index == op.weights_result
     return is_weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
@@ -335,7 +335,7 @@ def _solve_all(subproblems: Iterable[_BandKey]) -> _BandSolver:
 
 
 def _solve_logical(
-    qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor], is_negated: bool
+    qk: AttentionMatrix, node: Node, operands: list[AttentionMatrix], is_negated: bool
 ) -> Generator[_BandKey, Interval, Interval | None]:
     """Return the interval of a logical op or its negation, or None for other ops."""
     match node.op:
@@ -357,12 +357,12 @@ def _solve_logical(
             # where an element of the operand can be false. The intervals of `all` and `not any` are
             # unknown.
             if fn == ("all" if is_negated else "any"):
-                operand = qk.undo_axis_removal(node.get_operand(), axis)
+                operand = qk.restore_removed_axis(node.get_operand(), axis)
                 return (yield _NonZeroBandKey(operand, is_negated))
     return None
 
 
-def _solve_where(operands: Sequence[QueryKeyTensor], is_negated: bool) -> _BandSolver:
+def _solve_where(operands: Sequence[AttentionMatrix], is_negated: bool) -> _BandSolver:
     """Return the interval of `where(condition, yes, no)` or its negation."""
     condition, yes, no = operands
     true_band = yield _NonZeroBandKey(condition, False)
@@ -371,7 +371,7 @@ def _solve_where(operands: Sequence[QueryKeyTensor], is_negated: bool) -> _BandS
     return true_band | (false_band & (yield _NonZeroBandKey(no, is_negated)))
 
 
-def _solve_comparison(fn: str, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
+def _solve_comparison(fn: str, left: AttentionMatrix, right: AttentionMatrix) -> _BandSolver:
     match fn:
         case "eq":
             pairs = (left, right), (right, left)

@@ -1,4 +1,4 @@
-"""Infer the constant that a query-key tensor holds at masked positions.
+"""Infer the constant that an attention matrix holds at masked positions.
 
 For a value with a query axis (position `q`) and a key axis (position `k`), the result is a mapping
 from constants to intervals of `q - k`. Outside the interval of a constant, the value equals the
@@ -38,6 +38,18 @@ from functools import lru_cache, partial
 from math import inf, isinf
 from typing import TypeAlias
 
+from specc.analysis.attention_matrices import (
+    AttentionMatrix,
+    AxisSide,
+    TraversalBudget,
+    align_broadcast_operand,
+    collect_subproblem_results,
+    has_equal_downsampling_rates,
+    list_concat_operands,
+    make_attention_matrix,
+    solve_memoized,
+    unwrap_view,
+)
 from specc.analysis.mask_bands import (
     ATTENTION_AXES,
     can_be_nan,
@@ -50,28 +62,16 @@ from specc.analysis.mask_bands import (
 )
 from specc.analysis.query_key_products import (
     EXACT_UNARY_FUNCTIONS,
-    MAX_QUERY_KEY_TENSORS,
+    MAX_ATTENTION_MATRICES,
     NO_MASKED_CONSTANTS,
     MaskedConstants,
     find_common_constants,
     has_no_key_dependent_infinities,
     intersect_masked_constants,
     is_preserved_by_reduction,
-    propagate_binary_constants,
-    propagate_unary_constants,
+    propagate_constants_through_binary_op,
+    propagate_constants_through_unary_op,
     split_contraction_factors,
-)
-from specc.analysis.query_key_tensors import (
-    AxisSide,
-    QueryKeyTensor,
-    TraversalBudget,
-    align_broadcast_operand,
-    has_equal_chunk_rates,
-    make_query_key_tensor,
-    solve_all_subproblems,
-    solve_memoized,
-    split_concat_operands,
-    unwrap_view,
 )
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
 from specc.analysis.value_ranges import cast_number, find_splat_value, find_value_range
@@ -79,7 +79,7 @@ from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
-MaskedConstantRule: TypeAlias = Generator[QueryKeyTensor, MaskedConstants, MaskedConstants]
+MaskedConstantRule: TypeAlias = Generator[AttentionMatrix, MaskedConstants, MaskedConstants]
 """A rule that computes the constants of a value from the constants of other values."""
 
 SIDES: tuple[AxisSide, AxisSide] = ("keys", "queries")
@@ -95,15 +95,15 @@ def find_masked_constants(
     """Return the constants of `value`, each with the interval of `q - k` outside which `value`
     equals the constant. If `time_axis` is not None, the intervals contain time differences.
     """
-    qk = make_query_key_tensor(value, query_axis, key_axis, time_axis)
-    if not has_equal_chunk_rates(qk):
+    qk = make_attention_matrix(value, query_axis, key_axis, time_axis)
+    if not has_equal_downsampling_rates(qk):
         return NO_MASKED_CONSTANTS
     keys, queries = (
         solve_memoized(
             replace(qk, side=side),
             _infer_constants,
             {},
-            TraversalBudget(MAX_QUERY_KEY_TENSORS),
+            TraversalBudget(MAX_ATTENTION_MATRICES),
             NO_MASKED_CONSTANTS,
         )
         for side in SIDES
@@ -125,8 +125,8 @@ def find_nonzero_interval(
     return intersect_bands(band, constants.get(0.0, FULL_INTERVAL), time_axis)
 
 
-def _infer_constants(qk: QueryKeyTensor) -> MaskedConstantRule:
-    """Infer the constants of a query-key tensor from the constants of its operands."""
+def _infer_constants(qk: AttentionMatrix) -> MaskedConstantRule:
+    """Infer the constants of an attention matrix from the constants of its operands."""
     number = find_splat_value(qk.value)
     node = qk.value.node
     if number is not None:
@@ -144,15 +144,17 @@ def _infer_constants(qk: QueryKeyTensor) -> MaskedConstantRule:
         case ops.Arith(function_name):
             return (yield from _infer_arithmetic_constants(function_name, operands))
         case ops.Pointwise(function_name):
-            return propagate_unary_constants(
+            return propagate_constants_through_unary_op(
                 EXACT_UNARY_FUNCTIONS.get(function_name), (yield operands[0])
             )
         case ops.Cast(to):
-            return propagate_unary_constants(partial(cast_number, dtype=to), (yield operands[0]))
+            return propagate_constants_through_unary_op(
+                partial(cast_number, dtype=to), (yield operands[0])
+            )
     return (yield from _infer_axis_op_constants(qk, node))
 
 
-def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
+def _infer_axis_op_constants(qk: AttentionMatrix, node: Node) -> MaskedConstantRule:
     """Return the constants after an op along an axis, such as a softmax or a reduction."""
     x = node.first_operand
     if (factors := split_contraction_factors(qk)) is not None:
@@ -165,7 +167,7 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
         return NO_MASKED_CONSTANTS
     match node.op:
         case ops.Reduce(function_name, axis):
-            constants = yield qk.undo_axis_removal(x, axis)
+            constants = yield qk.restore_removed_axis(x, axis)
             length = x.shape[axis].number or 0
             return {
                 n: interval
@@ -178,11 +180,11 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
         # Do not analyze gate, key and value operands: their constants are irrelevant, and an
         # analysis of these operands would visit all earlier layers.
         return NO_MASKED_CONSTANTS
-    constants = yield qk.make_operand_tensor(x, qk.query_axis, qk.key_axis)
+    constants = yield qk.make_operand_matrix(x, qk.query_axis, qk.key_axis)
     return _infer_reordered_constants(qk, node, constants)
 
 
-def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRule:
+def _infer_product_constants(factors: list[AttentionMatrix]) -> MaskedConstantRule:
     """Return the interval outside which one factor of a product is 0 and all other factors are
     finite.
     """
@@ -195,16 +197,16 @@ def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRul
     return intersect_masked_constants(results)
 
 
-def _infer_concat_constants(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
+def _infer_concat_constants(qk: AttentionMatrix, node: Node, op: ops.Concat) -> MaskedConstantRule:
     """Return the constants of a concatenation, which may only prepend a prefix to the time axis."""
-    operands = split_concat_operands(qk)
+    operands = list_concat_operands(qk)
     if op.axis not in (qk.query_axis, qk.key_axis):
-        operands = [qk.make_operand_tensor(a, qk.query_axis, qk.key_axis) for a in node.operands]
-    return find_common_constants((yield from solve_all_subproblems(operands or ())))
+        operands = [qk.make_operand_matrix(a, qk.query_axis, qk.key_axis) for a in node.operands]
+    return find_common_constants((yield from collect_subproblem_results(operands or ())))
 
 
 def _infer_reordered_constants(
-    qk: QueryKeyTensor, node: Node, constants: MaskedConstants
+    qk: AttentionMatrix, node: Node, constants: MaskedConstants
 ) -> MaskedConstants:
     """Return the constants after an op that selects or permutes positions along the key axis."""
     match node.op:
@@ -212,12 +214,12 @@ def _infer_reordered_constants(
             return {0.0: constants[-inf]}
         case ops.CumSum(axis) if axis == qk.key_axis:
             # all elements of a cumulative sum after the first infinite element are infinite
-            return {n: compute_sort_index_interval(i) for n, i in constants.items() if isinf(n)}
+            return {n: compute_argsort_interval(i) for n, i in constants.items() if isinf(n)}
         case ops.Sort(axis) if axis == qk.key_axis and qk.value.index == 0:
             # Masked keys are sorted last: rank r is masked at query t if r > t - lo, where lo is
             # the lowest offset.
             return {
-                n: compute_sort_index_interval(i)
+                n: compute_argsort_interval(i)
                 for n, i in constants.items()
                 if is_sorted_last(node, n)
             }
@@ -225,7 +227,7 @@ def _infer_reordered_constants(
 
 
 def _filter_unrelated_axis_values(
-    qk: QueryKeyTensor, node: Node, constants: MaskedConstants
+    qk: AttentionMatrix, node: Node, constants: MaskedConstants
 ) -> MaskedConstants:
     """Return the constants that an op along an axis other than the query axis and the key axis
     preserves.
@@ -244,7 +246,7 @@ def _filter_unrelated_axis_values(
     return constants if axis not in (qk.query_axis, qk.key_axis) else NO_MASKED_CONSTANTS
 
 
-def compute_sort_index_interval(interval: Interval) -> Interval:
+def compute_argsort_interval(interval: Interval) -> Interval:
     """Return the interval of the sort indices of visible positions, whose offsets are in
     `interval`.
     """
@@ -260,11 +262,11 @@ def is_sorted_last(node: Node, constant: float) -> bool:
     return False
 
 
-def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
+def _infer_where_constants(operands: list[AttentionMatrix]) -> MaskedConstantRule:
     """Return the constants of a `where`. A constant of a branch applies only at positions where the
     condition can select the branch.
     """
-    operand_constants: list[MaskedConstants] = yield from solve_all_subproblems(operands)
+    operand_constants: list[MaskedConstants] = yield from collect_subproblem_results(operands)
     condition, yes, no = operand_constants
     true_band, false_band = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
     return {
@@ -274,10 +276,10 @@ def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule
 
 
 def _infer_boolean_constants(
-    qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
+    qk: AttentionMatrix, node: Node, operands: list[AttentionMatrix]
 ) -> MaskedConstantRule:
     """Return the interval outside which a boolean tensor, such as a comparison, is constant."""
-    operand_constants: list[MaskedConstants] = yield from solve_all_subproblems(operands)
+    operand_constants: list[MaskedConstants] = yield from collect_subproblem_results(operands)
     match node.op:
         case ops.Not():
             return {1.0 - n: i for n, i in operand_constants[0].items()}
@@ -290,19 +292,19 @@ def _infer_boolean_constants(
         case ops.Compare(function_name):
             bands = {0.0: find_one_sided_band(qk), 1.0: find_one_sided_band(qk, is_negated=True)}
             return intersect_masked_constants(
-                [bands, propagate_binary_constants(function_name, *operand_constants)]
+                [bands, propagate_constants_through_binary_op(function_name, *operand_constants)]
             )
     return NO_MASKED_CONSTANTS
 
 
 def _infer_arithmetic_constants(
-    function_name: str, operands: list[QueryKeyTensor]
+    function_name: str, operands: list[AttentionMatrix]
 ) -> MaskedConstantRule:
     """Return the constants of arithmetic on two constants, or an absorbing constant such as
     -inf.
     """
-    operand_constants: list[MaskedConstants] = yield from solve_all_subproblems(operands)
-    results = [propagate_binary_constants(function_name, *operand_constants)]
+    operand_constants: list[MaskedConstants] = yield from collect_subproblem_results(operands)
+    results = [propagate_constants_through_binary_op(function_name, *operand_constants)]
     for n, is_right_operand in ((0, False), (1, True)):
         other = operands[1 - n]
         # `0 * inf` and `inf - inf` are NaN.
@@ -347,13 +349,13 @@ def fold_absorbing_constant(
     return None
 
 
-def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
+def _infer_weight_constants(qk: AttentionMatrix, node: Node) -> MaskedConstantRule:
     """Return the interval outside which attention weights are 0 (masked out or -inf scores)."""
     if isinstance(node.op, ops.Attend):
         mask = node.op.mask(node)
         if mask is None or not is_attention_weights(qk, node.op):
             return NO_MASKED_CONSTANTS
-        return {0.0: find_one_sided_band(qk.make_operand_tensor(mask, *ATTENTION_AXES))}
+        return {0.0: find_one_sided_band(qk.make_operand_matrix(mask, *ATTENTION_AXES))}
     if qk.key_axis is None or not has_trailing_query_key_axes(qk):
         return NO_MASKED_CONSTANTS
     scores, mask = node.operands
@@ -364,7 +366,7 @@ def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRul
     return intersect_masked_constants(results)
 
 
-def _infer_gathered_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
+def _infer_gathered_constants(qk: AttentionMatrix, node: Node) -> MaskedConstantRule:
     """Return the constants of a gather by sort indices that order masked positions last."""
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
@@ -373,12 +375,12 @@ def _infer_gathered_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantR
             return NO_MASKED_CONSTANTS
     if axis != qk.key_axis or sort is None:
         return NO_MASKED_CONSTANTS
-    table_constants = yield qk.make_operand_tensor(table, qk.query_axis, qk.key_axis)
-    key_constants = yield qk.make_operand_tensor(x, qk.query_axis, qk.key_axis)
+    table_constants = yield qk.make_operand_matrix(table, qk.query_axis, qk.key_axis)
+    key_constants = yield qk.make_operand_matrix(x, qk.query_axis, qk.key_axis)
     last_intervals = [i for n, i in key_constants.items() if is_sorted_last(sort, n)]
     # Positions at which the sort keys are masked must also be masked in the gathered tensor.
     return {
-        n: compute_sort_index_interval(o)
+        n: compute_argsort_interval(o)
         for n, i in table_constants.items()
         for o in last_intervals
         if i & o == i

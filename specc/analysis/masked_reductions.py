@@ -19,14 +19,14 @@ appended.
 from collections.abc import Iterable
 from math import inf
 
+from specc.analysis.attention_matrices import make_attention_matrix, unwrap_all_views
 from specc.analysis.mask_bands import intersect_bands
 from specc.analysis.masked_constants import (
-    compute_sort_index_interval,
+    compute_argsort_interval,
     find_masked_constants,
     is_sorted_last,
 )
 from specc.analysis.query_key_products import MaskedConstants
-from specc.analysis.query_key_tensors import make_query_key_tensor, skip_query_key_views
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxis
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
@@ -82,7 +82,7 @@ def _find_relevant_keys(
                 dependence.operand == ops.Gather.table.index and axis == dependence.operand_axis
             )
             return (
-                compute_sort_index_interval(interval)
+                compute_argsort_interval(interval)
                 if is_table and _are_indices_in_range(node)
                 else FULL_INTERVAL
             )
@@ -91,7 +91,7 @@ def _find_relevant_keys(
         case ops.Sort() | ops.ArgMax() | ops.TopK():
             # indices are relative to the first position of the axis, so they also depend on the
             # first keys
-            return compute_sort_index_interval(interval)
+            return compute_argsort_interval(interval)
     return interval
 
 
@@ -145,10 +145,10 @@ def _iterate_argmax_reads(
     """Yield the offsets of the keys that an argmax may select: visible keys and the first key."""
     if axis != key_axis or not _are_indices_in_range(node):
         return
-    indices = skip_query_key_views(make_query_key_tensor(ops.Gather.ids(node), axis, None))
+    indices = unwrap_all_views(make_attention_matrix(ops.Gather.ids(node), axis, None))
     match indices.value.node:
         case Node(ops.ArgMax(reduced_axis), (Value() as x,)) as argmax:
-            query_axis = indices.undo_axis_removal(x, reduced_axis).query_axis
+            query_axis = indices.restore_removed_axis(x, reduced_axis).query_axis
             if query_axis is None:
                 return
             for number, interval in find_masked_constants(

@@ -22,8 +22,8 @@ from specc.analysis.query_key_products import (
     EXACT_UNARY_FUNCTIONS,
     MaskedConstants,
     intersect_masked_constants,
-    propagate_binary_constants,
-    propagate_unary_constants,
+    propagate_constants_through_binary_op,
+    propagate_constants_through_unary_op,
 )
 from specc.analysis.value_ranges import cast_number, find_splat_value, find_value_range
 from specc.ir import ops
@@ -129,11 +129,13 @@ def fold_constants(op: Op, operands: Sequence[float | None]) -> float | None:
         case ops.Pointwise(function_name):
             function = EXACT_UNARY_FUNCTIONS.get(function_name)
             return _get_only_number(
-                propagate_unary_constants(function, _make_masked_constants(first))
+                propagate_constants_through_unary_op(function, _make_masked_constants(first))
             )
         case ops.Arith(function_name) | ops.Compare(function_name):
             return _get_only_number(
-                propagate_binary_constants(function_name, *map(_make_masked_constants, operands))
+                propagate_constants_through_binary_op(
+                    function_name, *map(_make_masked_constants, operands)
+                )
             )
         case ops.Cast(to):
             return None if first is None else cast_number(first, to)
@@ -173,7 +175,9 @@ def _infer_arithmetic_number(
     """Return the constant that an arithmetic op computes at padded positions of `axis`, or None.
     The result is computed from two constants, or from one constant that absorbs the other operand.
     """
-    constants = [propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))]
+    constants = [
+        propagate_constants_through_binary_op(function_name, *map(_make_masked_constants, numbers))
+    ]
     has_axis = result.flag_operands_with_axis(axis)
     for operand, other in ((0, 1), (1, 0)):
         number, facts = numbers[operand], result.operand_facts[other]

@@ -10,18 +10,18 @@ positions, and `can_have_mask_fill_at_padding` checks all positions.
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from math import inf
 
-from specc.analysis.mask_bands import find_query_key_band
-from specc.analysis.padding_facts import PaddedResult
-from specc.analysis.query_key_tensors import (
-    QueryKeyTensor,
+from specc.analysis.attention_matrices import (
+    AttentionMatrix,
     TraversalBudget,
     align_broadcast_operand,
-    are_all_true,
-    is_any_true,
+    are_all_subproblems_true,
+    is_any_subproblem_true,
     is_transposed_pair,
     solve_memoized,
     unwrap_view,
 )
+from specc.analysis.mask_bands import find_query_key_band
+from specc.analysis.padding_facts import PaddedResult
 from specc.analysis.value_ranges import (
     find_constant_value,
     find_op_behind_views,
@@ -202,16 +202,16 @@ def is_condition_always_true(result: PaddedResult) -> bool:
 
 def _is_condition_true(result: PaddedResult, query: int | None, key: int | None) -> bool:
     condition = ops.Where.condition(result.node)
-    qk = align_broadcast_operand(QueryKeyTensor(result.value, query, key), condition)
+    qk = align_broadcast_operand(AttentionMatrix(result.value, query, key), condition)
     return is_true_at_valid_positions(result, qk)
 
 
-def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool:
+def is_true_at_valid_positions(result: PaddedResult, qk: AttentionMatrix) -> bool:
     """Return True if a mask is true at valid positions. A mask that compares positions must be true
     where query and key positions are equal.
     """
 
-    def solve_truth(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
+    def solve_truth(qk: AttentionMatrix) -> Generator[AttentionMatrix, bool, bool]:
         node = qk.value.node
         if qk.value is result.padding_mask or qk.value in result.always_true_masks:
             return True
@@ -225,10 +225,10 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
         if _is_repeated_mask(node):
             return (yield operands[0])
         if _keeps_truth(node.op):
-            return (yield from are_all_true(operands))
+            return (yield from are_all_subproblems_true(operands))
         match node.op:
             case ops.Or():
-                return (yield from is_any_true(operands))
+                return (yield from is_any_subproblem_true(operands))
             case ops.Compare("eq" | "le" | "ge") if is_transposed_pair(*operands):
                 return True
         return _is_true_on_diagonal(qk)
@@ -236,7 +236,7 @@ def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool
     return solve_memoized(qk, solve_truth, {}, TraversalBudget(), False)
 
 
-def _is_true_on_diagonal(qk: QueryKeyTensor) -> bool:
+def _is_true_on_diagonal(qk: AttentionMatrix) -> bool:
     """Return True for a comparison that is true at distance 0, such as `i - j >= 0`."""
     has_both_axes = qk.query_axis is not None and qk.key_axis is not None
     return has_both_axes and 0 not in find_query_key_band(qk, is_negated=True)

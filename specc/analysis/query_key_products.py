@@ -16,11 +16,11 @@ from math import ceil, floor, inf, isclose, isinf, isnan, nan
 from operator import and_, or_
 from typing import TypeAlias
 
-from specc.analysis.query_key_tensors import (
-    QueryKeyTensor,
+from specc.analysis.attention_matrices import (
+    AttentionMatrix,
     TraversalBudget,
-    are_all_true,
-    is_any_true,
+    are_all_subproblems_true,
+    is_any_subproblem_true,
     solve_memoized,
     unwrap_view,
 )
@@ -37,7 +37,7 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 )
 
 
-def split_contraction_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
+def split_contraction_factors(qk: AttentionMatrix) -> list[AttentionMatrix] | None:
     """Return the factors of a contraction. Return None if the tensor is not a contraction, if it
     includes a bias, or if it combines different query or key positions of a factor.
     """
@@ -50,13 +50,13 @@ def split_contraction_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None
     if axes is None:
         return None
     return [
-        qk.make_operand_tensor(factor, factor_axes.get(qk.query_axis), factor_axes.get(qk.key_axis))
+        qk.make_operand_matrix(factor, factor_axes.get(qk.query_axis), factor_axes.get(qk.key_axis))
         for factor, factor_axes in zip(node.args, axes, strict=True)
         if factor is not None
     ]
 
 
-def _find_factor_axes(qk: QueryKeyTensor, node: Node) -> list[dict[int | None, int]] | None:
+def _find_factor_axes(qk: AttentionMatrix, node: Node) -> list[dict[int | None, int]] | None:
     """Return one dictionary per factor of a contraction, which maps result axes to the
     corresponding axes of the factor. Return None if a result position depends on a different query
     or key position of a factor.
@@ -76,23 +76,23 @@ def _has_bias(node: Node) -> bool:
     return isinstance(node.op, ops.Linear | ops.Conv) and node.op.bias(node) is not None
 
 
-MAX_QUERY_KEY_TENSORS = 5_000
+MAX_ATTENTION_MATRICES = 5_000
 """Maximum number of tensors that one call of the analysis visits."""
 
 
-def has_no_key_dependent_infinities(qk: QueryKeyTensor) -> bool:
+def has_no_key_dependent_infinities(qk: AttentionMatrix) -> bool:
     """Return True if no infinite constant occurs at some keys but not at others."""
-    return solve_memoized(qk, _solve_finite, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), False)
+    return solve_memoized(qk, _solve_finite, {}, TraversalBudget(MAX_ATTENTION_MATRICES), False)
 
 
-def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
+def _solve_finite(qk: AttentionMatrix) -> Generator[AttentionMatrix, bool, bool]:
     node = qk.value.node
     if qk.key_axis is None or node is None:
         return True
     if (operand := unwrap_view(qk)) is not None:
         return (yield operand)
     if (factors := split_contraction_factors(qk)) is not None:
-        return (yield from are_all_true(factors))
+        return (yield from are_all_subproblems_true(factors))
     match node.op:
         case ops.Pointwise("exp" | "sigmoid" | "tanh"):
             return True
@@ -100,7 +100,7 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
             # A key-dependent operand may be infinite at only some keys.
             if any(isinf(find_splat_value(a) or 0.0) for a in node.operands):
                 return False
-            return (yield from are_all_true(qk.align_operands()))
+            return (yield from are_all_subproblems_true(qk.align_operands()))
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
             return not any(_has_infinity_constant(a) for a in node.args)
     return True
@@ -121,13 +121,13 @@ def _has_infinity_constant(value: Value | None) -> bool:
                 return True
             case ops.Compare() | ops.Softmax() | ops.MaskedSoftmax():
                 continue
-        if len(visited) > MAX_QUERY_KEY_TENSORS:
+        if len(visited) > MAX_ATTENTION_MATRICES:
             return True
         worklist += current.node.args
     return False
 
 
-def can_contain_zero_division(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
+def can_have_zero_divisor(qk: AttentionMatrix) -> Generator[AttentionMatrix, bool, bool]:
     """Return True if the tensor contains a quotient whose divisor may be zero at some keys."""
     node = qk.value.node
     if node is None:
@@ -145,13 +145,13 @@ def can_contain_zero_division(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, b
         case ops.Pointwise("log1p") if find_value_range(operands[0].value)[0] <= -1:
             return True
         case op if isinstance(op, (*SUM_OF_PRODUCTS_OPS, *ELEMENTWISE_OPS)):
-            return (yield from is_any_true(operands))
+            return (yield from is_any_subproblem_true(operands))
     return False
 
 
-def can_divisor_be_zero(qk: QueryKeyTensor) -> bool:
+def can_divisor_be_zero(qk: AttentionMatrix) -> bool:
     """Return True if a divisor may be zero at some keys but not at others."""
-    operand: QueryKeyTensor | None = qk
+    operand: AttentionMatrix | None = qk
     while operand is not None:
         if operand.key_axis is None:
             return False
@@ -170,7 +170,7 @@ MaskedConstants: TypeAlias = Mapping[float, Interval]
 NO_MASKED_CONSTANTS: MaskedConstants = {}
 
 
-def propagate_unary_constants(
+def propagate_constants_through_unary_op(
     function: Callable[[float], float] | None, constants: MaskedConstants
 ) -> MaskedConstants:
     """Return the constants after an elementwise `function`. If `function` is None, return no
@@ -185,7 +185,7 @@ def propagate_unary_constants(
     )
 
 
-def propagate_binary_constants(
+def propagate_constants_through_binary_op(
     function_name: str, left: MaskedConstants, right: MaskedConstants
 ) -> MaskedConstants:
     """Return the constants of the result of a binary arithmetic op or a comparison. Each constant

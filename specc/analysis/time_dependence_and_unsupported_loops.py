@@ -89,7 +89,7 @@ class TimeDataflow:
     inlined_loop_bodies: dict[Node, Graph] = field(default_factory=dict)
 
     @property
-    def symbol(self) -> str:
+    def time_symbol(self) -> str:
         """The symbolic dimension of the time axis."""
         return self.time_axis.symbol
 

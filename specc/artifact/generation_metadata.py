@@ -8,7 +8,7 @@ from math import inf
 from typing import NoReturn
 
 from specc.analysis.length_limits import (
-    compute_max_length,
+    compute_max_symbol_size,
     find_length_limits,
     find_length_sum_limits,
     find_min_lengths,
@@ -387,5 +387,5 @@ def compute_dim_upper_bound(
             continue
         is_known = expression.symbols() - {symbol} <= known_sizes.keys()
         if symbol in expression.symbols() and bound.high is not None and is_known:
-            max_lengths.append(compute_max_length(expression, symbol, known_sizes, bound.high))
+            max_lengths.append(compute_max_symbol_size(expression, symbol, known_sizes, bound.high))
     return min(max_lengths, default=None)

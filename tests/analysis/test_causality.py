@@ -6,9 +6,9 @@ import pytest
 from support.op_examples import make_sequence_conv
 
 from specc.analysis import masked_constants
+from specc.analysis.attention_matrices import TraversalBudget
 from specc.analysis.causality import check_causality, find_time_symbol
 from specc.analysis.mask_bands import find_mask_band
-from specc.analysis.query_key_tensors import TraversalBudget
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic, Source, Span
 from specc.ir import ops
@@ -221,7 +221,7 @@ def test_mask_beyond_the_search_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for cached in (find_mask_band, trace_time_dataflow, masked_constants.find_masked_constants):
         cached.cache_clear()
     monkeypatch.setattr(TraversalBudget.__init__, "__defaults__", (40,))
-    monkeypatch.setattr(masked_constants, "MAX_QUERY_KEY_TENSORS", 10)
+    monkeypatch.setattr(masked_constants, "MAX_ATTENTION_MATRICES", 10)
     (fault,) = check_causality(graph, "tgt", "x", ["y"])
     for cached in (find_mask_band, trace_time_dataflow, masked_constants.find_masked_constants):
         cached.cache_clear()

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from specc.analysis import mask_bands, query_key_tensors
+from specc.analysis import attention_matrices, mask_bands
+from specc.analysis.attention_matrices import make_attention_matrix
 from specc.analysis.mask_bands import find_band_interval, find_mask_band
-from specc.analysis.query_key_tensors import make_query_key_tensor
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input, Value
@@ -132,13 +132,13 @@ def test_nested_where_takes_linear_time() -> None:
             rows.build.add_op(ops.Where(), above, high, middle),
         )
     gate = rows.build.add_op(ops.Where(), seen, low, rows.number(0.0))
-    budget = query_key_tensors.TraversalBudget()
-    grid = make_query_key_tensor(gate, 0, 1)
+    budget = attention_matrices.TraversalBudget()
+    grid = make_attention_matrix(gate, 0, 1)
     assert str(find_mask_band(gate, 0, 1).interval) == "[0, ∞]"
     assert not find_mask_band(gate, 0, 1).is_budget_exhausted
     search = mask_bands._BandSearch(budget)
     search.find_true_interval(grid, False)
-    assert query_key_tensors.MAX_TRAVERSAL_STEPS - budget.remaining_steps < 5_000
+    assert attention_matrices.MAX_TRAVERSAL_STEPS - budget.remaining_steps < 5_000
 
 
 def test_search_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_search_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         mask = rows.build.add_op(ops.And(), mask, near)
     assert not find_mask_band(mask, 0, 1).is_budget_exhausted
     find_mask_band.cache_clear()
-    monkeypatch.setattr(query_key_tensors.TraversalBudget.__init__, "__defaults__", (100,))
+    monkeypatch.setattr(attention_matrices.TraversalBudget.__init__, "__defaults__", (100,))
     found = find_mask_band(mask, 0, 1)
     find_mask_band.cache_clear()
     assert found.is_budget_exhausted

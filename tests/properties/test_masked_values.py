@@ -140,7 +140,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "infinity absorbs all": (module, "fold_absorbing_constant", lambda fn, n, least, turned: n),
     "an exponential leaves numbers": (query_key_products.EXACT_UNARY_FUNCTIONS, "exp", lambda x: x),
     "zeros sort last": (module, "is_sorted_last", lambda node, number: True),
-    "a rank is a key": (module, "compute_sort_index_interval", lambda reach: reach),
+    "a rank is a key": (module, "compute_argsort_interval", lambda reach: reach),
     "either side hides": (
         module,
         "intersect_masked_constants",

@@ -27,11 +27,11 @@ from support.random_prefix_graphs import (
 
 import specc_numpy
 from specc.analysis import affine_indices, mask_bands, time_dataflow
+from specc.analysis.attention_matrices import AttentionMatrix
 from specc.analysis.causality import check_causality
 from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.padding_check import can_padding_reach_outputs, check_padding
 from specc.analysis.padding_offsets import find_padding_offsets
-from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow as follow
 from specc.incremental import encoder_graph, step_graph
 from specc.incremental.step_graph import build_derived_graphs, derive_step_graph
@@ -287,7 +287,7 @@ def test_nested_prefixes_and_removed_prefixes_change_no_step() -> None:
         assert texts[0] == texts[1]
 
 
-def _use_times_as_indices(query_key: QueryKeyTensor) -> affine_indices.AffineIndex | None:
+def _use_times_as_indices(query_key: AttentionMatrix) -> affine_indices.AffineIndex | None:
     """Mutation: uses times instead of indices."""
     if (query_key.query_axis, query_key.key_axis) == (0, None):
         return affine_indices.AffineIndex(query_coefficient=affine_indices.ONE)

@@ -165,7 +165,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "count_positions_before_first_chunk",
         lambda *_: 0,
     ),
-    "all rows come at one pace": (masked_constants, "has_equal_chunk_rates", lambda *_: True),
+    "all rows come at one pace": (
+        masked_constants,
+        "has_equal_downsampling_rates",
+        lambda *_: True,
+    ),
 }
 
 
@@ -178,7 +182,7 @@ def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyP
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     if mistake == "all rows come at one pace":
-        monkeypatch.setattr(mask_bands, "has_equal_chunk_rates", wrong)
+        monkeypatch.setattr(mask_bands, "has_equal_downsampling_rates", wrong)
     for cached in (
         trace_time_dataflow,
         masked_constants.find_masked_constants,

@@ -15,7 +15,7 @@ from support.derived_graphs import derive_encoder_and_step
 from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
 
 import specc_numpy
-from specc.analysis import query_key_products, query_key_tensors
+from specc.analysis import attention_matrices, query_key_products
 from specc.analysis.causality import check_causality
 from specc.analysis.mask_bands import find_mask_band
 from specc.analysis.masked_constants import find_masked_constants
@@ -225,7 +225,7 @@ def test_steps_equal_the_full_pass(many: int) -> None:
 MISTAKES = {
     "axes after a split keep their numbers": (
         "_unwrap_reshape",
-        lambda grid, x, axis, made, read: grid.make_operand_tensor(
+        lambda grid, x, axis, made, read: grid.make_operand_matrix(
             x, grid.query_axis, grid.key_axis
         ),
     ),
@@ -236,7 +236,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, wrong = MISTAKES[mistake]
-    place = query_key_tensors if hasattr(query_key_tensors, name) else query_key_products
+    place = attention_matrices if hasattr(attention_matrices, name) else query_key_products
     for cache in (find_masked_constants, find_mask_band, trace_time_dataflow):
         cache.cache_clear()
     monkeypatch.setattr(place, name, wrong)

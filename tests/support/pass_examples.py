@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
+from specc.analysis.attention_matrices import AttentionMatrix
 from specc.analysis.batch_independence import check_batch_independence
 from specc.analysis.causality import check_causality, check_causality_of_defaults, find_time_symbol
 from specc.analysis.mask_bands import find_query_key_band
@@ -16,7 +17,6 @@ from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.padding_check import check_padding
 from specc.analysis.padding_dataflow import make_padding_dataflow
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts
-from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.incremental.demand_propagation import compute_position_demand
@@ -180,8 +180,8 @@ def _bands(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ bands QUERY KEY`: axes of the outputs."""
     graph, (query, key) = get_main_graph(graphs), map(int, words)
     for name, value in graph.outputs.items():
-        true = find_query_key_band(QueryKeyTensor(value, query, key))
-        false = find_query_key_band(QueryKeyTensor(value, query, key), is_negated=True)
+        true = find_query_key_band(AttentionMatrix(value, query, key))
+        false = find_query_key_band(AttentionMatrix(value, query, key), is_negated=True)
         yield f"{name} is true within {format_interval(true)}, false within {format_interval(false)}"
 
 

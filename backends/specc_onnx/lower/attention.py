@@ -8,8 +8,8 @@ from math import inf
 
 from specc.analysis.local_attention_plan import (
     BlockedAttentionPlan,
-    plan_blocks_for_mask,
-    plan_blocks_for_weights,
+    plan_blocked_attention_from_mask,
+    plan_blocked_attention_from_weights,
 )
 from specc.ir import ops
 from specc.ir.dim import multiply_dims
@@ -89,7 +89,7 @@ def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> BlockedAt
         return "the head size or the number of heads is dynamic"
     padding_masks = [value for value, side in g.analysis.padding_sides.items() if side]
     mask = operands.mask.value if operands.mask else None
-    plan = plan_blocks_for_mask(mask, queries, keys, padding_masks)
+    plan = plan_blocked_attention_from_mask(mask, queries, keys, padding_masks)
     if plan is None:
         return "the mask has no local window"
     # A position embedding limits the sequence length.
@@ -148,7 +148,7 @@ def _plan_attention_weight_blocks(
     # Leading axes may differ if one of them has size 1, because it is broadcast.
     if g.analysis.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
-    plan = plan_blocks_for_weights(value)
+    plan = plan_blocked_attention_from_weights(value)
     if plan is None:
         return None
     queries, keys = weights.shape[-2:]

@@ -1,7 +1,7 @@
 """Track the query axis and the key axis of attention scores, masks and attention weights through
 views and broadcasts. Solve recursive analyses of these tensors on an explicit stack.
 
-A query-key tensor is a value together with the indices of its query axis and its key axis. A view
+An attention matrix is a value together with the indices of its query axis and its key axis. A view
 permutes, inserts or removes axes, so its operand has the same elements with different axis indices.
 For example, `insert` at axis 0 moves axes 0 and 1 of a value [n, n] to axes 1 and 2.
 
@@ -26,8 +26,9 @@ AxisSide: TypeAlias = Literal["keys", "queries"]
 
 
 @dataclass(frozen=True, slots=True)
-class QueryKeyTensor:
-    """A value with the indices of its query axis and key axis, which are None for missing axes.
+class AttentionMatrix:
+    """Attention scores, a mask or attention weights: a value with the indices of its query axis and
+    key axis, which are None for missing axes.
 
     If `time_axis` is not None, positions are times relative to the end of the prefix. Positions
     before time 0 on the axis `side` are ignored.
@@ -39,9 +40,9 @@ class QueryKeyTensor:
     time_axis: TimeAxis | None = field(default=None, compare=False)
     side: AxisSide = field(default="keys", compare=False)
 
-    def make_operand_tensor(
+    def make_operand_matrix(
         self, operand: Value, query_axis: int | None, key_axis: int | None
-    ) -> "QueryKeyTensor":
+    ) -> "AttentionMatrix":
         """Return an operand with the axes `query_axis` and `key_axis`, dropping axes of size 1."""
         return replace(
             self,
@@ -50,18 +51,18 @@ class QueryKeyTensor:
             key_axis=_drop_broadcast_axis(operand, key_axis),
         )
 
-    def undo_axis_removal(self, operand: Value, axis: int) -> "QueryKeyTensor":
+    def restore_removed_axis(self, operand: Value, axis: int) -> "AttentionMatrix":
         """Return the operand of an op that removes `axis`, such as a reduction along `axis`."""
         return self.map_axes(operand, lambda a: a + (a >= axis))
 
-    def map_axes(self, operand: Value, map_axis: Callable[[int], int | None]) -> "QueryKeyTensor":
-        """Return an operand. Its axis `move(a)` corresponds to axis `a` of this tensor."""
+    def map_axes(self, operand: Value, map_axis: Callable[[int], int | None]) -> "AttentionMatrix":
+        """Return an operand. Its axis `map_axis(a)` corresponds to axis `a` of this matrix."""
         axes = (self.query_axis, self.key_axis)
-        return self.make_operand_tensor(
+        return self.make_operand_matrix(
             operand, *(None if a is None else map_axis(a) for a in axes)
         )
 
-    def align_operands(self) -> list["QueryKeyTensor"]:
+    def align_operands(self) -> list["AttentionMatrix"]:
         """Return the op's operands, with their axes aligned from the right as in broadcasting."""
         node = self.value.node
         return [align_broadcast_operand(self, a) for a in node.operands] if node else []
@@ -73,7 +74,7 @@ class QueryKeyTensor:
         return self.time_axis.get_prefix_length(self.value.shape[axis])
 
 
-def has_equal_chunk_rates(qk: QueryKeyTensor) -> bool:
+def has_equal_downsampling_rates(qk: AttentionMatrix) -> bool:
     """Return True if both axes have the same positions per chunk, so that `q - k` is defined."""
     if qk.time_axis is None:
         return True
@@ -82,13 +83,13 @@ def has_equal_chunk_rates(qk: QueryKeyTensor) -> bool:
     return len(rates - {0}) < 2
 
 
-def make_query_key_tensor(
+def make_attention_matrix(
     value: Value, query_axis: int | None, key_axis: int | None, time_axis: TimeAxis | None = None
-) -> QueryKeyTensor:
-    """Return the query-key tensor of a value with axes `query_axis` and `key_axis`, dropping axes
+) -> AttentionMatrix:
+    """Return the attention matrix of a value with axes `query_axis` and `key_axis`, dropping axes
     of size 1.
     """
-    return QueryKeyTensor(value, None, None, time_axis).make_operand_tensor(
+    return AttentionMatrix(value, None, None, time_axis).make_operand_matrix(
         value, query_axis, key_axis
     )
 
@@ -99,7 +100,7 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
     return axis
 
 
-def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
+def unwrap_view(qk: AttentionMatrix) -> AttentionMatrix | None:
     """Return the operand of a view, with its query axis and key axis before the view. Return None
     if the op is not a view, or if it reshapes the query axis or the key axis.
     """
@@ -111,7 +112,7 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
         case ops.Insert(axis):
             return qk.map_axes(operand, lambda a: None if a == axis else a - (a > axis))
         case ops.Squeeze(axis) | ops.Index(axis) | ops.Last(axis):
-            return qk.undo_axis_removal(operand, axis)
+            return qk.restore_removed_axis(operand, axis)
         case ops.Transpose(order):
             return qk.map_axes(operand, lambda a: order[a])
         case ops.Expand(axis):
@@ -125,16 +126,16 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
     return qk.map_axes(operand, lambda a: a) if is_transparent else None
 
 
-def _view_without_axis(qk: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
+def _view_without_axis(qk: AttentionMatrix, operand: Value, axis: int) -> AttentionMatrix:
     """Return `operand` with the query and key axis indices that remain without `axis`."""
     return qk.map_axes(operand, lambda a: None if a == axis else a)
 
 
-def is_transposed_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
+def is_transposed_pair(left: AttentionMatrix, right: AttentionMatrix) -> bool:
     """Return True if two operands are the same value, at the query position and at the key
     position, as in `segment[:, i] == segment[:, j]`. The two operands are equal where `i == j`.
     """
-    a, b = skip_query_key_views(left), skip_query_key_views(right)
+    a, b = unwrap_all_views(left), unwrap_all_views(right)
     are_on_different_axes = (a.query_axis is None) != (a.key_axis is None)
     return (
         a.value is b.value
@@ -143,17 +144,17 @@ def is_transposed_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
     )
 
 
-def skip_query_key_views(qk: QueryKeyTensor) -> QueryKeyTensor:
-    """Return the query-key tensor under all views of `qk` (`unwrap_view`)."""
+def unwrap_all_views(qk: AttentionMatrix) -> AttentionMatrix:
+    """Return the attention matrix under all views of `qk` (`unwrap_view`)."""
     while (inner := unwrap_view(qk)) is not None:
         qk = inner
     return qk
 
 
 def _unwrap_reshape(
-    qk: QueryKeyTensor, operand: Value, axis: int, result_count: int, operand_count: int
-) -> QueryKeyTensor | None:
-    """Return `operand` as a query-key tensor, for a reshape that converts `operand_count` axes at
+    qk: AttentionMatrix, operand: Value, axis: int, result_count: int, operand_count: int
+) -> AttentionMatrix | None:
+    """Return `operand` as an attention matrix, for a reshape that converts `operand_count` axes at
     `axis` to `result_count` axes. Return None if the reshape changes the query axis or the key
     axis.
     """
@@ -164,7 +165,7 @@ def _unwrap_reshape(
     return qk.map_axes(operand, lambda a: a if a < axis else a + shift)
 
 
-def _is_transparent_view(qk: QueryKeyTensor, op: Op, operand: Value) -> bool:
+def _is_transparent_view(qk: AttentionMatrix, op: Op, operand: Value) -> bool:
     """Return True if a slice or cast preserves the values at each query and key position."""
     match op:
         case ops.Slice(axis) | ops.StridedSlice(axis) if axis not in (qk.query_axis, qk.key_axis):
@@ -181,7 +182,7 @@ def _is_transparent_view(qk: QueryKeyTensor, op: Op, operand: Value) -> bool:
     return False
 
 
-def split_concat_operands(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
+def list_concat_operands(qk: AttentionMatrix) -> list[AttentionMatrix] | None:
     """Return the operands of a concatenation along the query or key axis, or None for other ops.
 
     The positions of the operand with the time axis keep their times. Prefix operands have no query
@@ -198,13 +199,13 @@ def split_concat_operands(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     parts = []
     for part in node.operands:
         if qk.time_axis.get_prefix_length(part.shape[axis]) is not None:
-            parts.append(qk.make_operand_tensor(part, qk.query_axis, qk.key_axis))
+            parts.append(qk.make_operand_matrix(part, qk.query_axis, qk.key_axis))
         elif not is_prefix_ignored:
             parts.append(_view_without_axis(qk, part, axis))
     return parts
 
 
-def align_broadcast_operand(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
+def align_broadcast_operand(qk: AttentionMatrix, operand: Value) -> AttentionMatrix:
     """Return an operand with its axes aligned from the right, as in broadcasting."""
     shift = qk.value.rank - operand.rank
     return qk.map_axes(operand, lambda a: a - shift)
@@ -266,7 +267,7 @@ def solve_memoized(
     return results[problem]
 
 
-def solve_all_subproblems(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
+def collect_subproblem_results(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
     """Yield each of several subproblems, and return the list of their results."""
     results: list[A] = []
     for subproblem in subproblems:
@@ -274,7 +275,7 @@ def solve_all_subproblems(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
     return results
 
 
-def is_any_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
+def is_any_subproblem_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     """Return True if the result of any subproblem is True. Stop at the first True."""
     for subproblem in subproblems:
         if (yield subproblem):
@@ -282,7 +283,7 @@ def is_any_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     return False
 
 
-def are_all_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
+def are_all_subproblems_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     """Return True if the results of all subproblems are True. Stop at the first False."""
     for subproblem in subproblems:
         if not (yield subproblem):
