@@ -26,7 +26,7 @@ from unittest.mock import patch
 import numpy as np
 
 import specc
-from specc.batch_inference.block_runner_and_crash_journal import BlockRunner, RowBlockInference
+from specc.batch_inference.block_runner_and_crash_journal import BlockRunner, RowBlockProcessor
 from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest, plan_job
@@ -179,10 +179,10 @@ def _compute_overhead(table: MapBenchmark) -> float:
     blocks.run_block(0)
     MODEL_CPU_SECONDS[0], began = 0.0, time.process_time()
     batch, generate = (
-        _add_cpu_time(RowBlockInference._compute_batch),
-        _add_cpu_time(RowBlockInference._generate_continuously),
+        _add_cpu_time(RowBlockProcessor._compute_batch),
+        _add_cpu_time(RowBlockProcessor._generate_continuously),
     )
-    with patch.multiple(RowBlockInference, _compute_batch=batch, _generate_continuously=generate):
+    with patch.multiple(RowBlockProcessor, _compute_batch=batch, _generate_continuously=generate):
         for number in range(1, len(plan.blocks)):
             blocks.run_block(number)
     return (time.process_time() - began) / max(MODEL_CPU_SECONDS[0], 1e-9) - 1

@@ -21,7 +21,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_options import ARGUMENT_TYPES
 from specc.driver.option_kinds import check_argument_values
 from specc.driver.spec_loader import open_spec_argument, translate_errors_to_spec_syntax
-from specc.driver.weight_sources import WeightSources, open_training_spec
+from specc.driver.weight_sources import WeightSources, load_training_model
 from specc.io.output_paths import TRAINED_WEIGHTS_OUTPUT, resolve_output_path
 from specc.ir.array import Array
 from specc.runtime.training_collator import (
@@ -65,17 +65,17 @@ def module(
         init_missing=None if init_missing is None else int(init_missing),
         adapter=str(adapter) if adapter else "",
     )
-    training_spec = open_training_spec(opened_spec, sources, graph)
+    training_model = load_training_model(opened_spec, sources, graph)
     return SpecModule(
-        training_spec.graph,
-        training_spec.parameter_values,
-        ties=training_spec.ties,
-        defaults=training_spec.defaults,
+        training_model.graph,
+        training_model.parameter_values,
+        ties=training_model.ties,
+        defaults=training_model.defaults,
         training_collator=TrainingCollator(
-            graph=training_spec.graph,
-            preprocessing=training_spec.preprocessing,
-            defaults=training_spec.defaults,
-            generation=training_spec.generation,
+            graph=training_model.graph,
+            preprocessing=training_model.preprocessing,
+            defaults=training_model.defaults,
+            generation=training_model.generation,
         ),
     )
 

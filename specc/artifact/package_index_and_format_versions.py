@@ -132,7 +132,7 @@ class WeightFileMetadata:
     head: str = ""
 
 
-def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
+def parse_weight_file_metadata(data: object) -> dict[str, WeightFileMetadata] | None:
     """Parse metadata of weight files by relative path. Return None for invalid metadata."""
     if not isinstance(data, dict):
         return None
@@ -335,13 +335,13 @@ def _read_kept_files(data: JsonReader, files: Collection[str], location: str) ->
 
 def _read_linked_checkpoints(data: JsonReader, location: str) -> dict[str, WeightFileMetadata]:
     """Parse the metadata of linked checkpoint files in the directory of the package."""
-    linked_files = parse_weight_files(_limit_files(data.read_dict("linked_files"), location))
-    if linked_files is None:
+    files = parse_weight_file_metadata(_limit_files(data.read_dict("linked_files"), location))
+    if files is None:
         _raise_invalid_index(location, "`linked_files` contains a file without size or hashes")
-    for path in linked_files:
+    for path in files:
         if not is_safe_relative_path(path):
             _raise_invalid_index(location, f"`{escape_text(path)[:200]}` is not inside it")
-    return linked_files
+    return files
 
 
 def _limit_files(entries: dict[str, object], location: str) -> dict[str, object]:

@@ -208,7 +208,7 @@ class BlockRunner:
             ):
                 table = self._read_columns(block_number)
             count = self.plan.blocks[block_number].row_count
-            block = RowBlockInference(
+            processor = RowBlockProcessor(
                 model=self.model,
                 limits=self.plan.limits,
                 first_row_number=self.plan.first_row_numbers[block_number],
@@ -217,10 +217,10 @@ class BlockRunner:
                 statistics=BlockStatistics(block_number=block_number, row_count=count),
                 results=[{} for _ in range(count)],
             )
-            block.compute_results(table)
-            write_part_file(self.plan, self.out, table, block.results, block.statistics)
+            processor.compute_results(table)
+            write_part_file(self.plan, self.out, table, processor.results, processor.statistics)
             journal.close()
-        return block.statistics
+        return processor.statistics
 
     def _read_columns(self, block_number: int) -> ColumnValues:
         """Read the required columns of a block. Raise E0881 if the data file has changed."""
@@ -242,9 +242,9 @@ class BlockRunner:
 
 
 @dataclass(kw_only=True)
-class RowBlockInference:
-    """A block in progress and the results of its rows. `first_row_number` is the index of the
-    block's first row in the data set, from which sampling seeds are derived.
+class RowBlockProcessor:
+    """A processor of one block that holds the results of its rows. `first_row_number` is the index
+    of the block's first row in the data set, from which sampling seeds are derived.
     """
 
     model: BatchInferenceModel

@@ -175,7 +175,7 @@ class ParquetFile(DataFile):
     cached_row_group: tuple[int, tuple[str, ...], Arrow] | None = None
 
     @cached_property
-    def arrow_file(self) -> Arrow:
+    def parquet_reader(self) -> Arrow:
         """The open `pyarrow.parquet.ParquetFile`. Raise E0870 if the file is corrupted."""
         try:
             return import_pyarrow().parquet.ParquetFile(self.path)
@@ -192,7 +192,7 @@ class ParquetFile(DataFile):
 
     def read_schema(self) -> tuple[TableColumn, ...]:
         """Return the columns of the schema. Raise E0870 if two columns have the same name."""
-        schema = self.arrow_file.schema_arrow
+        schema = self.parquet_reader.schema_arrow
         names = schema.names
         if duplicates := [name for name in names if names.count(name) > 1]:
             note = f"duplicate column `{escape_text(duplicates[0])}`"
@@ -201,7 +201,7 @@ class ParquetFile(DataFile):
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Return blocks of at most `max_rows` rows that do not cross row groups."""
-        metadata = self.arrow_file.metadata
+        metadata = self.parquet_reader.metadata
         blocks, first_row = [], 0
         for group in range(metadata.num_row_groups):
             group_rows = metadata.row_group(group).num_rows
@@ -224,7 +224,7 @@ class ParquetFile(DataFile):
         key = (block.row_group, tuple(columns))
         if self.cached_row_group is None or self.cached_row_group[:2] != key:
             try:
-                table = self.arrow_file.read_row_group(block.row_group, list(columns))
+                table = self.parquet_reader.read_row_group(block.row_group, list(columns))
             except (OSError, ValueError) as error:
                 note = escape_text(str(error).splitlines()[0])[:200]
                 self._raise_corrupted(f"is corrupted in row group {block.row_group}", note)

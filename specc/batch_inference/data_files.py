@@ -100,7 +100,7 @@ def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
     return [line.rstrip(b"\r\n") for line in io.BytesIO(read_block_bytes(path, block))]
 
 
-class TextLinesFile(DataFile):
+class TextFile(DataFile):
     """A text file with one row per line, in the column `text`."""
 
     def read_schema(self) -> tuple[TableColumn, ...]:
@@ -306,7 +306,7 @@ FILE_FORMATS: dict[str, type[DataFile]] = {
     ".jsonl": JsonLinesFile,
     ".ndjson": JsonLinesFile,
     ".csv": CsvFile,
-    ".txt": TextLinesFile,
+    ".txt": TextFile,
 }
 
 

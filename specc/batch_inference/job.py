@@ -17,8 +17,12 @@ from specc.batch_inference.job_plan_and_part_files import (
     read_block_statistics,
     read_plan,
 )
-from specc.batch_inference.job_planner import JobRequest, check_equal_job_plans, plan_job
-from specc.batch_inference.worker_processes_and_ray import BlockProgress, LocalEngine, RayEngine
+from specc.batch_inference.job_planner import JobRequest, check_job_plans_match, plan_job
+from specc.batch_inference.worker_processes_and_ray import (
+    BlockProgress,
+    LocalJobEngine,
+    RayJobEngine,
+)
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import write_file_atomically
@@ -112,7 +116,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
     engine = _make_engine(request, plan, out)  # check the request before files are written
     existing_plan = read_plan(out)
     if existing_plan is not None:
-        check_equal_job_plans(existing_plan, plan, out)
+        check_job_plans_match(existing_plan, plan, out)
     else:
         _check_empty(out)
         plan.write_file(out)
@@ -168,7 +172,7 @@ def _note_complete_parts(report: JobReport) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class SerialEngine:
+class SerialJobEngine:
     """An engine that computes the blocks of a plan in this process."""
 
     out: Path
@@ -185,12 +189,12 @@ class SerialEngine:
 
 def _make_engine(
     request: JobRequest, plan: JobPlan, out: Path
-) -> RayEngine | LocalEngine | SerialEngine:
+) -> RayJobEngine | LocalJobEngine | SerialJobEngine:
     """Return the requested engine. Raise E0753 if a Ray option is used with another engine, and
     E0888 if Ray is not available.
     """
     if request.engine == "ray":
-        engine = RayEngine(out, request.workers, request.address, request.gpus_per_worker)
+        engine = RayJobEngine(out, request.workers, request.address, request.gpus_per_worker)
         engine.import_ray()
         return engine
     options = {"--address": request.address, "--gpus": request.gpus_per_worker}
@@ -198,8 +202,8 @@ def _make_engine(
         helps = ["add --engine ray"]
         raise_error("E0753", f"`{option}` has no effect without a Ray cluster", helps=helps)
     if request.engine == "serial":
-        return SerialEngine(out, plan)
-    return LocalEngine(out=out, worker_count=request.workers or count_available_cpus())
+        return SerialJobEngine(out, plan)
+    return LocalJobEngine(out=out, worker_count=request.workers or count_available_cpus())
 
 
 def _check_writable(out: Path) -> None:

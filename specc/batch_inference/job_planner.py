@@ -110,7 +110,7 @@ def plan_job(request: JobRequest) -> JobPlan:
     )
 
 
-def check_equal_job_plans(
+def check_job_plans_match(
     existing_plan: JobPlan, requested_plan: JobPlan, output_dir: Path
 ) -> None:
     """Raise E0875 if a directory has parts of a different plan. The error lists the differences."""

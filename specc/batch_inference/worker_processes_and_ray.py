@@ -160,7 +160,7 @@ class _Worker:
 
 
 @dataclass(kw_only=True)
-class LocalEngine:
+class LocalJobEngine:
     """An engine that computes the blocks of a plan in worker processes on this machine."""
 
     out: Path
@@ -311,7 +311,7 @@ class RayActor:
 
 
 @dataclass
-class RayEngine:
+class RayJobEngine:
     """An engine that computes the blocks of a plan with Ray actors on this machine, or on the
     cluster at `address`. Each actor uses `gpus_per_worker` GPUs.
     """

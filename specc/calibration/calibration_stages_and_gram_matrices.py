@@ -56,7 +56,7 @@ class CalibrationStage:
     released_values: tuple[str, ...]
 
 
-def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
+def iterate_calibration_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
     """Yield the calibration stages that compute the activations of `targets`, in run order."""
     staged_graph = _StagedGraph(targets)
     groups = list(staged_graph.iterate_groups()) or [[]]
@@ -284,7 +284,7 @@ def quantize_with_gptq(
     """
     quantized: dict[str, QuantizedWeightFiles] = {}
     sums, factors = _GramMatrixSums(targets), _FactorFiles(targets.tap_points, directory)
-    for stage in split_stages(targets):
+    for stage in iterate_calibration_stages(targets):
         _run_stage(stage, open_session, get_samples(), directory, sums)
         for activations, total in sums.pop_complete_sums(stage.activations_by_output.values()):
             factor = compute_inverse_cholesky_factor(total)

@@ -24,7 +24,7 @@ def add_check_arguments(parser: ArgumentParser) -> None:
     add_spec_arguments(parser)
 
 
-def execute_check(args: Namespace) -> int:
+def execute_check_command(args: Namespace) -> int:
     """Check a spec. Print the proved properties to stdout and warnings to stderr."""
     spec = open_spec_from_arguments(args)
     check_result = check_spec(spec, args.graph)

@@ -68,7 +68,7 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, diagnostics=EXPLAIN_OPTION)
 
 
-def execute_compile(args: Namespace) -> int:
+def execute_compile_command(args: Namespace) -> int:
     """Compile a spec and print the written files."""
     _check_option_combinations(args)
     with show_write_progress("writing weights"):
@@ -299,7 +299,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, input=PACKAGE_GRAPH_OPTION, output=EXPORT_OPTIONS)
 
 
-def execute_export(args: Namespace) -> int:
+def execute_export_command(args: Namespace) -> int:
     """Write the Triton model repository and print the paths of its files."""
     check_model_is_compiled(args.model)
     model = open_compiled_model(args.model, graph=args.graph).default_model

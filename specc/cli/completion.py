@@ -235,7 +235,7 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("spec", nargs="?", default="", metavar="SPEC")
 
 
-def execute_complete(args: Namespace) -> int:
+def execute_complete_command(args: Namespace) -> int:
     """Print the completion candidates. If the spec is missing, print nothing: shells do not display
     errors of completion scripts.
     """
@@ -262,7 +262,7 @@ def add_completion_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("shell", choices=[*SCRIPT_RENDERERS], help="shell that runs the script")
 
 
-def execute_completion(args: Namespace) -> int:
+def execute_completion_command(args: Namespace) -> int:
     """Print a completion script that is generated from the options of all commands."""
     # import lazily to avoid a cyclic import: `build_command_parsers` imports this module
     from specc.cli.main import build_command_parsers

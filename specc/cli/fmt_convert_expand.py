@@ -68,7 +68,7 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output=FMT_OPTIONS)
 
 
-def execute_fmt(args: Namespace) -> int:
+def execute_fmt_command(args: Namespace) -> int:
     """Format spec files in place and print the changed file names. For stdin, print the formatted
     text.
     """
@@ -156,7 +156,7 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output={**output, **FORCE_OPTION})
 
 
-def execute_convert(args: Namespace) -> int:
+def execute_convert_command(args: Namespace) -> int:
     """Convert DSL to YAML or YAML to DSL. The suffix of the `-o` file selects the output syntax."""
     if args.file.endswith(".txt"):
         return convert_glove_vectors(args.file, args.output, force=args.force)
@@ -296,7 +296,7 @@ def add_expand_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output={**output, **KEEP_FROM_OPTION, **FORCE_OPTION})
 
 
-def execute_expand(args: Namespace) -> int:
+def execute_expand_command(args: Namespace) -> int:
     """Print the expanded spec, or write the expanded spec to the file of `-o`."""
     spec = open_spec_from_arguments(args)
     file, notes = expand_spec(spec, keep_sources=args.keep_from)

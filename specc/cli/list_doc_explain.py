@@ -47,7 +47,7 @@ def add_list_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def execute_list(args: Namespace) -> int:
+def execute_list_command(args: Namespace) -> int:
     """Print the names of specs, types, blocks or functions, one per line with a summary."""
     kinds = [args.kind] if args.kind else LISTED_KINDS
     docs_by_kind = {kind: dict(sorted(_map_summaries(kind).items())) for kind in kinds}
@@ -208,13 +208,13 @@ def add_doc_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output=DOC_OPTIONS)
 
 
-def execute_doc(args: Namespace) -> int:
+def execute_doc_command(args: Namespace) -> int:
     """Print the signature and documentation of a name."""
     library = SpecLibrary()
     if _is_only_spec_name(args.name, library):
         definitions = [_document_spec(args.name, library, with_source=args.source)]
     else:
-        definitions = find_name_documentation(args.name, library, with_source=args.source)
+        definitions = find_documentation_entries(args.name, library, with_source=args.source)
     items = [*map(vars, definitions)]
     if not print_json_result({"name": args.name, "definitions": items}):
         print("\n\n".join(definition.format_text() for definition in definitions))
@@ -222,8 +222,10 @@ def execute_doc(args: Namespace) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NameDocumentation:
-    """The documentation of a name. `text` is the signature or the source code of the definition."""
+class DocumentationEntry:
+    """The documentation of a definition. `text` is the signature or the source code of the
+    definition.
+    """
 
     kind: str
     text: str
@@ -239,7 +241,7 @@ class NameDocumentation:
         return "\n\n".join([self.text, *filter(None, details)])
 
 
-def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> NameDocumentation:
+def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> DocumentationEntry:
     """Return the source text of a built-in spec, or a summary: comment, config and graph
     signatures.
     """
@@ -257,16 +259,16 @@ def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> Nam
         text = "\n\n".join(
             ["\n".join(comment), *("\n".join(format_statement(i, 0)) for i in shown)]
         )
-    return NameDocumentation(kind="spec", text=text, file=path.name)
+    return DocumentationEntry(kind="spec", text=text, file=path.name)
 
 
-def find_name_documentation(
+def find_documentation_entries(
     name: str, library: SpecLibrary, *, with_source: bool
-) -> list[NameDocumentation]:
+) -> list[DocumentationEntry]:
     """Return the documentation of all definitions of a name. Raise E0204 for an unknown name."""
     builtin, definition = BUILTINS.get(name), library.find_std_item(name)
     documentation = (
-        [NameDocumentation(kind="function", text=builtin.format_signature(), doc=builtin.doc)]
+        [DocumentationEntry(kind="function", text=builtin.format_signature(), doc=builtin.doc)]
         if builtin
         else []
     )
@@ -276,11 +278,11 @@ def find_name_documentation(
         if isinstance(item, ast.Block) and not with_source:
             item = replace(item, body=(), end=())
         text = "\n".join(format_statement(item, 0))
-        documentation.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
+        documentation.append(DocumentationEntry(kind=kind, text=text, file=str(module.path)))
     for kind, docs in OTHER_DOCS.items():
         if name in docs:
             text, doc = docs[name]
-            documentation.append(NameDocumentation(kind=kind, text=text, doc=doc))
+            documentation.append(DocumentationEntry(kind=kind, text=text, doc=doc))
     if not documentation:
         _raise_unknown_name(name, library)
     return documentation
@@ -310,7 +312,7 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("code", metavar="CODE", help="a diagnostic code, for example E0302")
 
 
-def execute_explain(args: Namespace) -> int:
+def execute_explain_command(args: Namespace) -> int:
     """Print the documentation page of a diagnostic code."""
     code = normalize_diagnostic_code(args.code)
     pages = find_error_doc_pages()

@@ -352,7 +352,7 @@ def _parse_arguments(
         build_parser().error(f"unknown command `{escape_text(name)}`{hint}")
     command = {**COMMANDS, **HIDDEN_COMMANDS}[name]
     parser = _build_command_parser(name, command)
-    run = vars(_import_command(command))[f"execute_{name.removeprefix('_')}"]
+    run = vars(_import_command(command))[f"execute_{name.removeprefix('_')}_command"]
     # `parse_intermixed_args` does not support `--`, after which no argument is an option
     parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
     return run, parse(argv[1:])

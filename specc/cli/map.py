@@ -127,7 +127,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
     add_generation_options(parser)
 
 
-def execute_map(args: Namespace) -> int:
+def execute_map_command(args: Namespace) -> int:
     """Run the batch inference job and print its report."""
     check_model_is_compiled(args.model)
     job = JobRequest(

@@ -18,7 +18,7 @@ from specc.driver.spec_draft import (
     SCHEMA_FILE,
     DerivedSpec,
     SpecDraft,
-    build_derived_spec,
+    build_derived_spec_ast,
     draft_spec,
 )
 from specc.io.atomic_write import write_file_atomically
@@ -66,7 +66,7 @@ def add_new_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
 
 
-def execute_new(args: Namespace) -> int:
+def execute_new_command(args: Namespace) -> int:
     """Write the new spec, and print the command to run next."""
     *names, path = args.words
     _check_argument_count(len(names), args.directory)
@@ -89,7 +89,7 @@ def execute_new(args: Namespace) -> int:
             footer_comments=_format_next_steps(is_yaml),
             comment_separator=": " if is_yaml else " = ",
         )
-        file = build_derived_spec(derived_spec)
+        file = build_derived_spec_ast(derived_spec)
     text = format_yaml(file) if is_yaml else format_dsl(file)
     write_output(path, NEW_SPEC_OUTPUT, text.encode(), force=args.force)
     if schema_comments:
@@ -184,7 +184,7 @@ def add_lsp_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def execute_lsp(args: Namespace) -> int:
+def execute_lsp_command(args: Namespace) -> int:
     """Run the language server until the client disconnects."""
     if args.schema:
         print((get_specs_directory() / "schema.json").read_text(encoding="utf-8"), end="")

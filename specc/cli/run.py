@@ -146,7 +146,7 @@ def add_run_arguments(parser: ArgumentParser) -> None:
     add_generation_options(parser)
 
 
-def execute_run(args: Namespace) -> int:
+def execute_run_command(args: Namespace) -> int:
     """Run the model, print the results, and write the output files."""
     check_model_is_compiled(args.model)
     model = open_compiled_model(args.model, graph=args.graph, provider=args.execution_provider)

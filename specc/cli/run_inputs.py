@@ -11,7 +11,7 @@ from specc.cli.run_task_inputs import (
     ARRAY_FILE_SUFFIXES,
     AUDIO_READINGS,
     parse_json_values,
-    print_unread_file_note,
+    print_unused_file_note,
     raise_extra_argument_error,
     raise_missing_file_error,
     read_text_lines,
@@ -156,7 +156,7 @@ class _InputCollector:
             return _BatchElements(self._read_lines(argument))
         items = parse_json_values(argument, ("[",))
         if items is None:
-            print_unread_file_note(argument)
+            print_unused_file_note(argument)
             return _BatchElements([argument])
         return _BatchElements(_parse_sequences(items, escape_text(argument)[:60]))
 

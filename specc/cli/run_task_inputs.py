@@ -72,7 +72,7 @@ def raise_missing_file_error(argument: str) -> NoReturn:
     )
 
 
-def print_unread_file_note(argument: str) -> None:
+def print_unused_file_note(argument: str) -> None:
     """Print a note if a text argument is a file path, because the file is not read."""
     if isfile(argument):
         path = escape_text(argument)
@@ -180,7 +180,7 @@ def _iterate_values(task_input: TaskInput, argument: str, files: list[Path]) -> 
     else:
         items = parse_json_values(argument)
         if items is None:
-            print_unread_file_note(argument)
+            print_unused_file_note(argument)
         yield from [argument] if items is None else items
 
 

@@ -120,7 +120,7 @@ def add_show_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output=OPTIONS)
 
 
-def execute_show(args: Namespace) -> int:
+def execute_show_command(args: Namespace) -> int:
     """Print the tree of scopes, the IR (`--ir`), or an overview of a package if `--graph` is not
     set. With `--html` or `--svg`, write diagrams to files instead of printing the tree.
     """

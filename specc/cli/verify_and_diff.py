@@ -115,7 +115,7 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
 
 
-def execute_verify(args: Namespace) -> int:
+def execute_verify_command(args: Namespace) -> int:
     """Print one line per verification round.
 
     Return exit status 4 (E0930) if the results of a round differ. Return 5 if the model is too
@@ -124,27 +124,27 @@ def execute_verify(args: Namespace) -> int:
     """
     _check_options(args)
     model = _open_model(args, args.model, verify_contents=True)
-    verify_results = VerifyResults()
+    results = VerificationResults()
     try:
         # open the baseline before the rounds to report a wrong path early
         baseline = _open_model(args, args.baseline) if args.baseline else None
-        _compare_rounds(args, model, verify_results)
+        _compare_rounds(args, model, results)
         if args.strict:
-            _check_coverage(verify_results)
+            _check_coverage(results)
         if baseline is not None:
-            _compare_baseline(args, model, baseline, verify_results)
+            _compare_baseline(args, model, baseline, results)
     except SpeccError as failed:
         status = compute_exit_code(d.code for d in failed.diagnostics)
         is_difference = status in (ErrorCategory.MISMATCH.value, ErrorCategory.INCONCLUSIVE.value)
-        if not (is_difference and terminal.print_json_result(verify_results.to_json(failed))):
+        if not (is_difference and terminal.print_json_result(results.to_json(failed))):
             raise
         return status
-    terminal.print_json_result(verify_results.to_json())
+    terminal.print_json_result(results.to_json())
     return 0
 
 
 @dataclass
-class VerifyResults:
+class VerificationResults:
     """The verification results so far. `agrees` is None until all rounds are finished. It remains
     None if the model is too sensitive to rounding or if no output was compared.
     """
@@ -176,24 +176,24 @@ def _check_options(args: Namespace) -> None:
             )
 
 
-def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: VerifyResults) -> None:
-    """Run the verification rounds, add each to `verify_results`, and print one line per round."""
+def _compare_rounds(args: Namespace, model: InferenceModel, results: VerificationResults) -> None:
+    """Run the verification rounds, add each to `results`, and print one line per round."""
     rounds = iterate_all_rounds(model, seed=args.seed, rounds=args.rounds)
     try:
         for round in iterate_with_progress(rounds, "comparing rounds"):
             terminal.print_result_line(str(round))
-            verify_results.rounds.append(round)
+            results.rounds.append(round)
     except SpeccError as failed:
         status = compute_exit_code(d.code for d in failed.diagnostics)
-        verify_results.agrees = False if status == ErrorCategory.MISMATCH.value else None
+        results.agrees = False if status == ErrorCategory.MISMATCH.value else None
         raise
     # without a compared output, the model is not reported as correct
-    verify_results.agrees = any(round.is_compared for round in verify_results.rounds) or None
+    results.agrees = any(round.is_compared for round in results.rounds) or None
 
 
-def _check_coverage(verify_results: VerifyResults) -> None:
+def _check_coverage(results: VerificationResults) -> None:
     """Raise E0933 if a graph, a subgraph or a long sequence was not verified."""
-    for round in verify_results.rounds:
+    for round in results.rounds:
         if not (round.is_compared or round.uncovered_cases):
             raise_error(
                 "E0933",
@@ -202,9 +202,9 @@ def _check_coverage(verify_results: VerifyResults) -> None:
                 else "no output was compared",
                 notes=[round.note.removeprefix("not compared, because ")],
             )
-    uncovered_cases = [name for round in verify_results.rounds for name in round.uncovered_cases]
+    uncovered_cases = [name for round in results.rounds for name in round.uncovered_cases]
     if uncovered_cases:
-        count = sum(len(round.uncovered_subgraphs) for round in verify_results.rounds)
+        count = sum(len(round.uncovered_subgraphs) for round in results.rounds)
         _raise_incomplete_coverage(uncovered_cases, count)
 
 
@@ -228,15 +228,15 @@ def _open_model(args: Namespace, path: str, *, verify_contents: bool = False) ->
 
 
 def _compare_baseline(
-    args: Namespace, model: InferenceModel, baseline: InferenceModel, verify_results: VerifyResults
+    args: Namespace, model: InferenceModel, baseline: InferenceModel, results: VerificationResults
 ) -> None:
     """Print the quantization error per layer and output. Raise E0856 above the threshold."""
     comparison = QuantizationComparison(model.full_forward_model, baseline.full_forward_model)
     comparison.compare_outputs_on_random_inputs(args.seed, args.rounds)
     for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
         terminal.print_result_line(f"relative error of `{escape_text(name)}`: {error:.1e}")
-        verify_results.layer_errors.append((name, error))
-    verify_results.output_errors = comparison.to_json()
+        results.layer_errors.append((name, error))
+    results.output_errors = comparison.to_json()
     for line in comparison.format_lines():
         terminal.print_result_line(line)
     comparison.check_error_limits(dict(args.threshold))
@@ -263,7 +263,7 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, input=options)
 
 
-def execute_diff(args: Namespace) -> int:
+def execute_diff_command(args: Namespace) -> int:
     """Print the differences, one per line. Return 0 if the architectures are equal, otherwise 4."""
     a = _load_architecture_to_compare(args.a, args.graph)
     b = _load_architecture_to_compare(args.b, args.graph, args.config, args.set)

@@ -14,7 +14,7 @@ from specc.driver.compile_job import (
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions
 from specc.driver.genai_config_and_export_profiles import check_export_profile
 from specc.driver.generation_graphs import check_generator_settings, get_vocabulary_size
-from specc.driver.model_calibration import open_calibrated_job
+from specc.driver.model_calibration import calibrate_job
 from specc.driver.output_files_and_compile_report import (
     CompileReport,
     write_model_file,
@@ -86,8 +86,8 @@ def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
         job, skipped = drop_unsupported_graphs(requested_job)
         _check_decode_loop_support(job)
         lowering_job = prepare_lowering(job)
-        with open_calibrated_job(lowering_job) as calibrated_job:
-            write = write_package if options.is_package else write_model_file
+        with calibrate_job(lowering_job) as calibrated_job:
+            write = write_package if options.writes_package else write_model_file
             report = write(calibrated_job)
     return replace(report, remarks=(*report.remarks, *skipped))
 

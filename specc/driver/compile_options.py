@@ -76,14 +76,14 @@ class CompileOptions(WeightSources):
     no_load: bool = False
 
     @property
-    def is_standalone_generator(self) -> bool:
+    def writes_standalone_generator(self) -> bool:
         """Return True if the output is a single model file with the `generate` graph."""
         return self.graphs == ("generate",) and self.output.endswith(".onnx")
 
     @property
-    def is_package(self) -> bool:
+    def writes_package(self) -> bool:
         """Return True if the output is a package directory."""
-        return bool(self.graphs) and not self.is_standalone_generator
+        return bool(self.graphs) and not self.writes_standalone_generator
 
 
 def parse_graph_names(names_or_text: object) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Check that a config.json matches a spec. The checks report unexpected values (E0405), unread keys
+"""Check that a config.json matches a spec. The checks report unexpected values (E0405), unused keys
 (W0418) and limited context lengths (W0436).
 """
 
@@ -76,7 +76,7 @@ def _format_member(member: JsonMember | None) -> str:
     return value if isinstance(value, str) else member.value.span.text
 
 
-def warn_about_unread_keys(
+def warn_about_unused_keys(
     program: Program, data: JsonObject, outer_keys: tuple[str, ...] = ()
 ) -> Iterator[Diagnostic]:
     """Yield a W0418 warning for each part of the config that contains keys that the spec does not
@@ -85,16 +85,16 @@ def warn_about_unread_keys(
     sources = {key for part in program.used_specs for key in part.use.sources}
     entries = [*_list_entries_for_config(program), ast.IgnoredConfigKeys((*sources, *outer_keys))]
     known_keys = set(iterate_declared_config_keys(entries))
-    if unread_keys := dict(_iterate_unread_keys(known_keys, data, "")):
-        yield _make_unread_warning(
-            unread_keys, known_keys - data.members.keys(), is_builtin=program.is_builtin
+    if unused_keys := dict(_iterate_unused_keys(known_keys, data, "")):
+        yield _make_unused_keys_warning(
+            unused_keys, known_keys - data.members.keys(), is_builtin=program.is_builtin
         )
     for part in program.used_specs:
         section = get_config_section(part, data)
         if section is not None and section is not data:
             prefixes = [f"{key}." for key in part.use.sources]
             read_keys = [k.removeprefix(p) for k in known_keys for p in prefixes if k.startswith(p)]
-            yield from warn_about_unread_keys(part.program, section, tuple(read_keys))
+            yield from warn_about_unused_keys(part.program, section, tuple(read_keys))
 
 
 def _list_entries_for_config(program: Program) -> list[ast.ConfigEntry]:
@@ -179,7 +179,7 @@ TRAINING_KEY_SUFFIXES = (
 """The suffixes of keys that affect only training, such as dropout."""
 
 
-def _iterate_unread_keys(
+def _iterate_unused_keys(
     known_keys: set[str], data: JsonObject, prefix: str
 ) -> Iterator[tuple[str, JsonMember]]:
     """Yield (path, member) for each key that is not in `known_keys`. If only some members of an
@@ -192,7 +192,7 @@ def _iterate_unread_keys(
         depth = path.count(".")
         max_depth = max((p.count(".") for p in known_keys if _has_prefix(p, path)), default=-1)
         if max_depth > depth and isinstance(member.value, JsonObject):
-            yield from _iterate_unread_keys(known_keys, member.value, f"{path}.")
+            yield from _iterate_unused_keys(known_keys, member.value, f"{path}.")
         elif max_depth < depth:
             yield path, member
 
@@ -310,16 +310,16 @@ def _get_source_text(expression: ast.Expr | None) -> str:
 IGNORED_KEY_LABEL = "ignored by the compiled model"
 
 
-def _make_unread_warning(
-    unread: dict[str, JsonMember], missing_keys: set[str], *, is_builtin: bool
+def _make_unused_keys_warning(
+    unused_keys: dict[str, JsonMember], missing_keys: set[str], *, is_builtin: bool
 ) -> Diagnostic:
-    """Return W0418 for the keys `unread`. `missing_keys` are the keys that the spec reads but the
-    config lacks.
+    """Return W0418 for the keys `unused_keys`. `missing_keys` are the keys that the spec reads but
+    the config lacks.
     """
-    names = [name[:60] for name in unread]
+    names = [name[:60] for name in unused_keys]
     keys_text = ", ".join(f"`{name}`" for name in names[:12])
     count_text = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    first, *others = [member.key for member in unread.values()][:12]
+    first, *others = [member.key for member in unused_keys.values()][:12]
     fix = f'if the key does not change results, add to `config`: ignore "{names[0]}"'
     if is_builtin:
         fix = (
@@ -337,7 +337,7 @@ def _make_unread_warning(
 
 
 def _suggest_key_corrections(names: list[str], missing_keys: set[str]) -> Iterator[str]:
-    """Yield a help text for each unread key that is similar to a missing key."""
+    """Yield a help text for each unused key that is similar to a missing key."""
     for name in names:
         for suggestion in suggest_similar_name(name, missing_keys):
             yield suggestion if len(names) == 1 else f"`{name}`: {suggestion}"

@@ -54,7 +54,7 @@ larger models, the quantized model generates the calibration data to save memory
 
 
 @contextmanager
-def open_calibrated_job(job: LoweringJob) -> Iterator[LoweringJob]:
+def calibrate_job(job: LoweringJob) -> Iterator[LoweringJob]:
     """A context manager that yields the job after calibration of int4 weights and int8 KV caches.
     Calibration runs only if the spec or an option requests calibration, or if calibration is the
     default of the quantization kind.

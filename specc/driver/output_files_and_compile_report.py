@@ -83,7 +83,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         job,
         preprocessing=job.preprocessing.assign_tokenizer_file_names(sanitize_file_stem(path.stem)),
     )
-    if options.is_standalone_generator:
+    if options.writes_standalone_generator:
         generator = build_generator_source(job)
         source: ModelSource = generator
         metadata = make_generator_metadata_builder(job, generator)

@@ -41,7 +41,7 @@ def parse_quantize_choice(
     return entry.values[0].value
 
 
-def parse_quantize_integer(entry: ast.QuantizeSetting) -> int | None:
+def parse_integer_setting(entry: ast.QuantizeSetting) -> int | None:
     """Return the value of a `quantize` entry if it is an integer, otherwise None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
     # an integer with ten or more digits is never valid

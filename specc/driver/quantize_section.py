@@ -13,8 +13,8 @@ from specc.driver.quantize_option_errors import (
     check_weight_patterns,
     get_requested_option_labels,
     list_weight_names,
+    parse_integer_setting,
     parse_quantize_choice,
-    parse_quantize_integer,
     raise_quantize_entry_error,
 )
 from specc.driver.weights_section_and_load_transforms import resolve_referenced_file
@@ -294,7 +294,7 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
 
 def _read_samples(entry: ast.QuantizeSetting) -> CalibrationSource:
     """Read the number of self-generated samples. Raise E0858 if the number is invalid."""
-    count = parse_quantize_integer(entry)
+    count = parse_integer_setting(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` must be an integer from 0 to {MAX_SAMPLES}"
         raise_quantize_entry_error(entry, title, ("64",))
@@ -317,7 +317,7 @@ def _read_group_size(entries: Mapping[str, ast.QuantizeSetting]) -> int:
     entry = entries.get("group_size")
     if entry is None:
         return DEFAULT_GROUP_SIZE
-    number = parse_quantize_integer(entry)
+    number = parse_integer_setting(entry)
     if number is None:
         raise_quantize_entry_error(entry, f"`group_size` must be {GROUP_SIZES}", ())
     check_group_size(number, entry.span)

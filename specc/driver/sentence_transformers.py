@@ -146,8 +146,8 @@ def _get_module_class(root: Path, type: str) -> str:
     return kind
 
 
-def nest_encoder_config(data: JsonObject) -> JsonObject:
-    """Nest the encoder's config.json under ENCODER_PART, its name in the generated spec."""
+def wrap_encoder_config(data: JsonObject) -> JsonObject:
+    """Wrap the encoder's config.json in an object under ENCODER_PART, its name in the spec."""
     return JsonObject({ENCODER_PART: JsonMember(data.span, data)}, data.span)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from specc.diagnostics.diagnostic import Source, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.driver.config_json_check import warn_about_unread_keys
+from specc.driver.config_json_check import warn_about_unused_keys
 from specc.driver.spec_loader import LoadedSpec, open_spec_argument
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section_and_load_transforms import mark_tied_weights
@@ -60,7 +60,7 @@ class DerivedSpec:
     comment_separator: str = ": "
 
 
-def build_derived_spec(derived_spec: DerivedSpec) -> ast.File:
+def build_derived_spec_ast(derived_spec: DerivedSpec) -> ast.File:
     """Build the syntax tree of a derived spec. Raise E0222 if the base spec is not built-in."""
     library = SpecLibrary()
     names, hint = find_builtin_specs(), "`specc list specs` prints the built-in specs"
@@ -190,7 +190,7 @@ def draft_spec(directory: str, name: str, header_comments: tuple[str, ...] = ())
     unmapped = [f"config value `{path}`: {text}" for path, text in unreproduced.items()]
     unmapped += [
         f"config.json: {'; '.join([warning.title, *warning.notes])}"
-        for warning in warn_about_unread_keys(spec.program, data)
+        for warning in warn_about_unused_keys(spec.program, data)
     ]
     unmapped += _iterate_binding_errors(spec, model, names)
     derived_spec = DerivedSpec(
@@ -201,7 +201,7 @@ def draft_spec(directory: str, name: str, header_comments: tuple[str, ...] = ())
         omits_defaults=True,
     )
     return SpecDraft(
-        file=build_derived_spec(derived_spec),
+        file=build_derived_spec_ast(derived_spec),
         graph_name=model.graph.name,
         value_count=len(reproduced),
         is_known_model_type=bool(base),
@@ -376,7 +376,7 @@ def _evaluate_derived_config(base: str, values: Mapping[str, str]) -> dict[str, 
     """
     with suppress(SpeccError):
         draft = DerivedSpec(name="draft", extends=base, config_values=values, omits_defaults=True)
-        spec = open_spec_argument(format_dsl(build_derived_spec(draft)) if values else base)
+        spec = open_spec_argument(format_dsl(build_derived_spec_ast(draft)) if values else base)
         context = create_context(spec.program, options=spec.config_options)
         config = evaluate_and_check_config(context, spec.program, spec.config_options)
         return dict(_flatten_config({n: value_to_json(value) for n, value in config.items()}))

@@ -10,13 +10,13 @@ from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError, raise_e
 from specc.driver.config_json_check import (
     check_model_type,
     warn_about_context_limits,
-    warn_about_unread_keys,
+    warn_about_unused_keys,
 )
 from specc.driver.sentence_transformers import (
     SentenceTransformersSpec,
     build_sentence_transformers_spec,
     find_encoder_directory,
-    nest_encoder_config,
+    wrap_encoder_config,
 )
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.json_parser_with_spans import JsonObject
@@ -139,7 +139,7 @@ def _load_config(
 ) -> JsonObject | None:
     """Load the config file, nested as the spec expects. Return None without a config file."""
     data = model_family.load_checkpoint_config(config) if config else None
-    return nest_encoder_config(data) if data is not None and wrapped_encoder else data
+    return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
 
 
 def _get_display_name(spec: str | Source) -> str:
@@ -155,21 +155,21 @@ def _find_checkpoint_directory(spec: str | Source) -> str:
 
 
 def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
-    """Return the spec with the values of a config.json and warnings about unread keys."""
+    """Return the spec with the values of a config.json and warnings about unused keys."""
     # import here, because weight formats import NumPy, and a spec without a config.json does not
     # need NumPy
     from specc.huggingface.quantization_config import read_quantization_config
 
     family = check_model_type(spec.program, data)
     quantization = read_quantization_config(data)
-    # check for unread keys only if the spec declares the model_type of the file
+    # check for unused keys only if the spec declares the model_type of the file
     return replace(
         spec,
         config_options=replace(spec.config_options, config_file=data),
         quantization=quantization,
         remarks=spec.remarks + (quantization.remarks if quantization else ()),
         warnings=(
-            *(warn_about_unread_keys(spec.program, data) if family else ()),
+            *(warn_about_unused_keys(spec.program, data) if family else ()),
             *(
                 []
                 if spec.config_options.max_length

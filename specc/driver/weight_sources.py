@@ -315,10 +315,10 @@ def _describe_weight_origin(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSpec:
-    """A spec opened for training. `parameter_values` are the values of all parameters that are not
-    tied to another parameter, and `ties` maps each tied parameter to the parameter whose values it
-    shares. `defaults` computes the defaults of optional inputs.
+class TrainingModel:
+    """A model to train, loaded from a spec. `parameter_values` are the values of all parameters
+    that are not tied to another parameter, and `ties` maps each tied parameter to the parameter
+    whose values it shares. `defaults` computes the defaults of optional inputs.
     """
 
     graph: Graph
@@ -330,9 +330,9 @@ class TrainingSpec:
     warnings: tuple[Diagnostic, ...] = ()
 
 
-def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = "") -> TrainingSpec:
-    """Open a spec for training, with weights from a checkpoint, the spec's weights file, or a seed
-    (default 0).
+def load_training_model(spec: LoadedSpec, sources: WeightSources, graph: str = "") -> TrainingModel:
+    """Load the model of a spec for training, with weights from a checkpoint, the spec's weights
+    file, or a seed (default 0).
 
     Raise the errors of `specc compile`.
     """
@@ -349,7 +349,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
         untied_names = [name for name in tie_sources if name not in ties]
         arrays = {name: read_parameter(values, name, "f32") for name in untied_names}
         warnings = get_checkpoint_warnings(values)
-    return TrainingSpec(
+    return TrainingModel(
         # simplify the graph as in a compiled model, e.g. move loop-invariant nodes out of loops
         graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),
         parameter_values=arrays,

@@ -295,7 +295,7 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
 all."""
 
 
-def _iterate_unread_settings(
+def _iterate_ignored_keys(
     path: Path | None, supported_values: Mapping[str, Sequence[object]]
 ) -> Iterator[str]:
     """Yield a remark for each ignored key in a config file."""
@@ -305,17 +305,17 @@ def _iterate_unread_settings(
             yield format_ignored_key_remark(key, path)
 
 
-READ_TOKENIZER_ARGUMENTS = frozenset(
+SUPPORTED_TOKENIZER_ARGUMENTS = frozenset(
     ("model_max_length", "truncation_side", "use_fast", *BERT_NORMALIZER)
 )
 """Tokenizer arguments that are supported or do not change embeddings."""
 
 
-def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
+def _iterate_ignored_arguments(path: Path | None) -> Iterator[str]:
     """Yield a remark for each argument of the tokenizer or of a tokenizer call that is ignored."""
     settings = read_optional_json_object(path)
     for key in get_tokenizer_init_kwargs(settings):
-        if key not in READ_TOKENIZER_ARGUMENTS:
+        if key not in SUPPORTED_TOKENIZER_ARGUMENTS:
             yield format_ignored_key_remark(key, path)
     call_arguments = get_tokenizer_call_kwargs(settings)
     for key, value in call_arguments.items():
@@ -329,6 +329,6 @@ def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
 
 def iterate_ignored_settings(encoder_path: Path | None, model_path: Path) -> Iterator[str]:
     """Yield a remark for each ignored setting of a sentence-transformers model or its encoder."""
-    yield from _iterate_unread_settings(encoder_path, ENCODER_SETTINGS)
-    yield from _iterate_unread_arguments(encoder_path)
-    yield from _iterate_unread_settings(model_path, SUPPORTED_SETTINGS)
+    yield from _iterate_ignored_keys(encoder_path, ENCODER_SETTINGS)
+    yield from _iterate_ignored_arguments(encoder_path)
+    yield from _iterate_ignored_keys(model_path, SUPPORTED_SETTINGS)

@@ -275,14 +275,14 @@ class IrLexer:
         self.line, self.column = line, len(line) - len(line.lstrip(" "))
 
     def advance_line(self) -> None:
-        """Go to the next line. Raise E0928 if the current line has unread text."""
+        """Go to the next line. Raise E0928 if the current line has remaining text."""
         if self.column != len(self.line):
             self.raise_error_here("unexpected token")
         self.offset = min(self.start + len(self.line) + 1, len(self.source.text))
         self._load_line()
 
     def get_remaining_span(self) -> Span:
-        """Return the span of the unread part of the current line."""
+        """Return the span of the remaining part of the current line."""
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
     def raise_error_here(self, expected: str, span: Span | None = None) -> NoReturn:

@@ -16,7 +16,7 @@ from specc.artifact.manifest import (
     parse_manifest,
     raise_invalid_manifest_error,
 )
-from specc.artifact.package_index_and_format_versions import parse_weight_files
+from specc.artifact.package_index_and_format_versions import parse_weight_file_metadata
 from specc.backend import Executable, ModelFile, QuantizedMatMul, Session, TensorSpec
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
@@ -254,7 +254,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     first mebibyte of a weight file, are verified only if `verify_contents` is True.
     """
     directory, name = file.path.parent, file.path.name
-    recorded = parse_weight_files(manifest.weights.get("beside", {}))
+    recorded = parse_weight_file_metadata(manifest.weights.get("beside", {}))
     if recorded is None:
         raise_invalid_manifest_error(escape_text(file.path), "`beside` is invalid")
     if reason := describe_out_of_bounds_tensor(

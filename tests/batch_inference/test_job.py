@@ -24,7 +24,7 @@ from specc.batch_inference.job import run_job
 from specc.batch_inference.job_plan_and_part_files import BatchLimits
 from specc.batch_inference.job_planner import plan_job
 from specc.batch_inference.row_batches_and_cost_model import InputRow
-from specc.batch_inference.worker_processes_and_ray import LocalEngine
+from specc.batch_inference.worker_processes_and_ray import LocalJobEngine
 from specc.diagnostics.diagnostic import SpeccError
 
 
@@ -172,7 +172,7 @@ def test_killed_workers_are_replaced(
 ) -> None:
     job = make_job(small, data, tmp_path)
     plan_job(job).write_file(tmp_path)
-    engine = LocalEngine(out=tmp_path, worker_count=2)
+    engine = LocalJobEngine(out=tmp_path, worker_count=2)
     killed = 0
     for progress in engine.run_blocks(range(4)):
         if progress.row_count > 0 and killed < 2:
@@ -250,7 +250,7 @@ def test_workers_that_fail_to_start(
     plan_job(make_job(small, data, tmp_path)).write_file(tmp_path)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(SpeccError, match="E0883"):
-        list(LocalEngine(out=tmp_path, worker_count=2).run_blocks(range(4)))
+        list(LocalJobEngine(out=tmp_path, worker_count=2).run_blocks(range(4)))
 
 
 def test_missing_ray(
@@ -281,4 +281,4 @@ def test_workers_that_exit_early(
     dies.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(dies))
     with pytest.raises(SpeccError, match="block 0"):
-        list(LocalEngine(out=tmp_path, worker_count=1).run_blocks([0]))
+        list(LocalJobEngine(out=tmp_path, worker_count=1).run_blocks([0]))

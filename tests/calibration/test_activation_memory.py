@@ -134,7 +134,7 @@ def test_stages_equal_a_single_pass(
 ) -> None:
     """For any stage size, compare with products of the layers in NumPy."""
     monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)
-    parts = list(gram_matrices.split_stages(READERS))
+    parts = list(gram_matrices.iterate_calibration_stages(READERS))
     assert len(parts) == {1: MANY - 1, 1 << 30: 1}.get(least, 3)
     held = [4 * WIDE**2 * len(part.graph.parameters) for part in parts]
     assert max(held) <= max(least, 4 * WIDE**2)

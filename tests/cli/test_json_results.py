@@ -151,7 +151,7 @@ def test_internal_error_as_json(
     def raise_key_error(given: object) -> int:
         raise KeyError("target")
 
-    monkeypatch.setattr("specc.cli.check.execute_check", raise_key_error)
+    monkeypatch.setattr("specc.cli.check.execute_check_command", raise_key_error)
     (found,) = run_json(["check", "gpt2"], capsys, 70)
     assert found["code"] == "E0986"
     assert "KeyError: 'target'" in found["message"]

@@ -10,7 +10,7 @@ from specc.cli import main as cli
 from specc.cli.new_and_lsp import sanitize_spec_name
 from specc.diagnostics.diagnostic import Source, SpeccError
 from specc.driver.spec_check_and_elaboration import check_spec, elaborate_spec
-from specc.driver.spec_draft import SCHEMA_FILE, DerivedSpec, build_derived_spec, draft_spec
+from specc.driver.spec_draft import SCHEMA_FILE, DerivedSpec, build_derived_spec_ast, draft_spec
 from specc.driver.spec_loader import open_spec, open_spec_argument
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.syntax.dsl.dsl_printer import format_dsl
@@ -24,7 +24,7 @@ SAMPLE = ["vit", "rnnsearch", "encoder_decoder", "dates", "elman"]
 
 
 def print_instance(name: str, sign: str) -> str:
-    made = build_derived_spec(DerivedSpec(name="mine", extends=name, comment_separator=sign))
+    made = build_derived_spec_ast(DerivedSpec(name="mine", extends=name, comment_separator=sign))
     return format_dsl(made) if sign == " = " else format_yaml(made)
 
 
@@ -101,7 +101,9 @@ def test_new_writes_the_schema_for_editors(
 def test_spec_name_from_file_name(stem: str, name: str) -> None:
     assert sanitize_spec_name(stem) == name
     assert open_spec_argument(
-        format_yaml(build_derived_spec(DerivedSpec(name=sanitize_spec_name(stem), extends="xor")))
+        format_yaml(
+            build_derived_spec_ast(DerivedSpec(name=sanitize_spec_name(stem), extends="xor"))
+        )
     )
 
 

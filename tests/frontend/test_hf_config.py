@@ -44,7 +44,7 @@ CONFIG = {
 
 
 def warned(tmp_path: Path, path: str, value: object = 3) -> list[str]:
-    """Return the unread keys that are reported for a config with one more key."""
+    """Return the unused keys that are reported for a config with one more key."""
     config = json.loads(json.dumps(CONFIG))
     *parents, key = path.split(".")
     inner = config
@@ -68,7 +68,7 @@ def warned(tmp_path: Path, path: str, value: object = 3) -> list[str]:
         "audio_config.odd",
     ],
 )
-def test_unread_key_is_reported(path: str, tmp_path: Path) -> None:
+def test_unused_key_is_reported(path: str, tmp_path: Path) -> None:
     assert warned(tmp_path, path) == [f"keys of config.json that the spec does not read: `{path}`"]
 
 

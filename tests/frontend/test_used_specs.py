@@ -190,7 +190,7 @@ def test_section_errors_are_shown_in_the_section(
     assert any(at.span.source.name.endswith("outer.specc") for at in labels)
 
 
-def test_unread_keys_are_reported_in_the_section(directory: Path) -> None:
+def test_unused_keys_are_reported_in_the_section(directory: Path) -> None:
     config = {"model_type": "outer", "hidden_size": 3, "text_config": {"hiden": 4}}
     names = [w.primary.span.text for w in spec_of(directory, config).warnings if w.primary]
     assert names == ['"hidden_size"', '"hiden"']

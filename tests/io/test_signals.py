@@ -34,7 +34,7 @@ def stays(given):
         out.write_named_file("m.onnx", chunks())
 
 import specc.cli.list_doc_explain
-specc.cli.list_doc_explain.execute_list = stays
+specc.cli.list_doc_explain.execute_list_command = stays
 sys.argv = ["specc", "list"]
 main.run_main_and_exit()
 """
@@ -87,7 +87,7 @@ def test_signal_masked_by_an_import_error(
 
     monkeypatch.setattr(platform_and_signals, "RECEIVED_SIGNALS", [])
     monkeypatch.setattr(
-        list_command, "add_list_arguments" if loading else "execute_list", interrupt_import
+        list_command, "add_list_arguments" if loading else "execute_list_command", interrupt_import
     )
     numbers = [signal.SIGINT, *(getattr(signal, n) for n in platform_and_signals.SIGNAL_NAMES)]
     before = [signal.getsignal(n) for n in numbers]

@@ -16,7 +16,7 @@ from support.hf_text_cases import DECODERS, ENCODERS
 from transformers import CONFIG_MAPPING
 
 from specc.diagnostics.diagnostic import SpeccError
-from specc.driver.config_json_check import warn_about_unread_keys
+from specc.driver.config_json_check import warn_about_unused_keys
 from specc.frontend.config_values import ConfigReadOptions
 from specc.frontend.generate_stream_and_reading_sections import value_to_json
 from specc.frontend.json_parser_with_spans import decode_config_source, parse_config_json
@@ -83,7 +83,7 @@ OTHER_MEANINGS = (
     *((type, "initializer_range") for type in ("plbart", "led")),
 )
 """Other names of keys that specs read with another meaning, or that have no effect."""
-WITH_UNREAD_KEYS: tuple[str, ...] = ()
+WITH_UNUSED_KEYS: tuple[str, ...] = ()
 """Specs that do not read a key of their class that has an effect at another value."""
 
 
@@ -119,8 +119,8 @@ def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
     told = read_config_values(json.loads(whole.to_json_string(use_diff=False)))
     assert told.config_file is not None
     program = select_used_spec_alternatives(program, told.config_file)
-    if spec not in WITH_UNREAD_KEYS:
-        assert not [*warn_about_unread_keys(program, told.config_file)]
+    if spec not in WITH_UNUSED_KEYS:
+        assert not [*warn_about_unused_keys(program, told.config_file)]
     ours, theirs = values(program, silent), values(program, told)
     differ = {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]}
     # What each layer is may be written out where a rule says the same, and what nobody

@@ -8,7 +8,7 @@ from support.image_files import read_image
 
 import specc
 from specc.driver.spec_loader import open_spec_argument
-from specc.driver.weight_sources import WeightSources, open_training_spec
+from specc.driver.weight_sources import WeightSources, load_training_model
 from specc.preprocessing.preprocessing_records import ImageConfig
 from specc.runtime.training_collator import IGNORE_INDEX, TrainingCollator
 
@@ -27,7 +27,7 @@ reading { ids = text(characters(["<pad>", "a", "b", "c", "d", "e", "f", "g", "<e
 
 
 def lessons(spec: str) -> TrainingCollator:
-    found = open_training_spec(open_spec_argument(spec), WeightSources(init=0))
+    found = load_training_model(open_spec_argument(spec), WeightSources(init=0))
     return TrainingCollator(
         graph=found.graph,
         preprocessing=found.preprocessing,

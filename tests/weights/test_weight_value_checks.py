@@ -127,7 +127,7 @@ def test_checkpoint_hash(tmp_path: Path) -> None:
     write_safetensors(weights, {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()})
     out = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", out, weights=weights, weights_as="link")
-    recorded = package_index_and_format_versions.parse_weight_files(
+    recorded = package_index_and_format_versions.parse_weight_file_metadata(
         specc.load(out).manifest.weights["beside"]
     )
     assert recorded is not None

@@ -220,7 +220,7 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, GGMLType, Shape, int]
     shape = reader.unpack(f"{axes}Q")[::-1]
     number, offset = reader.unpack("IQ")
     if number not in BLOCK_TYPES:
-        _raise_unread_type(path, name, number)
+        _raise_unsupported_type(path, name, number)
     block_type = BLOCK_TYPES[number]
     if math.prod(max(length, 1) for length in shape) >= MAX_LENGTH or offset >= MAX_LENGTH:
         raise _InvalidHeaderError(f"{label} is larger than any file")
@@ -232,7 +232,7 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, GGMLType, Shape, int]
     return name, block_type, shape, offset
 
 
-def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
+def _raise_unsupported_type(path: str, name: str, type_code: int) -> NoReturn:
     type_name = UNSUPPORTED_TYPES.get(type_code, f"number {type_code}")
     raise_error(
         "E0508",
