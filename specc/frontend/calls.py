@@ -7,7 +7,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
-from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite
+from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallContext
 from specc.frontend.elaboration_context import (
     ElaborationContext,
     LexicalScope,
@@ -130,7 +130,7 @@ def call_builtin(
     if builtin.name == "apply":
         raise_error("E0205", "`apply` cannot be applied itself", expr.span)
     pairs = _pair_with_parameters(builtin, call)
-    site = CallSite(call.inner_env, expr, {p.name: value.span for p, value in pairs})
+    ctx = CallContext(call.inner_env, expr, {p.name: value.span for p, value in pairs})
     values = dict(target.bound_arguments)
     variadic_arguments = _evaluate_arguments(builtin, pairs, values, call.caller_env)
     _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
@@ -139,7 +139,7 @@ def call_builtin(
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
         with context.weights.sharing.enter_call(expr, call.explicit_weight_scope):
-            return builtin.evaluate(site, *leading_values, *variadic_arguments, **values)
+            return builtin.evaluate(ctx, *leading_values, *variadic_arguments, **values)
     except DimError as error:
         code = "E0309" if isinstance(error, DimLimitError) else "E0310"
         raise_error(code, f"`{builtin.name}`: {error}", expr.span)

@@ -123,7 +123,7 @@ def _match_score(value: SpecValue) -> SpecValue | MissingValue:
     match value:
         case DefinitionFunction() if value.kind == "score":
             return value
-        case BuiltinFunction() if value.builtin.requires_two_tensors():
+        case BuiltinFunction() if value.builtin.is_binary():
             return value
     return MISSING
 

@@ -85,7 +85,7 @@ class StridedGraphBuilder(RandomGraphBuilder):
             return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - after)
         if kind == "mean" and before < kernel:
             op = ops.AveragePool(
-                end_overhang=(0,), count_include_pad=self.rng.random() < 0.5, **window
+                ceil_mode_padding=(0,), count_include_pad=self.rng.random() < 0.5, **window
             )
             return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - after)
         conv = ops.Conv(dilation=(spread,), **window)

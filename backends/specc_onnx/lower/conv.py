@@ -154,11 +154,11 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
             op.end_padding,
             op.count_include_pad,
         )
-        if counts_padding and any(op.end_overhang):
+        if counts_padding and any(op.ceil_mode_padding):
             x = _emit_window_padding(op, x, 0.0)
             padding_before, padding_after, counts_padding = (
                 (0,) * len(op.kernel),
-                op.end_overhang,
+                op.ceil_mode_padding,
                 False,
             )
         return x.emit_node(

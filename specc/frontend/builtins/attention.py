@@ -10,12 +10,17 @@ from specc.frontend.builtins.attention_normalizers import (
     SOFTMAX_NORMALIZER,
     evaluate_bias_option,
     evaluate_mask_option,
-    get_definition_weight_scope,
+    get_weight_scope,
     normalize_scores,
     squeeze_mask_heads_axis,
 )
-from specc.frontend.builtins.registry import ONE, CallSite, broadcast_batch_axis, register_builtin
-from specc.frontend.builtins.tensor import make_filled_tensor
+from specc.frontend.builtins.registry import (
+    ONE,
+    CallContext,
+    broadcast_batch_axis,
+    register_builtin,
+)
+from specc.frontend.builtins.tensor import make_constant_tensor
 from specc.frontend.mask_and_bias_definitions import (
     IndexVariables,
     MaskValue,
@@ -53,7 +58,7 @@ ATTENTION_RESULTS = ("out", "weights")
 
 @register_builtin(has_weights=True)
 def attend(
-    site: CallSite,
+    ctx: CallContext,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -72,54 +77,54 @@ def attend(
     `scale` defaults to 1/sqrt(d). `cap` is the logit soft-capping limit; soft-capping is applied
     before the bias `add` and the mask. `sinks` [heads] are the logits of attention sinks.
     """
-    site.check_range(cap, "cap", 0.0)
-    site.check_range(scale, "scale", -math.inf)
+    ctx.check_range(cap, "cap", 0.0)
+    ctx.check_range(scale, "scale", -math.inf)
     batch = next((x.shape[0] for x in (q, k, v) if x.shape and x.shape[0] != 1), ONE)
     qkv = [
-        broadcast_batch_axis(site, _expand_to_heads(site, x, name), batch)
+        broadcast_batch_axis(ctx, _expand_to_heads(ctx, x, name), batch)
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
     query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d] has no length axis
     index_variables = make_index_variables(
-        NodeBuilder(site.context), (qkv[0], query_axis), (qkv[1], 2)
+        NodeBuilder(ctx.env.context), (qkv[0], query_axis), (qkv[1], 2)
     )
-    expanded_mask = evaluate_mask_option(site, mask, index_variables, len(q.shape))
-    bias = evaluate_bias_option(site, add, index_variables, len(q.shape))
-    mask_operand = _make_mask_operand(site, expanded_mask)
-    qkv[0], score_scale = _fold_scale(site, qkv[0], scale)
-    with convert_width_mismatch_error(site, "attend", q, k):
+    expanded_mask = evaluate_mask_option(ctx, mask, index_variables, len(q.shape))
+    bias = evaluate_bias_option(ctx, add, index_variables, len(q.shape))
+    mask_operand = _make_mask_operand(ctx, expanded_mask)
+    qkv[0], score_scale = _fold_scale(ctx, qkv[0], scale)
+    with report_width_mismatch(ctx, "attend", q, k):
         op = ops.Attend(cast_to_float_attribute(score_scale), cap)
-        out, weights = site.add_node(op, *qkv, mask_operand, bias, sinks)
+        out, weights = ctx.add_node(op, *qkv, mask_operand, bias, sinks)
     return Results(
-        (_drop_added_axes(site, out, q), _drop_added_axes(site, weights, q)), ATTENTION_RESULTS
+        (_drop_added_axes(ctx, out, q), _drop_added_axes(ctx, weights, q)), ATTENTION_RESULTS
     )
 
 
 def _fold_scale(
-    site: CallSite, q: Tensor, scale: Scalar | None
+    ctx: CallContext, q: Tensor, scale: Scalar | None
 ) -> tuple[Tensor, float | RuntimeNumber]:
     """Return the query and the scale. A run-time scale is multiplied into the query."""
     if scale is None:
         try:
-            scale = apply_binary_function(site.builder, "pow", q.shape[-1], -0.5)
+            scale = apply_binary_function(ctx.builder, "pow", q.shape[-1], -0.5)
         except ZeroDivisionError:  # if the head dimension is 0, all scores are 0
             scale = 1.0
-    if site.context.has_dynamic_symbol(get_number_symbols(scale)):
-        factor = convert_to_scalar_tensor(site.builder, scale, q.type.dtype)
-        return site.add_arithmetic("mul", q, factor), 1.0
-    return q, convert_to_float(site.builder, scale)
+    if ctx.env.context.has_dynamic_symbol(get_number_symbols(scale)):
+        factor = convert_to_scalar_tensor(ctx.builder, scale, q.type.dtype)
+        return ctx.add_binary_op("mul", q, factor), 1.0
+    return q, convert_to_float(ctx.builder, scale)
 
 
-def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
+def _expand_to_heads(ctx: CallContext, x: Tensor, name: str) -> Tensor:
     """Expand `x` to [batch, heads, length, d]. Raise E0307 for a rank other than 2 to 4."""
     rank = len(x.shape)
     if rank == 4:
         return x
     if rank == 3:
-        return site.insert_axis(x, 1)
+        return ctx.insert_axis(x, 1)
     if rank == 2 and name == "q":
-        return site.insert_axis(site.insert_axis(x, 1), 1)
-    site.raise_error(
+        return ctx.insert_axis(ctx.insert_axis(x, 1), 1)
+    ctx.raise_error(
         "E0307",
         f"`{name}` must be [batch, heads, length, d]; heads are optional",
         name,
@@ -127,25 +132,25 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
     )
 
 
-def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
+def _drop_added_axes(ctx: CallContext, x: Tensor, q: Tensor) -> Tensor:
     """Remove the axes from `x` that `_expand_to_heads` has added to `q`."""
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
-        x = site.squeeze_axis(x, axis)
+        x = ctx.squeeze_axis(x, axis)
     return x
 
 
-def _make_mask_operand(site: CallSite, mask: MaskValue) -> Tensor | None:
+def _make_mask_operand(ctx: CallContext, mask: MaskValue) -> Tensor | None:
     """Return the mask operand: None if all keys are visible, False if no key is visible."""
     if isinstance(mask, Tensor):
         return mask
     if mask:
         return None
-    return expand_to_mask_rank(site.builder, site.add_constant(False, "bool"))
+    return expand_to_mask_rank(ctx.builder, ctx.add_constant(False, "bool"))
 
 
 @register_builtin(has_weights=True)
 def attend_by(
-    site: CallSite,
+    ctx: CallContext,
     score: Score,
     q: Tensor,
     k: Tensor,
@@ -168,15 +173,15 @@ def attend_by(
     weights are zero.
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
-        _raise_noise_error(site, noise)
+        _raise_noise_error(ctx, noise)
     weights = _compute_attention_weights(
-        site, score, q, k, mask=mask, bias=add, normalize=normalize, noise=noise
+        ctx, score, q, k, mask=mask, bias=add, normalize=normalize, noise=noise
     )
-    out = site.add_op(ops.WeightedSum(), weights, v)
+    out = ctx.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
     # remove the length axis of size 1 that was added to a query without a length axis
-    squeezed = (site.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
+    squeezed = (ctx.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
     return Results(tuple(squeezed), ATTENTION_RESULTS)
 
 
@@ -184,7 +189,7 @@ def _is_normalizer(normalize: Normalizer, normalizer_name: str) -> bool:
     return isinstance(normalize, StringChoice) and normalize.value == normalizer_name
 
 
-def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
+def _raise_noise_error(ctx: CallContext, noise: Tensor | None) -> NoReturn:
     """Raise E0606 if `normalize=sampled` has no noise, or if another normalizer has noise."""
     if noise is None:
         title = "`normalize=sampled` needs `noise`; without it every run selects the same keys"
@@ -192,15 +197,13 @@ def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
             "declare an input `u` of uniform random numbers in [0, 1), shaped as the "
             "weights, and add `noise=gumbel_noise(u)`"
         ]
-        site.raise_error("E0606", title, "normalize", helps=helps)
+        ctx.raise_error("E0606", title, "normalize", helps=helps)
     title = "`noise` has no effect without `normalize=sampled`"
-    site.raise_error(
-        "E0606", title, "noise", helps=["write `normalize=sampled`, or remove `noise`"]
-    )
+    ctx.raise_error("E0606", title, "noise", helps=["write `normalize=sampled`, or remove `noise`"])
 
 
 def _compute_attention_weights(
-    site: CallSite,
+    ctx: CallContext,
     score: Score,
     q: Tensor,
     k: Tensor,
@@ -212,36 +215,36 @@ def _compute_attention_weights(
 ) -> Tensor:
     """Return the attention weights [batch, (heads,) q, k] of a call of `attend_by`."""
     has_length = len(q.shape) > 2
-    query = q if has_length else site.insert_axis(q, 1)
+    query = q if has_length else ctx.insert_axis(q, 1)
     if len(query.shape) != len(k.shape) or len(k.shape) not in (3, 4):
-        _raise_width_mismatch(site, k)
+        _raise_width_mismatch(ctx, k)
     length_axis = len(query.shape) - 2
     index_variables = make_index_variables(
-        NodeBuilder(site.context), (query, length_axis if has_length else None), (k, length_axis)
+        NodeBuilder(ctx.env.context), (query, length_axis if has_length else None), (k, length_axis)
     )
     if _is_normalizer(normalize, "uniform"):  # `uniform` does not depend on the scores
-        scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
+        scores = make_constant_tensor(ctx, 1.0, (*query.shape[:-1], k.shape[-2]))
     else:
-        scores = compute_attention_scores(site, score, query, k, index_variables)
-    expanded_bias = evaluate_bias_option(site, bias, index_variables, len(q.shape))
+        scores = compute_attention_scores(ctx, score, query, k, index_variables)
+    expanded_bias = evaluate_bias_option(ctx, bias, index_variables, len(q.shape))
     if expanded_bias is not None:
-        expanded_bias = squeeze_mask_heads_axis(site, expanded_bias, len(scores.shape))
-        scores = site.add_arithmetic("add", scores, expanded_bias)
+        expanded_bias = squeeze_mask_heads_axis(ctx, expanded_bias, len(scores.shape))
+        scores = ctx.add_binary_op("add", scores, expanded_bias)
     if noise is not None:
-        scores = site.add_arithmetic(
-            "add", scores, noise if has_length else site.insert_axis(noise, 1)
+        scores = ctx.add_binary_op(
+            "add", scores, noise if has_length else ctx.insert_axis(noise, 1)
         )
-    expanded_mask = evaluate_mask_option(site, mask, index_variables, len(q.shape))
-    return normalize_scores(site, scores, expanded_mask, normalize, index_variables)
+    expanded_mask = evaluate_mask_option(ctx, mask, index_variables, len(q.shape))
+    return normalize_scores(ctx, scores, expanded_mask, normalize, index_variables)
 
 
-def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:
+def _raise_width_mismatch(ctx: CallContext, k: Tensor) -> NoReturn:
     title = "`q` and `k` must have the same axes: batch, optional heads, length, d"
-    site.raise_error("E0307", title, "k", describe_value(k))
+    ctx.raise_error("E0307", title, "k", describe_value(k))
 
 
 @register_builtin(has_weights=True)
-def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
+def grid(ctx: CallContext, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     """Evaluate a score, bias or mask for every query and key as a tensor [batch, (heads,) q, k].
 
     `q` and `k` are [batch, length, d], optionally with a heads axis after the batch. The result for
@@ -250,50 +253,50 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     """
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):
-        _raise_width_mismatch(site, k)
+        _raise_width_mismatch(ctx, k)
     index_variables = make_index_variables(
-        NodeBuilder(site.context), (q, length_axis), (k, length_axis)
+        NodeBuilder(ctx.env.context), (q, length_axis), (k, length_axis)
     )
-    nodes = site.make_node_builder("of")
+    nodes = ctx.make_node_builder("of")
     match of:
         case BuiltinFunction():
-            return compute_attention_scores(site, of, q, k, index_variables)
+            return compute_attention_scores(ctx, of, q, k, index_variables)
         case DefinitionFunction() if of.kind == "score":
-            return compute_attention_scores(site, of, q, k, index_variables)
+            return compute_attention_scores(ctx, of, q, k, index_variables)
         case MaskExpression() | DefinitionFunction(definition=ast.AttentionDef(kind="mask")):
-            mask = expand_mask(nodes, of, index_variables, site.scope)
+            mask = expand_mask(nodes, of, index_variables, ctx.scope)
             if isinstance(mask, bool):
-                mask = site.add_constant(mask, "bool")
-            return expand_to_mask_rank(site.builder, mask)
-    bias = expand_attention_bias(nodes, of, index_variables, site.scope)
+                mask = ctx.add_constant(mask, "bool")
+            return expand_to_mask_rank(ctx.builder, mask)
+    bias = expand_attention_bias(nodes, of, index_variables, ctx.scope)
     if bias is None:
         title = "`grid`: expected a score, a bias or a mask, got none"
-        site.raise_error("E0602", title, "of")
+        ctx.raise_error("E0602", title, "of")
     return bias
 
 
 def compute_attention_scores(
-    site: CallSite, score: Score, q: Tensor, k: Tensor, index_variables: IndexVariables
+    ctx: CallContext, score: Score, q: Tensor, k: Tensor, index_variables: IndexVariables
 ) -> Tensor:
     """Compute the scores [batch, (heads,) q, k] of all query-key pairs."""
     # a score function of two vectors broadcasts over queries [… q, 1, d] and keys [… 1, k, d]
-    query = site.insert_axis(q, len(q.shape) - 1)
-    key = site.insert_axis(k, len(k.shape) - 2)
-    with convert_width_mismatch_error(site, score.name, q, k):
+    query = ctx.insert_axis(q, len(q.shape) - 1)
+    key = ctx.insert_axis(k, len(k.shape) - 2)
+    with report_width_mismatch(ctx, score.name, q, k):
         if isinstance(score, BuiltinFunction):
-            value = get_first_result(score.builtin.evaluate(site, query, key))
+            value = get_first_result(score.builtin.evaluate(ctx, query, key))
         else:
             names = {"q": query, "k": key}
-            scope, has_heads = get_definition_weight_scope(site, score), len(q.shape) == 4
+            scope, has_heads = get_weight_scope(ctx, score), len(q.shape) == 4
             value = expand_definition(
-                site.context, score, index_variables, names, scope, has_head_axis=has_heads
+                ctx.env.context, score, index_variables, names, scope, has_head_axis=has_heads
             )
     if not isinstance(value, Tensor):
         title = f"a score must be a tensor of floats, got {describe_value(value)}"
-        site.raise_error("E0605", title, "score")
+        ctx.raise_error("E0605", title, "score")
     if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
         # `linear(…, out=1)` leaves a last axis of size 1
-        value = site.squeeze_axis(value, len(q.shape))
+        value = ctx.squeeze_axis(value, len(q.shape))
     pair_lengths = (q.shape[-2], k.shape[-2])
     if len(value.shape) != len(q.shape) or value.shape[-2:] != pair_lengths:
         title = (
@@ -301,14 +304,12 @@ def compute_attention_scores(
             "per query and key"
         )
         helps = ["`dot(a, b)` sums over the features; a last axis of length 1 is dropped"]
-        site.raise_error("E0605", title, "score", helps=helps)
+        ctx.raise_error("E0605", title, "score", helps=helps)
     return value
 
 
 @contextmanager
-def convert_width_mismatch_error(
-    site: CallSite, score: str, q: Tensor, k: Tensor
-) -> Iterator[None]:
+def report_width_mismatch(ctx: CallContext, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
     """Return a context manager that raises E0607 for errors from unequal query and key widths."""
     try:
         yield
@@ -318,7 +319,7 @@ def convert_width_mismatch_error(
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )
-        labels = [(site.argument_spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
+        labels = [(ctx.argument_spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
         related_labels = [Label(span, text) for span, text in labels if span is not None]
         helps = [
             "the scores `general` and `additive(size)` learn a projection between them: "
@@ -328,7 +329,7 @@ def convert_width_mismatch_error(
         raise_error(
             "E0607",
             title,
-            site.argument_spans.get("score") or site.span,
+            ctx.argument_spans.get("score") or ctx.span,
             related_labels=related_labels,
             helps=helps,
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf
 
 from specc.diagnostics.diagnostic import Label, SpeccError
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import CallContext, register_builtin
 from specc.frontend.mask_and_bias_definitions import (
     IndexVariables,
     MaskValue,
@@ -30,12 +30,12 @@ from specc.ir.op import Op
 
 
 @contextmanager
-def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[None]:
+def _show_errors_at_option(ctx: CallContext, option: str, code: str) -> Iterator[None]:
     """Return a context manager that moves errors with the code `code` to the option `option`."""
     try:
         yield
     except SpeccError as failed:
-        diagnostic, span = failed.diagnostics[0], site.argument_spans.get(option)
+        diagnostic, span = failed.diagnostics[0], ctx.argument_spans.get(option)
         if diagnostic.code != code or span is None or diagnostic.primary is None:
             raise
         raise SpeccError(
@@ -60,7 +60,7 @@ SOFTMAX_NORMALIZER = StringChoice("softmax", NORMALIZER_NAMES)
 
 
 def normalize_scores(
-    site: CallSite,
+    ctx: CallContext,
     scores: Tensor,
     mask: MaskValue,
     normalize: Normalizer,
@@ -71,38 +71,41 @@ def normalize_scores(
 
     A key with the score -inf is masked out.
     """
-    mask_tensor = _make_visible_mask(site, mask, len(scores.shape))
-    minus_infinity = site.add_constant(-inf, scores.type.dtype)
+    mask_tensor = _make_visible_mask(ctx, mask, len(scores.shape))
+    minus_infinity = ctx.add_constant(-inf, scores.type.dtype)
     if isinstance(normalize, DefinitionFunction):
         if mask is not True:
-            scores = site.add_op(ops.Where(), mask_tensor, scores, minus_infinity)
-        weights = _apply_definition(site, normalize, scores, index_variables)
+            scores = ctx.add_op(ops.Where(), mask_tensor, scores, minus_infinity)
+        weights = _apply_definition(ctx, normalize, scores, index_variables)
         # attention weights are zero at masked keys, even if the definition returns another value
-        zero = site.add_constant(0.0, scores.type.dtype)
-        is_visible = site.add_op(ops.Compare("ne"), scores, minus_infinity)
+        zero = ctx.add_constant(0.0, scores.type.dtype)
+        is_visible = ctx.add_op(ops.Compare("ne"), scores, minus_infinity)
         if mask is not True:
-            is_visible = site.add_op(ops.And(), mask_tensor, is_visible)
-        return site.add_op(ops.Where(), is_visible, weights, zero)
+            is_visible = ctx.add_op(ops.And(), mask_tensor, is_visible)
+        return ctx.add_op(ops.Where(), is_visible, weights, zero)
     normalizer_name = normalize.value if isinstance(normalize, StringChoice) else ""
     if normalizer_name == "queries":
-        return _softmax_over_queries(site, scores, mask_tensor)
+        return _softmax_over_queries(ctx, scores, mask_tensor)
     if normalizer_name == "uniform":  # all visible keys have equal attention weights
-        is_visible = site.add_op(ops.Compare("ne"), scores, minus_infinity)
-        scores = site.add_op(ops.Cast(scores.type.dtype), is_visible)
-    return site.add_op(OPS_BY_NORMALIZER[normalizer_name](), scores, mask_tensor)
+        is_visible = ctx.add_op(ops.Compare("ne"), scores, minus_infinity)
+        scores = ctx.add_op(ops.Cast(scores.type.dtype), is_visible)
+    return ctx.add_op(OPS_BY_NORMALIZER[normalizer_name](), scores, mask_tensor)
 
 
-def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tensor:
+def _make_visible_mask(ctx: CallContext, mask: MaskValue, score_rank: int) -> Tensor:
     """Convert a mask to a tensor that broadcasts to scores with `score_rank` axes."""
     if isinstance(mask, Tensor):
-        return squeeze_mask_heads_axis(site, mask, score_rank)
+        return squeeze_mask_heads_axis(ctx, mask, score_rank)
     # if all or no keys are visible, a mask [1, 1] broadcasts to any scores
-    visible = site.add_constant(mask, "bool")
-    return site.insert_axis(site.insert_axis(visible, 0), 0)
+    visible = ctx.add_constant(mask, "bool")
+    return ctx.insert_axis(ctx.insert_axis(visible, 0), 0)
 
 
 def _apply_definition(
-    site: CallSite, normalizer: DefinitionFunction, scores: Tensor, index_variables: IndexVariables
+    ctx: CallContext,
+    normalizer: DefinitionFunction,
+    scores: Tensor,
+    index_variables: IndexVariables,
 ) -> Tensor:
     """Apply a normalizer definition to scores that are -inf at masked keys. Raise E0608 if the
     definition has no parameter, and E0609 if its result does not have the type of the scores.
@@ -111,19 +114,15 @@ def _apply_definition(
     if not params:
         title = f"the normalizer `{normalizer.name}` has no parameter for the scores"
         helps = [f"declare one: `normalizer {normalizer.name}(s) = …`"]
-        site.raise_error("E0608", title, "normalize", helps=helps)
+        ctx.raise_error("E0608", title, "normalize", helps=helps)
     bound_normalizer = replace(
         normalizer, bound_arguments={**normalizer.bound_arguments, params[0].name: scores}
     )
-    context = site.context
+    context = ctx.env.context
     outer_name, context.errors.normalizer = context.errors.normalizer, normalizer.name
     try:
         value = expand_definition(
-            context,
-            bound_normalizer,
-            index_variables,
-            {},
-            get_definition_weight_scope(site, normalizer),
+            context, bound_normalizer, index_variables, {}, get_weight_scope(ctx, normalizer)
         )
     finally:
         context.errors.normalizer = outer_name
@@ -136,29 +135,29 @@ def _apply_definition(
             "the normalizer must return the shape of the scores; after a sum, insert the axis "
             "again: `insert(…, axis=-1)`"
         ]
-        site.raise_error("E0609", title, "normalize", helps=helps)
+        ctx.raise_error("E0609", title, "normalize", helps=helps)
     return value
 
 
-def _softmax_over_queries(site: CallSite, scores: Tensor, mask: Tensor) -> Tensor:
+def _softmax_over_queries(ctx: CallContext, scores: Tensor, mask: Tensor) -> Tensor:
     """Apply softmax along the queries that attend to each key, i.e. the second-to-last axis."""
 
     def swap_last_axes(x: Tensor) -> Tensor:
         rank = len(x.shape)
-        return site.add_op(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
+        return ctx.add_op(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
 
     return swap_last_axes(
-        site.add_op(ops.MaskedSoftmax(), swap_last_axes(scores), swap_last_axes(mask))
+        ctx.add_op(ops.MaskedSoftmax(), swap_last_axes(scores), swap_last_axes(mask))
     )
 
 
-def squeeze_mask_heads_axis(site: CallSite, tensor: Tensor, rank: int) -> Tensor:
+def squeeze_mask_heads_axis(ctx: CallContext, tensor: Tensor, rank: int) -> Tensor:
     """Remove the heads axis of a mask or bias with four axes if the scores have no heads axis (rank
     3). Raise E0603 if the mask or bias has one value per head.
     """
     if rank == 3:
         if tensor.shape[1] != 1:
-            site.raise_error(
+            ctx.raise_error(
                 "E0603",
                 "this has one value per head, but there is no heads axis here",
                 "mask",
@@ -168,52 +167,54 @@ def squeeze_mask_heads_axis(site: CallSite, tensor: Tensor, rank: int) -> Tensor
                     "bias for all heads has length 1 on this axis"
                 ],
             )
-        return site.squeeze_axis(tensor, 1)
+        return ctx.squeeze_axis(tensor, 1)
     return tensor
 
 
 @register_builtin()
-def masked_softmax(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
+def masked_softmax(ctx: CallContext, scores: Tensor, mask: Mask) -> Tensor:
     """Apply softmax over the keys, the last axis, with masked keys excluded. The weights are zero
     if all keys are masked.
     """
-    return _normalize_masked(site, scores, mask, SOFTMAX_NORMALIZER)
+    return _normalize_masked(ctx, scores, mask, SOFTMAX_NORMALIZER)
 
 
 @register_builtin()
-def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
+def hard(ctx: CallContext, scores: Tensor, mask: Mask) -> Tensor:
     """Return one-hot weights at the maximum unmasked score of each query."""
-    return _normalize_masked(site, scores, mask, StringChoice("hard", NORMALIZER_NAMES))
+    return _normalize_masked(ctx, scores, mask, StringChoice("hard", NORMALIZER_NAMES))
 
 
-def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: Normalizer) -> Tensor:
+def _normalize_masked(
+    ctx: CallContext, scores: Tensor, mask: Mask, normalizer: Normalizer
+) -> Tensor:
     """Normalize masked scores. Raise E0307 unless the scores have rank 2 to 4."""
     rank = len(scores.shape)
     if rank not in (2, 3, 4):
         title = "scores must be [batch, key], [batch, query, key] or [batch, heads, query, key]"
-        site.raise_error("E0307", title, "scores", describe_value(scores))
+        ctx.raise_error("E0307", title, "scores", describe_value(scores))
     # scores [batch, key] have a single query without a position
-    query_scores = site.insert_axis(scores, 1) if rank == 2 else scores
+    query_scores = ctx.insert_axis(scores, 1) if rank == 2 else scores
     key_axis = len(query_scores.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
     index_variables = make_index_variables(
-        NodeBuilder(site.context), (query_scores, query_axis), (query_scores, key_axis)
+        NodeBuilder(ctx.env.context), (query_scores, query_axis), (query_scores, key_axis)
     )
-    expanded_mask = evaluate_mask_option(site, mask, index_variables, rank)
-    weights = normalize_scores(site, query_scores, expanded_mask, normalizer, index_variables)
-    return site.squeeze_axis(weights, 1) if rank == 2 else weights
+    expanded_mask = evaluate_mask_option(ctx, mask, index_variables, rank)
+    weights = normalize_scores(ctx, query_scores, expanded_mask, normalizer, index_variables)
+    return ctx.squeeze_axis(weights, 1) if rank == 2 else weights
 
 
 @register_builtin()
-def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
+def share(ctx: CallContext, scores: Tensor, mask: Mask) -> Tensor:
     """Divide each unmasked score by the sum over the keys, with negative scores clamped to zero. If
     the sum is zero, the weights are zero.
     """
-    return _normalize_masked(site, scores, mask, StringChoice("kernel", NORMALIZER_NAMES))
+    return _normalize_masked(ctx, scores, mask, StringChoice("kernel", NORMALIZER_NAMES))
 
 
 @register_builtin()
-def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: Mask) -> Tensor:
+def weights_by(ctx: CallContext, normalize: Normalizer, scores: Tensor, *, mask: Mask) -> Tensor:
     """Normalize scores [… q, k] or [batch, k] with any normalizer, as in `weights_by(sparsemax, z,
     mask=causal)`. Masked keys have weight zero.
 
@@ -221,51 +222,50 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
     """
     if isinstance(normalize, StringChoice) and normalize.value == "sampled":
         title = "`normalize=sampled` needs `noise`, which only `attend_by` accepts"
-        site.raise_error(
+        ctx.raise_error(
             "E0606", title, "normalize", helps=["write `attend_by(…, noise=gumbel_noise(u))`"]
         )
-    return _normalize_masked(site, scores, mask, normalize)
+    return _normalize_masked(ctx, scores, mask, normalize)
 
 
 @register_builtin()
-def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
+def weigh(ctx: CallContext, weights: Tensor, values: Tensor) -> Tensor:
     """Sum `values` [… k, d] with `weights` [… q, k] or [… k]. The result is [… q, d] or [… d]."""
     if len(weights.shape) == len(values.shape) - 1:
         query_axis = len(weights.shape) - 1
-        return site.squeeze_axis(
-            site.add_op(ops.WeightedSum(), site.insert_axis(weights, query_axis), values),
-            query_axis,
+        return ctx.squeeze_axis(
+            ctx.add_op(ops.WeightedSum(), ctx.insert_axis(weights, query_axis), values), query_axis
         )
-    return site.add_op(ops.WeightedSum(), weights, values)
+    return ctx.add_op(ops.WeightedSum(), weights, values)
 
 
 def evaluate_mask_option(
-    site: CallSite, mask: SpecValue, index_variables: IndexVariables, score_rank: int
+    ctx: CallContext, mask: SpecValue, index_variables: IndexVariables, score_rank: int
 ) -> MaskValue:
     """Evaluate the option `mask` to a tensor, or to a bool if all or no keys are visible.
     `score_rank` is the number of axes of the scores.
     """
-    with _show_errors_at_option(site, "mask", "E0604"):
+    with _show_errors_at_option(ctx, "mask", "E0604"):
         return expand_mask(
-            site.make_node_builder("mask"), mask, index_variables, site.scope, score_rank
+            ctx.make_node_builder("mask"), mask, index_variables, ctx.scope, score_rank
         )
 
 
 def evaluate_bias_option(
-    site: CallSite, add: SpecValue, index_variables: IndexVariables, score_rank: int
+    ctx: CallContext, add: SpecValue, index_variables: IndexVariables, score_rank: int
 ) -> Tensor | None:
     """Evaluate the option `add` to a bias tensor, or None."""
-    with _show_errors_at_option(site, "add", "E0604"):
+    with _show_errors_at_option(ctx, "add", "E0604"):
         return expand_attention_bias(
-            site.make_node_builder("add"), add, index_variables, site.scope, score_rank
+            ctx.make_node_builder("add"), add, index_variables, ctx.scope, score_rank
         )
 
 
-def get_definition_weight_scope(site: CallSite, function: Score) -> str:
+def get_weight_scope(ctx: CallContext, function: Score) -> str:
     """Return the weight scope of a score or normalizer, which defaults to that of the call."""
     if not function.weight_path:
-        return site.scope
-    definition_env = function.env or site.env
-    return site.env.with_weight_scope(
+        return ctx.scope
+    definition_env = function.env or ctx.env
+    return ctx.env.with_weight_scope(
         resolve_weight_path(function.weight_path, definition_env)
     ).scope

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from specc.frontend.builtins.nn import FAN_IN_INIT, ZEROS_INIT
-from specc.frontend.builtins.registry import ONE, ZERO, CallSite, register_builtin
+from specc.frontend.builtins.registry import ONE, ZERO, CallContext, register_builtin
 from specc.frontend.builtins.window_options import (
     EndPadding,
     PaddingOption,
@@ -18,7 +18,7 @@ from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 
 @register_builtin(has_weights=True)
 def conv(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     *,
     out: Dim | None = None,
@@ -45,26 +45,26 @@ def conv(
     positions. Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=` and
     `bias=` accept tensors in place of stored weights.
     """
-    operand = WindowedInput(site, x)
+    operand = WindowedInput(ctx, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
     window = operand.make_window(sizes, stride, dilation, padding)
-    _check_groups(site, operand.channels, groups)
+    _check_groups(ctx, operand.channels, groups)
     has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, is_transposed=False)
     # mask the input, so that windows at the end of a sequence contain zeros at padded positions
-    masked_input = x if keep is None else _mask_input(site, operand, keep)
+    masked_input = x if keep is None else _mask_input(ctx, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
-    output = site.add_op(
-        op, masked_input, weight, _get_bias(site, bias, weight.shape[0], has_own_weight)
+    output = ctx.add_op(
+        op, masked_input, weight, _get_bias(ctx, bias, weight.shape[0], has_own_weight)
     )
     if keep is None:
         return output
-    return Results((output, _compute_output_mask(site, op, keep)), ("out", "keep"))
+    return Results((output, _compute_output_mask(ctx, op, keep)), ("out", "keep"))
 
 
 @register_builtin(has_weights=True)
 def conv_transpose(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     *,
     out: Dim | None = None,
@@ -86,19 +86,19 @@ def conv_transpose(
     other options are those of `conv`. Weights: `weight` [channels, out / groups, kernel], `bias`
     [out]. `weight=` and `bias=` accept tensors in place of stored weights.
     """
-    operand = WindowedInput(site, x)
+    operand = WindowedInput(ctx, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
     window = operand.make_transposed_window(sizes, stride, dilation, padding, output_padding)
-    _check_groups(site, operand.channels, groups)
+    _check_groups(ctx, operand.channels, groups)
     has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, is_transposed=True)
-    bias_operand = _get_bias(site, bias, weight.shape[1] * groups, has_own_weight)
-    return site.add_op(ops.ConvTranspose(*window.op_attributes, groups), x, weight, bias_operand)
+    bias_operand = _get_bias(ctx, bias, weight.shape[1] * groups, has_own_weight)
+    return ctx.add_op(ops.ConvTranspose(*window.op_attributes, groups), x, weight, bias_operand)
 
 
 @register_builtin()
 def max_pool(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     *,
     kernel: SizeOption,
@@ -113,14 +113,14 @@ def max_pool(
     `stride` defaults to the kernel size. All other options are those of `conv`. Padded positions
     have the value -inf. With `ceil_mode`, the last window may extend past the end of the input.
     """
-    window = WindowedInput(site, x).make_pool_window(kernel, stride, dilation, padding)
-    window = window.with_overhang_padding() if ceil_mode else window
-    return site.add_op(ops.MaxPool(*window.op_attributes), x)
+    window = WindowedInput(ctx, x).make_pool_window(kernel, stride, dilation, padding)
+    window = window.with_ceil_mode_padding() if ceil_mode else window
+    return ctx.add_op(ops.MaxPool(*window.op_attributes), x)
 
 
 @register_builtin()
 def average_pool(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     *,
     kernel: SizeOption,
@@ -135,21 +135,21 @@ def average_pool(
     The options are those of `max_pool`. `count_include_pad`, which is required if there is padding,
     includes padded zeros in the mean.
     """
-    window = WindowedInput(site, x).make_pool_window(kernel, stride, ONE, padding)
+    window = WindowedInput(ctx, x).make_pool_window(kernel, stride, ONE, padding)
     # with padding, there is no default, because the defaults of PyTorch and ONNX differ
     if count_include_pad is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `count_include_pad=true`, PyTorch's default, or `count_include_pad=false`"]
         title = "missing option `count_include_pad` of `average_pool` (required with padding)"
-        site.raise_error("E0211", title, "padding", helps=helps)
-    overhang = window.get_max_end_overhang() if ceil_mode else (0,) * len(window.kernel)
+        ctx.raise_error("E0211", title, "padding", helps=helps)
+    ceil_mode_padding = window.get_ceil_mode_padding() if ceil_mode else (0,) * len(window.kernel)
     kernels, strides, _, pads = window.op_attributes
-    op = ops.AveragePool(kernels, strides, pads, overhang, bool(count_include_pad))
-    return site.add_op(op, x)
+    op = ops.AveragePool(kernels, strides, pads, ceil_mode_padding, bool(count_include_pad))
+    return ctx.add_op(op, x)
 
 
 @register_builtin()
 def conv_keep(
-    site: CallSite,
+    ctx: CallContext,
     keep: Tensor,
     *,
     kernel: SizeOption,
@@ -167,36 +167,38 @@ def conv_keep(
     """
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
         title = "`conv_keep` takes a padding mask, bool[batch, time]"
-        site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
-    operand = WindowedInput(site, keep, is_mask=True)
+        ctx.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
+    operand = WindowedInput(ctx, keep, is_mask=True)
     window = operand.make_window(kernel, stride, dilation, padding)
-    window = window.with_overhang_padding() if ceil_mode else window
-    return _compute_output_mask(site, ops.MaxPool(*window.op_attributes), keep)
+    window = window.with_ceil_mode_padding() if ceil_mode else window
+    return _compute_output_mask(ctx, ops.MaxPool(*window.op_attributes), keep)
 
 
-def _mask_input(site: CallSite, operand: WindowedInput, keep: Tensor) -> Tensor:
+def _mask_input(ctx: CallContext, operand: WindowedInput, keep: Tensor) -> Tensor:
     """Replace the values at padded positions with zeros."""
     if len(operand.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
-        site.raise_error("E0301", title, "keep", describe_value(keep))
-    mask = site.insert_axis(keep, 2)
-    return site.add_op(ops.Where(), mask, operand.x, site.add_constant(0.0, operand.x.type.dtype))
+        ctx.raise_error("E0301", title, "keep", describe_value(keep))
+    mask = ctx.insert_axis(keep, 2)
+    return ctx.add_op(ops.Where(), mask, operand.x, ctx.add_constant(0.0, operand.x.type.dtype))
 
 
-def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
+def _compute_output_mask(ctx: CallContext, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
     """Return the padding mask of the output positions of the sliding-window op `op`."""
     # an op that preserves positions maps each input position to one output position
     if op.is_position_preserving(0):
         return keep
-    return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_output_lag(0)), keep)
+    return ctx.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_output_lag(0)), keep)
 
 
-def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, has_own_weight: bool) -> Tensor | None:
+def _get_bias(
+    ctx: CallContext, bias: bool | Tensor, out: Dim, has_own_weight: bool
+) -> Tensor | None:
     """Return the bias tensor of a call, a new bias parameter, or None for a call without bias."""
     if isinstance(bias, Tensor):
         return bias
     sizes = ["out"] if has_own_weight else []
-    return site.add_weight("bias", [out], ZEROS_INIT, sizes) if bias else None
+    return ctx.add_weight("bias", [out], ZEROS_INIT, sizes) if bias else None
 
 
 def _make_kernel(
@@ -212,8 +214,8 @@ def _make_kernel(
     convolution, [channels, out / groups, kernel].
     """
     if out is None:
-        _raise_missing_option(operand.site, "out")
-    _check_groups(operand.site, out, groups)
+        _raise_missing_option(operand.ctx, "out")
+    _check_groups(operand.ctx, out, groups)
     channels, options = [out, operand.channels], ["out", ""]
     if is_transposed:
         channels.reverse()
@@ -223,14 +225,14 @@ def _make_kernel(
         divide_dims_exactly(channels[1], groups),
         *map(Dim.from_value, window.kernel),
     )
-    return operand.site.add_weight("weight", shape, init, [*options, "kernel", "kernel"])
+    return operand.ctx.add_weight("weight", shape, init, [*options, "kernel", "kernel"])
 
 
-def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
+def _raise_missing_option(ctx: CallContext, option: str) -> NoReturn:
     """Raise E0211 for a call that has neither the option `option` nor `weight`."""
-    function_name = site.expr.function.path
+    function_name = ctx.expr.function.path
     helps = [f"pass `{option}=`, or pass a tensor as `weight=`"]
-    site.raise_error("E0211", f"missing option `{option}` of `{function_name}`", helps=helps)
+    ctx.raise_error("E0211", f"missing option `{option}` of `{function_name}`", helps=helps)
 
 
 def _get_kernel_sizes(
@@ -238,22 +240,22 @@ def _get_kernel_sizes(
 ) -> SizeOption:
     """Return the kernel sizes from `kernel` or `weight`. Raise E0212 if both options are set."""
     if weight is None:
-        return kernel if kernel is not None else _raise_missing_option(operand.site, "kernel")
+        return kernel if kernel is not None else _raise_missing_option(operand.ctx, "kernel")
     for option, value in (("out", out), ("kernel", kernel)):
         if value is not None:
             title = f"`{option}` is determined by the shape of `weight`"
-            operand.site.raise_error("E0212", title, option, helps=[f"remove `{option}=`"])
+            operand.ctx.raise_error("E0212", title, option, helps=[f"remove `{option}=`"])
     if len(weight.shape) != len(operand.lengths) + 2:
         sizes = "kernel" if len(operand.lengths) == 1 else "height, width"
         title = f"`weight` of a convolution is [out, channels / groups, {sizes}]"
-        operand.site.raise_error("E0301", title, "weight", f"this is {describe_value(weight)}")
+        operand.ctx.raise_error("E0301", title, "weight", f"this is {describe_value(weight)}")
     return weight.shape[2:]
 
 
-def _check_groups(site: CallSite, channels: Dim, groups: Dim) -> None:
+def _check_groups(ctx: CallContext, channels: Dim, groups: Dim) -> None:
     """Raise E0321 if `groups` does not divide the number of channels."""
-    site.check_range(groups, "groups", 1)
+    ctx.check_range(groups, "groups", 1)
     if mod_dims(channels, groups).number:
         title = f"{channels} channels cannot be divided into {groups} groups"
         helps = ["`groups` must divide the number of input channels and of output channels"]
-        site.raise_error("E0321", title, "groups", helps=helps)
+        ctx.raise_error("E0321", title, "groups", helps=helps)

@@ -9,7 +9,7 @@ from specc.frontend.builtins.registry import (
     BUILTINS,
     Builtin,
     BuiltinParameter,
-    CallSite,
+    CallContext,
     register_builtin,
 )
 from specc.frontend.node_builder import try_fuse_log_sigmoid
@@ -68,21 +68,21 @@ NUMBER_FUNCTIONS = runtime_scalars.UNARY_FUNCTIONS.keys() - {"neg"}
 """The elementwise functions that also accept a compile-time number."""
 
 
-def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
+def _make_pointwise(fn: str) -> Callable[[CallContext, SpecValue], Tensor | Number]:
     """Return the implementation of the elementwise unary function `fn`."""
 
-    def evaluate_pointwise(site: CallSite, x: SpecValue) -> Tensor | Number:
+    def evaluate_pointwise(ctx: CallContext, x: SpecValue) -> Tensor | Number:
         match x:
             case Tensor():
-                stable = try_fuse_log_sigmoid(site.builder, x) if fn == "log" else None
-                return stable or site.add_op(ops.Pointwise(fn), x)
+                stable = try_fuse_log_sigmoid(ctx.builder, x) if fn == "log" else None
+                return stable or ctx.add_op(ops.Pointwise(fn), x)
             case Dim() | float() | RuntimeNumber() if fn in NUMBER_FUNCTIONS:
                 try:
-                    return runtime_scalars.apply_unary_function(site.builder, fn, x)
+                    return runtime_scalars.apply_unary_function(ctx.builder, fn, x)
                 except (ValueError, OverflowError, ZeroDivisionError):
-                    site.raise_error("E0310", f"{fn}({x}) is undefined", "x")
+                    ctx.raise_error("E0310", f"{fn}({x}) is undefined", "x")
         expected = "" if isinstance(x, Number) else f" or a number, got {describe_value(x)}"
-        site.raise_error("E0203", f"`{fn}`: expected a tensor{expected}", "x")
+        ctx.raise_error("E0203", f"`{fn}`: expected a tensor{expected}", "x")
 
     return evaluate_pointwise
 
@@ -98,102 +98,102 @@ for _fn in POINTWISE_FUNCTIONS:
 
 
 @register_builtin()
-def identity(site: CallSite, x: Tensor) -> Tensor:
+def identity(ctx: CallContext, x: Tensor) -> Tensor:
     """Return `x` unchanged."""
     return x
 
 
 @register_builtin()
-def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything) -> Tensor:
+def where(ctx: CallContext, condition: Tensor, then: Anything, otherwise: Anything) -> Tensor:
     """Select elements from `then` where the condition is true, and from `otherwise` elsewhere."""
     # the types of two numbers determine the element type of the result
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
         dtype = "i64" if is_integer_number(then) and is_integer_number(otherwise) else "f32"
         if isinstance(then, bool):
             dtype = "bool"
-        then = convert_to_tensor(site.builder, then, dtype)
-    a, b = convert_operands(site.builder, then, otherwise)
-    return site.add_op(ops.Where(), condition, a, b)
+        then = convert_to_tensor(ctx.builder, then, dtype)
+    a, b = convert_operands(ctx.builder, then, otherwise)
+    return ctx.add_op(ops.Where(), condition, a, b)
 
 
 @register_builtin()
-def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = None) -> Tensor:
+def clip(ctx: CallContext, x: Tensor, *, low: Anything = None, high: Anything = None) -> Tensor:
     """Clamp values between `low` and `high`."""
     minimum, maximum = (get_static_float(b) if isinstance(b, Number) else None for b in (low, high))
     if minimum is not None and maximum is not None and minimum > maximum:
         title = f"`clip`: `low` {minimum:g} is above `high` {maximum:g}"
-        site.raise_error("E0417", title, "low")
+        ctx.raise_error("E0417", title, "low")
     for bound, fn in ((low, "max"), (high, "min")):
         if bound is not None:
-            x = site.add_arithmetic(fn, *convert_operands(site.builder, x, bound))
+            x = ctx.add_binary_op(fn, *convert_operands(ctx.builder, x, bound))
     return x
 
 
 @register_builtin()
-def in_same_group(site: CallSite, x: Tensor, y: Tensor) -> Tensor:
+def in_same_group(ctx: CallContext, x: Tensor, y: Tensor) -> Tensor:
     """Test elementwise whether two group ids are equal and positive. The id 0 marks positions
     without a group. All positions of a group, such as an image in a prompt, are processed in one
     decode step. The mask `same_group` is therefore considered causal.
     """
-    return site.add_op(ops.Compare("same_group"), x, y)
+    return ctx.add_op(ops.Compare("same_group"), x, y)
 
 
 @register_builtin()
-def cast(site: CallSite, x: Tensor, *, to: Literal["float", "int", "bool"]) -> Tensor:
+def cast(ctx: CallContext, x: Tensor, *, to: Literal["float", "int", "bool"]) -> Tensor:
     """Convert to another element type. True is converted to 1, floats are truncated towards zero,
     and all values except 0 are converted to true.
     """
     if to == "bool":
         if x.type.dtype == "bool":
             return x
-        zero = site.add_constant(0, x.type.dtype)
-        return site.add_op(ops.Compare("ne"), x, zero)
-    return site.add_op(ops.Cast({"float": "f32", "int": "i64"}[to]), x)
+        zero = ctx.add_constant(0, x.type.dtype)
+        return ctx.add_op(ops.Compare("ne"), x, zero)
+    return ctx.add_op(ops.Cast({"float": "f32", "int": "i64"}[to]), x)
 
 
 @register_builtin(name="len")
-def len_(site: CallSite, x: Anything) -> Dim:
+def len_(ctx: CallContext, x: Anything) -> Dim:
     """Return the number of items of a list, or of characters of a string."""
     if isinstance(x, tuple | str):
         return Dim.from_value(len(x))
     if isinstance(x, Record):
         return Dim.from_value(len(x.fields))
     helps = ["length(x, axis=1) is the length of a tensor's axis"] if isinstance(x, Tensor) else []
-    site.raise_error(
+    ctx.raise_error(
         "E0203", f"`len`: expected a list or a string, got {describe_value(x)}", "x", helps=helps
     )
 
 
 @register_builtin(name="int")
-def int_(site: CallSite, x: Anything) -> EvalResult:
+def int_(ctx: CallContext, x: Anything) -> EvalResult:
     """Convert a number to an integer, truncating towards zero."""
     if not isinstance(x, Number):
-        site.raise_error("E0203", f"`int`: expected a number, got {describe_value(x)}", "x")
+        ctx.raise_error("E0203", f"`int`: expected a number, got {describe_value(x)}", "x")
     if isinstance(x, float) and not math.isfinite(x):
-        site.raise_error("E0310", f"int({x:g}) has no value", "x")
+        ctx.raise_error("E0310", f"int({x:g}) has no value", "x")
     if isinstance(x, RuntimeNumber):
-        return truncate_to_integer(site.builder, x)
+        return truncate_to_integer(ctx.builder, x)
     return x if isinstance(x, Dim) else Dim.from_value(int(x))
 
 
 @register_builtin()
-def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
+def at_least(ctx: CallContext, x: Anything, least: Anything) -> EvalResult:
     """Return `x`. Raise E0417 if `x` is less than `least`, e.g. to check an argument."""
     if not isinstance(x, Number) or not isinstance(least, Number):
-        site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
+        ctx.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
     number, minimum = get_static_float(x), get_static_float(least)
     if number is None or minimum is None or number >= minimum:
         return x
-    site.raise_error("E0417", f"{x} is below the minimum, {least}", "x")
+    ctx.raise_error("E0417", f"{x} is below the minimum, {least}", "x")
 
 
 @register_builtin(name="float")
-def float_(site: CallSite, x: Anything) -> EvalResult:
+def float_(ctx: CallContext, x: Anything) -> EvalResult:
     """Convert a number, or the elements of a tensor, to floating point."""
     if isinstance(x, Tensor):
-        return site.add_op(ops.Cast("f32"), x) if x.type.dtype in ("i64", "bool") else x
+        return ctx.add_op(ops.Cast("f32"), x) if x.type.dtype in ("i64", "bool") else x
     if not isinstance(x, Number):
-        site.raise_error(
+        ctx.raise_error(
             "E0203", f"`float`: expected a number or a tensor, got {describe_value(x)}", "x"
         )
-    return convert_to_float(site.builder, x)
+    return convert_to_float(ctx.builder, x)

@@ -3,7 +3,7 @@ sort, top-k, gather, last, one-hot.
 """
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.frontend.builtins.registry import LAST_AXIS, SECOND_AXIS, CallSite, register_builtin
+from specc.frontend.builtins.registry import LAST_AXIS, SECOND_AXIS, CallContext, register_builtin
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import Results, Tensor, describe_value
@@ -141,22 +141,24 @@ def _evaluate_slice_step(item: ast.Slice, env: LexicalScope) -> Dim:
 
 
 @register_builtin()
-def sort(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS, descending: bool = False) -> Results:
+def sort(
+    ctx: CallContext, x: Tensor, *, axis: Dim = LAST_AXIS, descending: bool = False
+) -> Results:
     """Sort along an axis in ascending or `descending` order. Returns (values, indices). The sort is
     stable.
     """
-    return Results(site.add_node(ops.Sort(site.resolve_axis(x, axis), descending), x))
+    return Results(ctx.add_node(ops.Sort(ctx.resolve_axis(x, axis), descending), x))
 
 
 @register_builtin()
-def argsort(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
+def argsort(ctx: CallContext, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Return the indices of a stable sort of `x` along an axis in ascending order."""
-    return site.add_node(ops.Sort(site.resolve_axis(x, axis)), x)[1]
+    return ctx.add_node(ops.Sort(ctx.resolve_axis(x, axis)), x)[1]
 
 
 @register_builtin()
 def topk(
-    site: CallSite, x: Tensor, k: Dim, *, axis: Dim = LAST_AXIS, largest: bool = True
+    ctx: CallContext, x: Tensor, k: Dim, *, axis: Dim = LAST_AXIS, largest: bool = True
 ) -> Results:
     """Return the `k` largest values along an axis in descending order, and their indices: `values,
     ids = topk(x, 3)`. Equal values are ordered by index.
@@ -164,28 +166,28 @@ def topk(
     With `largest=false`, return the `k` smallest values in ascending order. `gather(y, ids)`
     selects the same positions of another tensor.
     """
-    axis_index = site.resolve_axis(x, axis)
-    site.check_range(k, "k", 1)
+    axis_index = ctx.resolve_axis(x, axis)
+    ctx.check_range(k, "k", 1)
     remaining = x.shape[axis_index] - k
     if remaining.number is not None and remaining.number < 0:
-        site.raise_error(
+        ctx.raise_error(
             "E0326",
             f"`topk` needs {k} values, but the axis has only {x.shape[axis_index]}",
             "k",
             describe_value(x),
             helps=[f"use at most {x.shape[axis_index]}", "or choose another `axis`"],
         )
-    return Results(site.add_node(ops.TopK(axis_index, k, largest), x))
+    return Results(ctx.add_node(ops.TopK(axis_index, k, largest), x))
 
 
 @register_builtin()
-def last(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
+def last(ctx: CallContext, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Return the last position of an axis."""
-    return site.add_op(ops.Last(site.resolve_axis(x, axis)), x)
+    return ctx.add_op(ops.Last(ctx.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
-def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
+def gather(ctx: CallContext, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Select positions along an axis by indices, separately for each index of the leading axes:
     `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
 
@@ -193,21 +195,21 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     is removed. `ids` must not have axes after `axis`. To look up ids of any shape in a table, use
     `embedding`.
     """
-    axis_index = site.resolve_axis(x, axis)
+    axis_index = ctx.resolve_axis(x, axis)
     for leading_axis, (ids_length, length) in enumerate(
         zip(ids.shape[:axis_index], x.shape, strict=False)
     ):
         if ids_length.number == 1 and length.number != 1:
-            ids = site.add_op(ops.Expand(leading_axis, length), ids)
+            ids = ctx.add_op(ops.Expand(leading_axis, length), ids)
     # if `ids` lacks the axis, like a result of `argmax`, one position per leading index is selected
     lacks_axis = len(ids.shape) == axis_index
     if lacks_axis:
-        ids = site.insert_axis(ids, axis_index)
-    selected = site.add_op(ops.Gather(axis_index), x, ids)
-    return site.squeeze_axis(selected, axis_index) if lacks_axis else selected
+        ids = ctx.insert_axis(ids, axis_index)
+    selected = ctx.add_op(ops.Gather(axis_index), x, ids)
+    return ctx.squeeze_axis(selected, axis_index) if lacks_axis else selected
 
 
 @register_builtin()
-def one_hot(site: CallSite, x: Tensor, *, size: Dim) -> Tensor:
+def one_hot(ctx: CallContext, x: Tensor, *, size: Dim) -> Tensor:
     """Encode indices as one-hot vectors of length `size` along a new last axis."""
-    return site.add_op(ops.OneHot(size), x)
+    return ctx.add_op(ops.OneHot(size), x)

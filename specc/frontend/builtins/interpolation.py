@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 from typing import Literal
 
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import CallContext, register_builtin
 from specc.frontend.parameter_kinds import Anything
 from specc.frontend.runtime_scalars import convert_to_op_attribute
 from specc.frontend.spec_values import (
@@ -21,7 +21,7 @@ from specc.ir.dim import Dim, floor_divide_dims
 
 @register_builtin()
 def resize(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     *,
     mode: Literal["bilinear", "bicubic", "nearest", "nearest_exact"],
@@ -39,30 +39,30 @@ def resize(
     multiplied by `factor`. `antialias` applies a low-pass filter before downsampling and requires
     static sizes.
     """
-    axis_index, count = _find_resized_axes(site, x, mode, size, factor, axis)
+    axis_index, count = _find_resized_axes(ctx, x, mode, size, factor, axis)
     if align_corners and mode.startswith("nearest"):
         title = f"`align_corners` has no effect with `mode={mode}`"
-        site.raise_error("E0329", title, "align_corners")
+        ctx.raise_error("E0329", title, "align_corners")
     factors: tuple[float, ...] = ()
     if isinstance(factor, Number):
-        scale = _require_factor(site, factor)
-        size = tuple(_scale_length(site, n, scale) for n in x.shape[axis_index:])
+        scale = _require_factor(ctx, factor)
+        size = tuple(_scale_length(ctx, n, scale) for n in x.shape[axis_index:])
         factors = (scale,) * count
     elif factor is not None:
         title = f"`factor` of `resize`: expected a number, got {describe_value(factor)}"
-        site.raise_error("E0203", title, "factor")
+        ctx.raise_error("E0203", title, "factor")
     if antialias:
         is_plain_resize = not align_corners and not factors
         _check_antialias(
-            site, mode, (*size, *x.shape[axis_index : axis_index + count]), is_plain_resize
+            ctx, mode, (*size, *x.shape[axis_index : axis_index + count]), is_plain_resize
         )
     op = ops.Resize(axis_index, size, mode, align_corners, factors, antialias)
-    return site.add_op(op, x)
+    return ctx.add_op(op, x)
 
 
 @register_builtin()
 def grid_sample(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     grid: Tensor,
     *,
@@ -78,73 +78,78 @@ def grid_sample(
     `padding_mode=border` uses the nearest pixel, and `padding_mode=reflection` mirrors the feature
     map at its border.
     """
-    return site.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
+    return ctx.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 
 
 def _find_resized_axes(
-    site: CallSite, x: Tensor, mode: str, size: tuple[Dim, ...], factor: SpecValue, axis: Dim | None
+    ctx: CallContext,
+    x: Tensor,
+    mode: str,
+    size: tuple[Dim, ...],
+    factor: SpecValue,
+    axis: Dim | None,
 ) -> tuple[int, int]:
     """Return the first resized axis and the number of resized axes. Raise an error unless a call
     sets exactly one of `size` and `factor`, and all sizes are at least 1.
     """
     if bool(size) == (factor is not None):
         title = "`resize` takes either `size` or `factor`"
-        site.raise_error("E0329", title, "factor" if size else "")
+        ctx.raise_error("E0329", title, "factor" if size else "")
     for length in size:
-        site.check_range(length, "size", 1)
+        ctx.check_range(length, "size", 1)
     rank = len(x.shape)
     default_axis = rank - len(size) if size else 2
-    first_axis = site.resolve_axis(x, Dim.from_value(default_axis) if axis is None else axis)
+    first_axis = ctx.resolve_axis(x, Dim.from_value(default_axis) if axis is None else axis)
     count = len(size) or rank - first_axis
     max_count = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
     if first_axis + count > rank or count > max_count:
         axes_text = f"{count}, starting at axis {first_axis}"
         title = f"`mode={mode}` can resize up to {max_count} axes, got {axes_text}"
-        site.raise_error("E0329", title, "size" if size else "factor", describe_value(x))
+        ctx.raise_error("E0329", title, "size" if size else "factor", describe_value(x))
     return first_axis, count
 
 
 def _check_antialias(
-    site: CallSite, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
+    ctx: CallContext, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
 ) -> None:
     """Raise E0329 if `antialias` is unsupported, and UnresolvedValueError for symbolic sizes."""
     if mode.startswith("nearest") or not is_plain_resize or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
-        site.raise_error("E0329", title, "antialias")
+        ctx.raise_error("E0329", title, "antialias")
     for length in lengths:
-        if length.number is None and site.context.has_dynamic_symbol(length.symbols()):
-            site.raise_error(
+        if length.number is None and ctx.env.context.has_dynamic_symbol(length.symbols()):
+            ctx.raise_error(
                 "E0329",
                 f"`antialias` needs constant lengths, but `{length}` depends on an input",
                 "antialias",
                 helps=["remove `antialias`, or use images of a fixed size"],
             )
-        site.require_integer(length, "antialias")
+        ctx.require_integer(length, "antialias")
 
 
-def _require_factor(site: CallSite, factor: Number) -> float:
+def _require_factor(ctx: CallContext, factor: Number) -> float:
     """Return a positive factor as a float. Raise UnresolvedValueError for a symbolic factor."""
-    nodes = site.make_node_builder("factor")
+    nodes = ctx.make_node_builder("factor")
     number = convert_to_op_attribute(nodes, factor, "`factor` of `resize`")
     if isinstance(number, RuntimeNumber):
         raise UnresolvedValueError(number.symbols, nodes.span)
     if not 0 < number < math.inf:
-        site.raise_error(
+        ctx.raise_error(
             "E0417", f"`factor` of `resize` must be greater than 0, got {number:g}", "factor"
         )
     return number
 
 
-def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
+def _scale_length(ctx: CallContext, length: Dim, factor: float) -> Dim:
     """Return the size of a resized axis, i.e. the product of size and factor, rounded down."""
     if length.number is not None:
         # as in PyTorch, the product is rounded down: 100 · 0.29 becomes 28
         return Dim.from_value(math.floor(length.number * factor))
     fraction = Fraction(factor)
     if fraction.denominator > 1024:
-        if not site.context.has_dynamic_symbol(length.symbols()):
-            raise UnresolvedValueError(length.symbols(), site.argument_spans.get("factor"))
-        site.raise_error(
+        if not ctx.env.context.has_dynamic_symbol(length.symbols()):
+            raise UnresolvedValueError(length.symbols(), ctx.argument_spans.get("factor"))
+        ctx.raise_error(
             "E0329",
             f"`{length}` times {factor:g} is not always an integer",
             "factor",

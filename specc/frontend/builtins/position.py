@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NoReturn, TypeAlias
 
-from specc.frontend.builtins.registry import SECOND_AXIS, ZERO, CallSite, register_builtin
+from specc.frontend.builtins.registry import SECOND_AXIS, ZERO, CallContext, register_builtin
 from specc.frontend.rope_frequencies import (
     MSCALE_OPTIONS,
     SCALING_DEFAULTS,
@@ -24,7 +24,9 @@ MAX_SINUSOID_WIDTH = 2**20
 
 
 @register_builtin()
-def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECOND_AXIS) -> Tensor:
+def positions(
+    ctx: CallContext, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECOND_AXIS
+) -> Tensor:
     """Return position ids. For a padding mask `keep`, the result is int[batch, n]: the number of
     unpadded positions before each position. The id of a padded position is the id of the last
     unpadded position before it, or 0. For any other tensor, the result is int[n]: the indices 0, 1,
@@ -32,23 +34,23 @@ def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECO
     """
     # position ids are the cumulative sum of the mask minus 1, and 0 in left padding
     if x.type.dtype == "bool":
-        count = site.add_op(ops.CumSum(site.resolve_axis(x, axis)), site.add_op(ops.Cast("i64"), x))
-        index = site.add_arithmetic("sub", count, site.add_constant(1, "i64"))
-        ids = site.add_arithmetic("max", index, site.add_constant(0, "i64"))
+        count = ctx.add_op(ops.CumSum(ctx.resolve_axis(x, axis)), ctx.add_op(ops.Cast("i64"), x))
+        index = ctx.add_binary_op("sub", count, ctx.add_constant(1, "i64"))
+        ids = ctx.add_binary_op("max", index, ctx.add_constant(0, "i64"))
     else:
-        ids = site.add_op(ops.Extent(site.resolve_axis(x, axis)), x)
+        ids = ctx.add_op(ops.Extent(ctx.resolve_axis(x, axis)), x)
     # an offset of 0, as in most models, needs no node
     if offset == 0:
         return ids
     # the offset may be a dynamic dimension, such as the number of past positions
     if offset.number is None:
-        return site.add_arithmetic("add", ids, site.add_op(ops.Size(offset)))
-    return site.add_arithmetic("add", ids, site.add_constant(offset.number, "i64"))
+        return ctx.add_binary_op("add", ids, ctx.add_op(ops.Size(offset)))
+    return ctx.add_binary_op("add", ids, ctx.add_constant(offset.number, "i64"))
 
 
 @register_builtin()
 def sinusoid(
-    site: CallSite,
+    ctx: CallContext,
     at: Tensor,
     *,
     dim: Dim,
@@ -61,9 +63,9 @@ def sinusoid(
     puts all sines first, and `fairseq` is `halves` with the frequencies of fairseq.
     """
     if at.type.dtype != "i64":
-        site.raise_error("E0301", f"position ids must be integers, got {describe_value(at)}", "at")
-    site.check_range(base, "base", 1e-6)
-    return site.add_op(ops.Sinusoid(dim, layout, base), at)
+        ctx.raise_error("E0301", f"position ids must be integers, got {describe_value(at)}", "at")
+    ctx.check_range(base, "base", 1e-6)
+    return ctx.add_op(ops.Sinusoid(dim, layout, base), at)
 
 
 OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
@@ -93,7 +95,7 @@ REQUIRED_OPTIONS = ("factor", "original", "divisors", "part", "alpha")
 
 @register_builtin()
 def rope(
-    site: CallSite,
+    ctx: CallContext,
     *,
     theta: float,
     kind: ScalingKind = "default",
@@ -131,70 +133,70 @@ def rope(
         n: options[n] for n in NUMBER_OPTIONS if options[n] is not None
     }
     lengths: dict[str, Dim] = {n: options[n] for n in LENGTH_OPTIONS if options[n] is not None}
-    _check_options(site, kind, {*numbers, *lengths})
+    _check_options(ctx, kind, {*numbers, *lengths})
     parameters = {**SCALING_DEFAULTS.get(kind, {}), **replace_mscale(numbers)}
-    parameters |= {n: site.require_integer(length, n) for n, length in lengths.items()}
+    parameters |= {n: ctx.require_integer(length, n) for n, length in lengths.items()}
     # frequencies that depend on the sequence length are computed for the maximum sequence length
     if kind == "dynamic" or beyond is not None:
         parameters.setdefault("longest", parameters["original"])
     frequencies = Rope(theta, kind, tuple(parameters.items()))
     if reason := explain_invalid_rope_settings(frequencies):
-        site.raise_error("E0203", f"`rope`: {reason}")
+        ctx.raise_error("E0203", f"`rope`: {reason}")
     return frequencies
 
 
-def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
+def _check_options(ctx: CallContext, kind: str, option_names: set[str]) -> None:
     """Raise E0201 for an option of another scaling kind, or for a missing required option."""
     kind_options = OPTIONS_BY_SCALING[kind]
     for name in sorted(option_names - {*kind_options}):
-        _raise_option_of_other_kind(site, kind, name)
+        _raise_option_of_other_kind(ctx, kind, name)
     defaults = {"factor"} if kind == "proportional" else set()
     if missing_options := [
         n for n in kind_options if n in REQUIRED_OPTIONS and n not in option_names | defaults
     ]:
-        site.raise_error(
+        ctx.raise_error(
             "E0201", f"missing option `{missing_options[0]}` of `rope` with `kind={kind}`", "kind"
         )
-    _check_exclusive_options(site, kind, option_names)
+    _check_exclusive_options(ctx, kind, option_names)
 
 
-def _raise_option_of_other_kind(site: CallSite, kind: str, name: str) -> NoReturn:
+def _raise_option_of_other_kind(ctx: CallContext, kind: str, name: str) -> NoReturn:
     owners = [k for k, options in OPTIONS_BY_SCALING.items() if name in options]
     helps = [f"it is an option of {' and '.join(f'`kind={o}`' for o in owners)}"]
     title = f"unknown option `{name}` of `rope` with `kind={kind}`"
-    site.raise_error("E0201", title, name, helps=helps)
+    ctx.raise_error("E0201", title, name, helps=helps)
 
 
-def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) -> None:
+def _check_exclusive_options(ctx: CallContext, kind: str, option_names: set[str]) -> None:
     """Raise E0201 for mutually exclusive options, or for an option whose companion is missing."""
     if kind == "yarn" and "attention_factor" in option_names and option_names & {*MSCALE_OPTIONS}:
         title = (
             "`attention_factor` cannot be combined with `mscale` and `mscale_all_dim`, which "
             "determine it"
         )
-        site.raise_error("E0201", title, "attention_factor", helps=["remove one of the two"])
+        ctx.raise_error("E0201", title, "attention_factor", helps=["remove one of the two"])
     if "longest" in option_names and kind == "longrope" and "beyond" not in option_names:
         title = "`longest` selects between `divisors` and `beyond`, but `beyond` is missing"
-        site.raise_error("E0201", title, "longest", helps=["add `beyond`, or remove `longest`"])
+        ctx.raise_error("E0201", title, "longest", helps=["add `beyond`, or remove `longest`"])
     if len(option_names & {*MSCALE_OPTIONS}) == 1:
         title = "`mscale` and `mscale_all_dim` must be set together"
-        site.raise_error("E0201", title, (option_names & {*MSCALE_OPTIONS}).pop())
+        ctx.raise_error("E0201", title, (option_names & {*MSCALE_OPTIONS}).pop())
 
 
-def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim) -> None:
+def _check_rotated_width(ctx: CallContext, rope: Rope, width: Dim, head_width: Dim) -> None:
     """Raise E0203 if the scaling kind does not support the width, and E0315 for a dynamic width."""
     if rope.kind == "default":
         return
     # the model stores one frequency per feature pair, so the number of pairs must be static
     description = f"the number of features that `{rope.kind}` rotates"
-    convert_to_op_attribute(site.make_node_builder("x"), width, description)
+    convert_to_op_attribute(ctx.make_node_builder("x"), width, description)
     # for a single feature pair, the exponent of the scaled theta is infinite
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
-        site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")
+        ctx.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")
     # for `proportional`, the option `part` is a fraction of the whole head
     if rope.kind == "proportional" and width != head_width:
         title = "`proportional` computes the number of rotated features, so `dim` must not be set"
-        site.raise_error("E0203", title, "dim", helps=["remove `dim`"])
+        ctx.raise_error("E0203", title, "dim", helps=["remove `dim`"])
 
 
 PairOrder: TypeAlias = Literal["contiguous", "interleaved"]
@@ -203,7 +205,7 @@ PairOrder: TypeAlias = Literal["contiguous", "interleaved"]
 
 @register_builtin()
 def rotate(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     at: Tensor | tuple[Tensor, ...],
     rope: Rope,
@@ -226,22 +228,20 @@ def rotate(
     to the first axis.
     """
     if len(x.shape) != 4:
-        site.raise_error(
-            "E0307", "`rotate` takes [batch, heads, length, d]", "x", describe_value(x)
-        )
+        ctx.raise_error("E0307", "`rotate` takes [batch, heads, length, d]", "x", describe_value(x))
     # position ids without a batch axis apply to every batch element
     axes = at if isinstance(at, tuple) else (at,)
     ids = [
-        site.insert_axis(axis_ids, 0) if len(axis_ids.shape) == 1 else axis_ids for axis_ids in axes
+        ctx.insert_axis(axis_ids, 0) if len(axis_ids.shape) == 1 else axis_ids for axis_ids in axes
     ]
     width = dim if dim is not None else x.shape[-1]
     if width.number is not None and not 2 <= width.number <= MAX_SINUSOID_WIDTH:
-        site.raise_error(
+        ctx.raise_error(
             "E0203", f"`rotate` rotates 2 to {MAX_SINUSOID_WIDTH} features, not {width}", "dim"
         )
-    _check_rotated_width(site, rope, width, x.shape[-1])
-    lengths = _resolve_sections(site, len(axes), width, sections, order)
-    frequencies, factor = _compute_frequencies(site, rope, width, lengths, order)
+    _check_rotated_width(ctx, rope, width, x.shape[-1])
+    lengths = _resolve_sections(ctx, len(axes), width, sections, order)
+    frequencies, factor = _compute_frequencies(ctx, rope, width, lengths, order)
     max_length = get_max_rope_length(rope)
     pair_axes = _assign_pair_axes(lengths, order)
     theta = cast_to_float_attribute(rope.theta)
@@ -250,12 +250,12 @@ def rotate(
         frequencies = tuple(theta ** (-n / width.number) for n in range(0, width.number, 2))
         width += 1
     angles = ops.RopeAngles(width, theta, factor, frequencies, max_length, pair_axes)
-    cos, sin = site.add_node(angles, *ids)
-    return site.add_op(ops.Rotate(pairs), x, cos, sin)
+    cos, sin = ctx.add_node(angles, *ids)
+    return ctx.add_op(ops.Rotate(pairs), x, cos, sin)
 
 
 def _compute_frequencies(
-    site: CallSite, rope: Rope, width: Dim, lengths: tuple[int, ...], order: PairOrder | None
+    ctx: CallContext, rope: Rope, width: Dim, lengths: tuple[int, ...], order: PairOrder | None
 ) -> tuple[tuple[float, ...], float]:
     """Return the frequencies of the feature pairs, and the attention factor. Raise E0203 for a
     wrong number of `divisors`, or for `axial` frequencies without contiguous sections.
@@ -264,17 +264,17 @@ def _compute_frequencies(
         frequencies, factor = compute_rope_frequencies(rope, width)
         if frequencies and width.number is not None and 2 * len(frequencies) != width.number:
             title = f"{width} features are {width.number // 2} pairs, but `divisors` has"
-            site.raise_error("E0203", f"{title} {len(frequencies)}", "rope")
+            ctx.raise_error("E0203", f"{title} {len(frequencies)}", "rope")
         return frequencies, factor
     if order != "contiguous":
-        site.raise_error(
+        ctx.raise_error(
             "E0203", "`axial` frequencies need several axes in contiguous sections", "rope"
         )
     return compute_axial_frequencies(rope, lengths), 1.0
 
 
 def _resolve_sections(
-    site: CallSite,
+    ctx: CallContext,
     count: int,
     width: Dim,
     sections: tuple[Dim, ...] | None,
@@ -286,16 +286,16 @@ def _resolve_sections(
             title = (
                 f"`{name}` and position ids for several axes must be used together: `at=[t, h, w]`"
             )
-            site.raise_error("E0201", title, name)
+            ctx.raise_error("E0201", title, name)
     if sections is None:
         return ()
-    lengths = tuple(site.require_integer(n, "sections") for n in sections)
+    lengths = tuple(ctx.require_integer(n, "sections") for n in sections)
     if len(lengths) != count or (width.number is not None and 2 * sum(lengths) != width.number):
         title = (
             f"`sections` must divide {width} features into pairs for {count} axes, got "
             f"{list(lengths)}"
         )
-        site.raise_error("E0203", title, "sections")
+        ctx.raise_error("E0203", title, "sections")
     return lengths
 
 

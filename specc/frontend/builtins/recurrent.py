@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specc.frontend.builtins.nn import FAN_IN_INIT, ZEROS_INIT
-from specc.frontend.builtins.registry import ONE, CallSite, broadcast_batch_axis, register_builtin
+from specc.frontend.builtins.registry import (
+    ONE,
+    CallContext,
+    broadcast_batch_axis,
+    register_builtin,
+)
 from specc.frontend.parameter_kinds import Activation
 from specc.frontend.spec_values import Results, Tensor, describe_value
 from specc.ir import ops
@@ -30,7 +35,7 @@ RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
 
 @register_builtin(has_weights=True)
 def rnn(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     *,
     hidden: Dim,
@@ -51,14 +56,14 @@ def rnn(
     activation = RNN_ACTIVATIONS.get(act_name)
     if activation is None:
         helps = ["for another activation write `recurrent(x, rnn_cell(act=…), …)`"]
-        site.raise_error(
+        ctx.raise_error(
             "E0203",
             f"`act` of `rnn` must be tanh, relu or sigmoid, got {act_name}",
             "act",
             helps=helps,
         )
     stack = _LayerStack(
-        site=site,
+        ctx=ctx,
         hidden=hidden,
         gate_count=1,
         layers=layers,
@@ -74,7 +79,7 @@ def rnn(
 
 @register_builtin(has_weights=True)
 def gru(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     *,
     hidden: Dim,
@@ -100,7 +105,7 @@ def gru(
     `_reverse` for the backward direction. The gate order is reset, update, new.
     """
     stack = _LayerStack(
-        site=site,
+        ctx=ctx,
         hidden=hidden,
         gate_count=3,
         layers=layers,
@@ -116,7 +121,7 @@ def gru(
 
 @register_builtin(has_weights=True)
 def lstm(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     *,
     hidden: Dim,
@@ -139,7 +144,7 @@ def lstm(
     (arXiv:1402.1128, PyTorch's `proj_size`), with the weight `weight_hr_l0` [proj, hidden].
     """
     stack = _LayerStack(
-        site=site,
+        ctx=ctx,
         hidden=hidden,
         gate_count=4,
         layers=layers,
@@ -157,7 +162,7 @@ def lstm(
 class _LayerStack:
     """A stack of recurrent layers of the same type, with the call that creates the stack."""
 
-    site: CallSite
+    ctx: CallContext
     hidden: Dim
     gate_count: int
     layers: Dim
@@ -176,10 +181,10 @@ class _LayerStack:
         result_names: tuple[str, ...],
     ) -> Results:
         """Add the layers. Return the outputs of the last layer and all final states."""
-        site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
+        ctx, directions = self.ctx, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
         # each layer has separate weights, so the number of layers must be static
-        count = site.require_positive_count(self.layers, "layers")
+        count = ctx.require_positive_count(self.layers, "layers")
         states_by_option = [
             self._make_initial_states(state, count * len(directions), option, x.shape[0])
             for state, option in zip(initial_states, ("start", "start_cell"), strict=False)
@@ -190,26 +195,26 @@ class _LayerStack:
             for reverse in directions:
                 # states are ordered by layer, with forward before backward
                 layer_states = [states[len(final_states)] for states in states_by_option]
-                out, *final = site.add_node(
+                out, *final = ctx.add_node(
                     make_op(reverse),
                     *self._list_operands(x, f"_l{layer}{'_reverse' * reverse}", layer_states),
                 )
                 outputs.append(out)
                 final_states.append(tuple(final))
             # the input of the next layer contains both directions, concatenated
-            x = outputs[0] if len(outputs) == 1 else site.add_op(ops.Concat(2), *outputs)
+            x = outputs[0] if len(outputs) == 1 else ctx.add_op(ops.Concat(2), *outputs)
         stacked = [self._stack_states(list(s)) for s in zip(*final_states, strict=True)]
         return Results((x, *stacked), result_names)
 
     def _check_operands(self, x: Tensor) -> None:
         """Raise E0301 for an input or a padding mask of the wrong type."""
-        site, keep = self.site, self.keep
+        ctx, keep = self.ctx, self.keep
         if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
-            title = f"`{site.expr.function.path}` takes a float tensor [batch, time, features]"
-            site.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
+            title = f"`{ctx.expr.function.path}` takes a float tensor [batch, time, features]"
+            ctx.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
         if keep is not None and (keep.type.dtype != "bool" or keep.shape != x.shape[:2]):
             title = f"`keep` must be a padding mask bool[{x.shape[0]}, {x.shape[1]}]"
-            site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
+            ctx.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
 
     def _list_operands(
         self, x: Tensor, suffix: str, states: list[Tensor | None]
@@ -220,7 +225,7 @@ class _LayerStack:
 
         def add_weight(name: str, shape: Sequence[Dim], *sizes: str) -> Tensor:
             initial = self.init if name.startswith("weight") else ZEROS_INIT
-            return self.site.add_weight(f"{name}{suffix}", shape, initial, sizes)
+            return self.ctx.add_weight(f"{name}{suffix}", shape, initial, sizes)
 
         gate_width = self.hidden * self.gate_count
         # if the layer has a projection, the recurrent input is the projected hidden state
@@ -247,7 +252,7 @@ class _LayerStack:
         """
         if start is None:
             return [None] * count
-        start = broadcast_batch_axis(self.site, start, batch)
+        start = broadcast_batch_axis(self.ctx, start, batch)
         # the initial state of a single layer usually has the shape [batch, hidden]
         if len(start.shape) == 2 and count == 1:
             return [start]
@@ -256,10 +261,10 @@ class _LayerStack:
                 f"`{option}` must be [batch, {count}, hidden]: the initial state of {count} "
                 f"layer{'s' * (count > 1)}"
             )
-            self.site.raise_error("E0301", title, option, f"this is {describe_value(start)}")
-        return [self.site.add_op(ops.Index(1, Dim.from_value(n)), start) for n in range(count)]
+            self.ctx.raise_error("E0301", title, option, f"this is {describe_value(start)}")
+        return [self.ctx.add_op(ops.Index(1, Dim.from_value(n)), start) for n in range(count)]
 
     def _stack_states(self, states: list[Tensor]) -> Tensor:
         """Stack final states [batch, hidden] to a tensor [batch, layers, hidden]."""
-        stacked = [self.site.insert_axis(s, 1) for s in states]
-        return stacked[0] if len(stacked) == 1 else self.site.add_op(ops.Concat(1), *stacked)
+        stacked = [self.ctx.insert_axis(s, 1) for s in states]
+        return stacked[0] if len(stacked) == 1 else self.ctx.add_op(ops.Concat(1), *stacked)

@@ -7,12 +7,7 @@ from inspect import Parameter, getdoc, signature
 from typing import NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import Origin, Span, raise_error
-from specc.frontend.elaboration_context import (
-    MAX_LAYERS,
-    ElaborationContext,
-    LexicalScope,
-    join_weight_path,
-)
+from specc.frontend.elaboration_context import MAX_LAYERS, LexicalScope, join_weight_path
 from specc.frontend.node_builder import NodeBuilder, check_weight_dim, check_weight_size
 from specc.frontend.parameter_kinds import (
     TENSOR_KIND,
@@ -86,7 +81,7 @@ class Builtin:
         """True if the function accepts any number of inputs."""
         return any(s.is_variadic for s in self.parameters)
 
-    def requires_two_tensors(self) -> bool:
+    def is_binary(self) -> bool:
         """True if the function requires exactly two tensors, like `dot`."""
         required = [p for p in self.parameters if isinstance(p.default, MissingValue)]
         return len(required) == 2 and all(
@@ -108,7 +103,7 @@ def register_builtin(*, name: str = "", has_weights: bool = False) -> Callable[[
     def register(function: F) -> F:
         builtin_name = name or function.__name__.rstrip("_")
         assert builtin_name not in BUILTINS, f"two built-in functions are called {builtin_name}"
-        # the first parameter of a Python function is the call site, which specs do not pass
+        # the first parameter of a Python function is the call context, which specs do not pass
         parameters = tuple(
             BuiltinParameter(
                 p.name,
@@ -127,26 +122,21 @@ def register_builtin(*, name: str = "", has_weights: bool = False) -> Callable[[
 
 
 @dataclass
-class CallSite:
-    """A call of a built-in function in a spec, with its source location, arguments and scope."""
+class CallContext:
+    """The context of a built-in function call: its location, arguments and scope, and a builder."""
 
     env: LexicalScope
     expr: ast.Call
     argument_spans: dict[str, Span | None] = field(default_factory=dict)
 
     @property
-    def context(self) -> ElaborationContext:
-        """The context of the elaboration."""
-        return self.env.context
-
-    @property
     def builder(self) -> NodeBuilder:
         """A builder for nodes in the weight scope of the current statement."""
-        return NodeBuilder(self.context, self.span)
+        return NodeBuilder(self.env.context, self.span)
 
     def make_node_builder(self, argument: str) -> NodeBuilder:
         """Return a node builder that reports errors at the argument `argument`."""
-        return NodeBuilder(self.context, self.argument_spans.get(argument))
+        return NodeBuilder(self.env.context, self.argument_spans.get(argument))
 
     @property
     def span(self) -> Span | None:
@@ -160,15 +150,15 @@ class CallSite:
 
     def add_node(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
         """Add a node with `op` and return its results. Errors are reported at this call."""
-        nodes = NodeBuilder(self.context, self.span, self.scope)
+        nodes = NodeBuilder(self.env.context, self.span, self.scope)
         return nodes.add_node(op, operands, self.expr.function.path)
 
     def add_op(self, op: Op, *operands: Tensor | None) -> Tensor:
         """Add a node with `op` and return its first result."""
         return self.add_node(op, *operands)[0]
 
-    def add_arithmetic(self, fn: str, a: Tensor, b: Tensor) -> Tensor:
-        """Add an arithmetic op, such as "add" or "max", and return its result."""
+    def add_binary_op(self, fn: str, a: Tensor, b: Tensor) -> Tensor:
+        """Add an `Arith` op, such as "add" or "max", and return its result."""
         return self.add_op(ops.Arith(fn), a, b)
 
     def insert_axis(self, x: Tensor, axis: int) -> Tensor:
@@ -203,22 +193,22 @@ class CallSite:
             _check_weight_dim(self, dim, path, size_options[n] if n < len(size_options) else "")
             for n, dim in enumerate(shape)
         ]
-        stacks = self.context.weights.expert_stacks
+        stacks = self.env.context.weights.expert_stacks
         stored_shape = get_stacked_weight_shape(stacks, dims)
-        check_weight_size(self.context, stored_shape, path, self.span)
+        check_weight_size(self.env.context, stored_shape, path, self.span)
         weight = graph.Parameter(
             name=path,
             type=Type("f32", tuple(dims)),
             initializer=init,
-            span=self.context.errors.add_call_site_to_span(self.span),
+            span=self.env.context.errors.add_call_site_to_span(self.span),
             declared_by=self.expr.function.path,
         )
-        existing_weight = self.context.builder.parameter_facts.get(path)
+        existing_weight = self.env.context.builder.parameter_facts.get(path)
         # check the shape first, because two calls can share a weight only if its shape is the same
         if existing_weight and existing_weight.type.shape != stored_shape:
             raise_shape_conflict(existing_weight, replace(weight, type=Type("f32", stored_shape)))
-        self.context.weights.sharing.register_weight(path)
-        return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
+        self.env.context.weights.sharing.register_weight(path)
+        return Tensor(get_expert_weight(self.env.context.builder, stacks, weight), self.span)
 
     def require_positive_count(self, value: Dim, option: str) -> int:
         """Return a static count. Raise E0216 for a count below 1 or above 4096."""
@@ -279,22 +269,22 @@ class CallSite:
         raise_error(code, title, self.argument_spans.get(argument) or self.span, label, helps=helps)
 
 
-def _check_weight_dim(site: CallSite, dim: Dim, name: str, option: str) -> Dim:
+def _check_weight_dim(ctx: CallContext, dim: Dim, name: str, option: str) -> Dim:
     """Check a dimension of the weight `name`, and return it. Its origin is the option `option` if
     the call sets this option.
     """
-    span = site.argument_spans.get(option)
-    check_weight_dim(site.context, dim, name, span or site.span)
+    span = ctx.argument_spans.get(option)
+    check_weight_dim(ctx.env.context, dim, name, span or ctx.span)
     return dim.with_origin(Origin(span, f"`{option}=` of the weight `{name}`")) if span else dim
 
 
-def broadcast_batch_axis(call: CallSite, x: Tensor, batch: Dim) -> Tensor:
+def broadcast_batch_axis(ctx: CallContext, x: Tensor, batch: Dim) -> Tensor:
     """Expand a tensor of batch size 1 to the batch size of other operands."""
     is_single = len(x.shape) > 1 and x.shape[0] == 1 and batch != 1
-    return call.add_op(ops.Expand(0, batch), x) if is_single else x
+    return ctx.add_op(ops.Expand(0, batch), x) if is_single else x
 
 
 @register_builtin()
-def apply(site: CallSite, f: Anything, *inputs: Anything) -> EvalResult:
+def apply(ctx: CallContext, f: Anything, *inputs: Anything) -> EvalResult:
     """Call the block, activation, norm or position encoding `f` with `inputs`."""
     raise AssertionError("`apply` is resolved by the caller")

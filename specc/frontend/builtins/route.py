@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, raise_error
-from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
+from specc.frontend.builtins.registry import ONE, CallContext, register_builtin
 from specc.frontend.loop_bodies_and_early_exit import extract_body_graph
 from specc.frontend.parameter_kinds import FunctionValue
 from specc.frontend.spec_values import (
@@ -28,20 +28,23 @@ from specc.syntax import ast
 
 
 def check_token_independence(
-    site: CallSite, body: Graph, captured: Sequence[Value], length: str
+    ctx: CallContext, body: Graph, captured: Sequence[Value], length: str
 ) -> None:
     """Raise E0331 if an expert's output for a token depends on other tokens or on their number.
     Raise E0333 if the body of the expert contains a dynamic dimension. `length` is the symbolic
     number of tokens that are routed to an expert.
     """
-    origins: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
+    origins: Mapping[Node, NodeOrigin] = {
+        **ctx.env.context.builder.node_origins,
+        **body.node_origins,
+    }
     for node in _find_token_count_readers(body, captured, length):
-        _raise_tokens_mixed(site, origins, node, "depends on the number of tokens")
+        _raise_tokens_mixed(ctx, origins, node, "depends on the number of tokens")
     for node in _find_token_mixing(body):
-        _raise_tokens_mixed(site, origins, node, "depends on other tokens")
+        _raise_tokens_mixed(ctx, origins, node, "depends on other tokens")
     for value in (*captured, *(r for _, results in body.nodes for r in results)):
         spans = origins.get(value.node, NodeOrigin()).spans if value.node else ()
-        _check_no_dynamic_length(site, value, length, spans[-1] if spans else site.span)
+        _check_no_dynamic_length(ctx, value, length, spans[-1] if spans else ctx.span)
 
 
 def _find_token_count_readers(
@@ -57,10 +60,12 @@ def _find_token_count_readers(
             yield node
 
 
-def _check_no_dynamic_length(site: CallSite, value: Value, length: str, span: Span | None) -> None:
+def _check_no_dynamic_length(
+    ctx: CallContext, value: Value, length: str, span: Span | None
+) -> None:
     """Raise E0333 for a dynamic dimension other than the number of routed tokens `length`."""
     for dim in value.type.shape:
-        if site.context.has_dynamic_symbol(dim.symbols() - {length}):
+        if ctx.env.context.has_dynamic_symbol(dim.symbols() - {length}):
             raise_error(
                 "E0333",
                 f"an expert uses a tensor of the dynamic length {dim}, expected a static length",
@@ -85,11 +90,11 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 
 
 def _raise_tokens_mixed(
-    site: CallSite, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
+    ctx: CallContext, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
 ) -> NoReturn:
     """Raise E0331 for a node that depends on other tokens. `violation` describes the error."""
     spans = origins.get(node, NodeOrigin()).spans
-    span = spans[-1] if spans else site.span
+    span = spans[-1] if spans else ctx.span
     fn = node.op.get_attributes().get("fn")
     op_name = fn if isinstance(fn, str) else node.op.name
     raise_error(
@@ -98,7 +103,7 @@ def _raise_tokens_mixed(
         span,
         f"`{op_name}` does",
         related_labels=Label.labels_from_span(
-            None if span is site.span else site.span, "the experts run here"
+            None if span is ctx.span else ctx.span, "the experts run here"
         ),
         helps=["compute this on all tokens before `route`"],
     )
@@ -124,7 +129,7 @@ ROUTED_LENGTH = "routed"
 
 @register_builtin(has_weights=True)
 def route(
-    site: CallSite,
+    ctx: CallContext,
     x: Tensor,
     ids: Tensor,
     gates: Tensor,
@@ -140,28 +145,28 @@ def route(
     of length `experts`. Tokens masked out by `keep` […] are not routed, and their output is zeros.
     Experts without tokens are skipped.
     """
-    _check_routed_operands(site, x, ids, gates, keep)
-    _check_expert_count(site, ids.shape[-1], gates, experts)
-    length = _make_length_name(site, x)
+    _check_routed_operands(ctx, x, ids, gates, keep)
+    _check_expert_count(ctx, ids.shape[-1], gates, experts)
+    length = _make_length_name(ctx, x)
     stack = ExpertWeights(experts)
     unit_axes = (ONE,) * (len(x.shape) - 2)
     shape = (*unit_axes, Dim.symbol(length), x.shape[-1])
     tokens = Value(Type(x.type.dtype, shape))
-    start_index = len(site.context.builder.nodes)
-    output = _elaborate_expert(site, to, tokens, stack, _map_dims_to_expert(site, x, length))
+    start_index = len(ctx.env.context.builder.nodes)
+    output = _elaborate_expert(ctx, to, tokens, stack, _map_dims_to_expert(ctx, x, length))
     weight_inputs = {f"own {name}": value for name, value in stack.expert_values.items()}
     body, captured = extract_body_graph(
-        site.context.builder,
+        ctx.env.context.builder,
         {"rows": tokens, **weight_inputs},
         {"y": output.value},
         start_index,
         length,
     )
-    check_token_independence(site, body, captured, length)
+    check_token_independence(ctx, body, captured, length)
     body, weights = drop_unused_weights(body, list(stack.stacked_values.values()))
     op = ops.MixtureOfExperts(body, experts, len(weights), keep is not None)
     operands = [x, ids, gates, *([keep] if keep else [])]
-    return site.add_op(op, *operands, *(Tensor(v) for v in (*weights, *captured)))
+    return ctx.add_op(op, *operands, *(Tensor(v) for v in (*weights, *captured)))
 
 
 # --- operands -------------------------------------------------------------------------
@@ -176,13 +181,13 @@ OPERAND_DTYPES = {
 
 
 def _check_routed_operands(
-    site: CallSite, x: Tensor, ids: Tensor, gates: Tensor, keep: Tensor | None
+    ctx: CallContext, x: Tensor, ids: Tensor, gates: Tensor, keep: Tensor | None
 ) -> None:
     """Raise E0332 for operands whose shape does not match `x`, or whose element type is wrong."""
     if len(x.shape) < 2:
         helps = ["add a leading axis: insert(…, axis=0)"]
         title = "`route` takes token vectors, […, d]"
-        site.raise_error("E0332", title, "x", f"this is {describe_value(x)}", helps=helps)
+        ctx.raise_error("E0332", title, "x", f"this is {describe_value(x)}", helps=helps)
     leading_shape = x.shape[:-1]
     operands = {"ids": (ids, "k"), "gates": (gates, "k"), "keep": (keep, "")}
     for name, (value, suffix) in operands.items():
@@ -191,17 +196,15 @@ def _check_routed_operands(
         dtype_names, dtypes = OPERAND_DTYPES[name]
         label = f"this is {describe_value(value)}"
         if value.type.dtype not in dtypes:
-            site.raise_error(
-                "E0332", f"`{name}` of `route` must contain {dtype_names}", name, label
-            )
+            ctx.raise_error("E0332", f"`{name}` of `route` must contain {dtype_names}", name, label)
         leading, rank = value.shape[: len(leading_shape)], len(leading_shape) + len(suffix)
         if leading != leading_shape or len(value.shape) != rank:
             expected = ", ".join([*map(str, leading_shape), *suffix])
             title = f"`{name}` of `route` must have the leading axes of `x`: [{expected}]"
-            site.raise_error("E0332", title, name, label)
+            ctx.raise_error("E0332", title, name, label)
 
 
-def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> None:
+def _check_expert_count(ctx: CallContext, k: Dim, gates: Tensor, experts: Dim) -> None:
     """Raise E0332 if the numbers of gates and ids per token differ. Raise E0330 if a token has more
     ids than there are experts, and E0333 if `experts` is a dynamic dimension.
     """
@@ -211,40 +214,40 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
         fix = f"select the gate weights of the chosen experts: `gather(…, ids, axis={axis})`"
         title = f"`ids` has {k} experts per token, but `gates` has {gate_count} values"
         helps = [fix] if gate_count == experts else []
-        site.raise_error("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
-    if site.context.has_dynamic_symbol(experts.symbols()):
+        ctx.raise_error("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
+    if ctx.env.context.has_dynamic_symbol(experts.symbols()):
         title = f"`experts` must be known at compile time, but {experts} depends on an input"
         helps = ["weights must have a static shape: use a config value"]
-        site.raise_error("E0333", title, "experts", helps=helps)
+        ctx.raise_error("E0333", title, "experts", helps=helps)
     if experts.number is None:
         return
     if experts.number < 1:
-        site.raise_error("E0330", f"`experts` must be at least 1, got {experts}", "experts")
+        ctx.raise_error("E0330", f"`experts` must be at least 1, got {experts}", "experts")
     if k.number is not None and k.number > experts.number:
         title = f"each token selects {k} experts, but `experts` is {experts}"
-        site.raise_error("E0330", title, "ids", f"{k} ids per token")
+        ctx.raise_error("E0330", title, "ids", f"{k} ids per token")
 
 
 # --- the expert block -----------------------------------------------------------------
 
 
-def _make_length_name(site: CallSite, x: Tensor) -> str:
+def _make_length_name(ctx: CallContext, x: Tensor) -> str:
     """Return the name of a new symbolic dimension for the number of routed tokens."""
-    name, lengths = ROUTED_LENGTH, site.context.symbols.dynamic_names
-    used_names: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
+    name, lengths = ROUTED_LENGTH, ctx.env.context.symbols.dynamic_names
+    used_names: Sequence[str] = [*ctx.env.module.dims, *ctx.env.dims, *lengths]
     while name in used_names or any(name in d.symbols() for d in x.shape):
         name += "_again"
     return name
 
 
-def _map_dims_to_expert(site: CallSite, x: Tensor, length: str) -> dict[str, Dim]:
+def _map_dims_to_expert(ctx: CallContext, x: Tensor, length: str) -> dict[str, Dim]:
     """Map each symbolic dimension of the spec to its size inside an expert. The sequence dimension
     of `x` becomes `length`, the number of routed tokens, and the batch dimensions of `x` become 1.
     Thus, a block declared for `x: float[batch, seq, d]` also accepts the routed tokens.
     """
     expert_dims: dict[str, Dim] = {}
-    for name in site.env.module.dims:
-        dim = site.env.find_dynamic_length(name)
+    for name in ctx.env.module.dims:
+        dim = ctx.env.find_dynamic_length(name)
         if dim is not None and dim == x.shape[-2]:
             dim = Dim.symbol(length)
         elif dim is not None and dim in x.shape[:-2]:
@@ -255,7 +258,7 @@ def _map_dims_to_expert(site: CallSite, x: Tensor, length: str) -> dict[str, Dim
 
 
 def _elaborate_expert(
-    site: CallSite,
+    ctx: CallContext,
     expert: FunctionValue,
     tokens: Value,
     stack: ExpertWeights,
@@ -264,8 +267,8 @@ def _elaborate_expert(
     """Elaborate an expert for routed tokens. Raise E0331 unless the expert returns one vector per
     token.
     """
-    context, expr = site.context, site.expr
-    names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
+    context, expr = ctx.env.context, ctx.expr
+    names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, ctx.argument_spans.get("x"))}
     # call the expert block in the scope in which the spec calls `route`
     function = ast.Name("to", span=expr.function.span)
     inner_call = ast.Call(function, (ast.Name("x", span=expr.span),), span=expr.span)
@@ -276,7 +279,7 @@ def _elaborate_expert(
     )
     context.weights.expert_stacks.append(stack)
     try:
-        env = replace(site.env, names=names, dynamic_lengths=lengths)
+        env = replace(ctx.env, names=names, dynamic_lengths=lengths)
         with context.enter_position_id_scope():
             output = get_first_result(context.evaluator.call(inner_call, env))
     except SpeccError as failed:
@@ -290,12 +293,12 @@ def _elaborate_expert(
     if not isinstance(output, Tensor) or output.shape[:-1] != tokens.type.shape[:-1]:
         title = f"an expert must return one vector per token, got {describe_value(output)}"
         helps = [f"return […, out] for the input {format_type(tokens.type)}"]
-        site.raise_error("E0331", title, "to", helps=helps)
+        ctx.raise_error("E0331", title, "to", helps=helps)
     if output.type.dtype not in OPERAND_DTYPES["gates"][1]:
         title = (
             f"the outputs of experts are summed and must be floats, got {describe_value(output)}"
         )
-        site.raise_error("E0331", title, "to")
+        ctx.raise_error("E0331", title, "to")
     return output
 
 

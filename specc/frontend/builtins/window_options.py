@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn, TypeAlias
 
-from specc.frontend.builtins.registry import CallSite
+from specc.frontend.builtins.registry import CallContext
 from specc.frontend.spec_values import Tensor, describe_value
 from specc.ir.dim import Dim
 
@@ -43,17 +43,17 @@ class SlidingWindow:
         pairs = zip(self.kernel, self.dilation, strict=True)
         return tuple((k - 1) * d for k, d in pairs)
 
-    def get_max_end_overhang(self) -> AxisNumbers:
+    def get_ceil_mode_padding(self) -> AxisNumbers:
         """Return the maximum number of positions by which the last window may extend past the end,
         per axis. The window must start inside the input or inside the padding before the input.
         """
         windows = zip(self.extents, self.stride, self.pad_after, strict=True)
         return tuple(min(s - 1, span - after) for span, s, after in windows)
 
-    def with_overhang_padding(self) -> "SlidingWindow":
-        """Return the window with end padding for the maximum overhang of the last window."""
+    def with_ceil_mode_padding(self) -> "SlidingWindow":
+        """Return the window with end padding for the last window in ceil mode."""
         return replace(
-            self, pad_after=add_tuples_elementwise(self.pad_after, self.get_max_end_overhang())
+            self, pad_after=add_tuples_elementwise(self.pad_after, self.get_ceil_mode_padding())
         )
 
 
@@ -61,19 +61,19 @@ class SlidingWindow:
 class WindowedInput:
     """The input `x` of a convolution or pooling. With `is_mask`, `x` is a padding mask."""
 
-    site: CallSite
+    ctx: CallContext
     x: Tensor
     is_mask: bool = False
 
     def __post_init__(self) -> None:
         is_float = self.x.type.dtype in ("f32", "f64", "f16", "bf16")
         if not self.is_mask and (not is_float or len(self.x.shape) not in (3, 4)):
-            function_name = self.site.expr.function.path
+            function_name = self.ctx.expr.function.path
             title = (
                 f"`{function_name}` takes a float tensor [batch, time, channels] or [batch, "
                 "channels, height, width]"
             )
-            self.site.raise_error("E0301", title, "x", f"this is {describe_value(self.x)}")
+            self.ctx.raise_error("E0301", title, "x", f"this is {describe_value(self.x)}")
 
     @property
     def lengths(self) -> tuple[Dim, ...]:
@@ -90,7 +90,7 @@ class WindowedInput:
     ) -> SlidingWindow:
         """Return the window of a convolution. Raise E0320 if the padded input is too short."""
         window = self._make_unpadded_window(kernel, stride, dilation)
-        before, after = _resolve_padding(self.site, padding, window)
+        before, after = _resolve_padding(self.ctx, padding, window)
         padded = replace(window, pad_before=before, pad_after=after)
         self._check_window_fits(padded)
         return padded
@@ -109,7 +109,7 @@ class WindowedInput:
             if max(window.pad_before[n], window.pad_after[n]) > span:
                 title = f"`padding` of a window of {span + 1} positions must be at most {span}"
                 helps = ["with more padding, a window would contain only padding"]
-                self.site.raise_error("E0323", title, "padding", helps=helps)
+                self.ctx.raise_error("E0323", title, "padding", helps=helps)
         return window
 
     def make_transposed_window(
@@ -126,13 +126,13 @@ class WindowedInput:
         """
         window = self._make_unpadded_window(kernel, stride, dilation)
         output_paddings = self._expand_option(output_padding, "output_padding", 0)
-        before, after = _resolve_padding(self.site, padding, window)
+        before, after = _resolve_padding(self.ctx, padding, window)
         for n, count in enumerate(output_paddings):
             limit = max(window.stride[n], window.dilation[n])
             if count >= limit:
                 title = f"`output_padding={count}` must be less than the stride or the dilation"
                 helps = [f"use 0 to {limit - 1}"]
-                self.site.raise_error("E0323", title, "output_padding", helps=helps)
+                self.ctx.raise_error("E0323", title, "output_padding", helps=helps)
         negative_paddings = tuple(-n for n in output_paddings)
         return replace(
             window, pad_before=before, pad_after=add_tuples_elementwise(after, negative_paddings)
@@ -157,10 +157,10 @@ class WindowedInput:
         axes = len(self.lengths)
         numbers = value if isinstance(value, tuple) else (value,) * axes
         if len(numbers) != axes:
-            _raise_wrong_length(self.site, axes, option, len(numbers))
+            _raise_wrong_length(self.ctx, axes, option, len(numbers))
         for number in numbers:
-            self.site.check_range(number, option, minimum)
-        return tuple(self.site.require_integer(number, option) for number in numbers)
+            self.ctx.check_range(number, option, minimum)
+        return tuple(self.ctx.require_integer(number, option) for number in numbers)
 
     def _check_window_fits(self, window: SlidingWindow) -> None:
         """Raise E0320 if an axis of static size is shorter than the window."""
@@ -171,7 +171,7 @@ class WindowedInput:
                 continue
             padded_size = f" ({size + before + after} with padding)" if before + after else ""
             title = (
-                f"the window of `{self.site.expr.function.path}` spans {span + 1} "
+                f"the window of `{self.ctx.expr.function.path}` spans {span + 1} "
                 f"positions, but the axis has {size}{padded_size}"
             )
             minimum = span + 1 - before - after
@@ -179,10 +179,10 @@ class WindowedInput:
                 "reduce `kernel` or `dilation`, add padding, or make the axis at least "
                 f"{minimum} long"
             ]
-            self.site.raise_error("E0320", title, "kernel", helps=helps)
+            self.ctx.raise_error("E0320", title, "kernel", helps=helps)
 
 
-def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> NoReturn:
+def _raise_wrong_length(ctx: CallContext, axes: int, option: str, count: int) -> NoReturn:
     """Raise E0324 for a list that does not have one item per axis."""
     axes_text = "there is one axis" if axes == 1 else "there are two axes"
     title = f"`{option}` has {count} numbers, but {axes_text}"
@@ -193,35 +193,35 @@ def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> N
             if axes == 1
             else "write `[height, width]`, or `[[top, bottom], [left, right]]`"
         ]
-    site.raise_error("E0324", title, option, helps=helps)
+    ctx.raise_error("E0324", title, option, helps=helps)
 
 
 def _resolve_padding(
-    site: CallSite, padding: PaddingOption, window: SlidingWindow
+    ctx: CallContext, padding: PaddingOption, window: SlidingWindow
 ) -> tuple[AxisNumbers, AxisNumbers]:
     """Return the padding at the start and at the end of each axis."""
     if isinstance(padding, str):
-        return _resolve_padding_mode(site, padding, window)
+        return _resolve_padding_mode(ctx, padding, window)
     axes = len(window.kernel)
     before, after = [], []
     for pair in _split_padding(padding, axes):
         if len(pair) != 2:
-            _raise_wrong_length(site, axes, "padding", len(pair))
+            _raise_wrong_length(ctx, axes, "padding", len(pair))
         for number in pair:
-            _check_padding_number(site, number)
-        before.append(site.require_integer(pair[0], "padding"))
-        after.append(site.require_integer(pair[1], "padding"))
+            _check_padding_number(ctx, number)
+        before.append(ctx.require_integer(pair[0], "padding"))
+        after.append(ctx.require_integer(pair[1], "padding"))
     if len(before) != axes:
-        _raise_wrong_length(site, axes, "padding", len(before))
+        _raise_wrong_length(ctx, axes, "padding", len(before))
     return tuple(before), tuple(after)
 
 
-def _check_padding_number(site: CallSite, number: Dim) -> None:
+def _check_padding_number(ctx: CallContext, number: Dim) -> None:
     """Raise E0323 for a negative padding."""
     if number.number is not None and number.number < 0:
         title = f"`padding` must not be negative, got {number}"
         helps = ["to drop positions, write `x[:, 1:]` before the call"]
-        site.raise_error("E0323", title, "padding", helps=helps)
+        ctx.raise_error("E0323", title, "padding", helps=helps)
 
 
 def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
@@ -235,30 +235,30 @@ def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
 
 
 def _resolve_padding_mode(
-    site: CallSite, padding: str, window: SlidingWindow
+    ctx: CallContext, padding: str, window: SlidingWindow
 ) -> tuple[AxisNumbers, AxisNumbers]:
     spans = window.extents
     if padding == "same":
         if any(n > 1 for n in window.stride):
-            _raise_same_with_stride(site, window)
+            _raise_same_with_stride(ctx, window)
         before = tuple(span // 2 for span in spans)
         return before, tuple(s - b for s, b in zip(spans, before, strict=True))
     if len(spans) > 1:
         title = "`padding=causal` needs a time axis: [batch, time, channels]"
         helps = ["write `padding=same`, or numbers"]
-        site.raise_error("E0323", title, "padding", helps=helps)
-    return _compute_causal_padding(site, spans[0], window.stride[0]), (0,)
+        ctx.raise_error("E0323", title, "padding", helps=helps)
+    return _compute_causal_padding(ctx, spans[0], window.stride[0]), (0,)
 
 
-def _raise_same_with_stride(site: CallSite, window: SlidingWindow) -> NoReturn:
+def _raise_same_with_stride(ctx: CallContext, window: SlidingWindow) -> NoReturn:
     title = "`padding=same` keeps the length and requires `stride=1`"
     halves = [span // 2 for span in window.extents]
     padding = halves[0] if len({*halves}) == 1 else halves
     helps = [f"write a number: `padding={padding}`"]
-    site.raise_error("E0322", title, "padding", helps=helps)
+    ctx.raise_error("E0322", title, "padding", helps=helps)
 
 
-def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int]:
+def _compute_causal_padding(ctx: CallContext, span: int, stride: int) -> tuple[int]:
     """Return the causal padding at the start of the time axis. There is one output per `stride`
     positions. The window of the first output ends at position `stride - 1`.
     """
@@ -269,7 +269,7 @@ def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int
             f"{stride} positions"
         )
         helps = [f"use a kernel that spans at least {stride} positions"]
-        site.raise_error("E0323", title, "padding", helps=helps)
+        ctx.raise_error("E0323", title, "padding", helps=helps)
     return (before,)
 
 

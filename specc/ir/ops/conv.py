@@ -321,20 +321,20 @@ class AveragePool(Pooling, Op, sig="f[b t[min_offset:max_offset] c] -> f[b t c]"
     """The mean of each window, per channel.
 
     If `count_include_pad` is True, padding counts as zeros, otherwise it is excluded from the mean.
-    In ceil mode, windows may extend past the padding by `end_overhang` positions. These positions
-    are excluded.
+    In ceil mode, windows may extend past the padding by `ceil_mode_padding` positions. These
+    positions are excluded.
     """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     pads: tuple[int, ...]
-    end_overhang: tuple[int, ...]
+    ceil_mode_padding: tuple[int, ...]
     count_include_pad: bool
 
     @property
     def end_padding(self) -> tuple[int, ...]:
         """The number of positions by which a window may extend past the end, per axis."""
-        return tuple(a + b for a, b in zip(self.padding_after, self.end_overhang, strict=True))
+        return tuple(a + b for a, b in zip(self.padding_after, self.ceil_mode_padding, strict=True))
 
 
 class DownsamplePaddingMask(Op, sig="b[b t[min_offset:max_offset:stride:u]] -> b[b u]"):
