@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_read_options, read_rope_config
+from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_config_options, read_rope_config
 from specc.frontend.json_parser_with_spans import WHOLE_OBJECT, JsonMember, JsonObject, JsonScalar
 from specc.frontend.rope_frequencies import get_max_rope_length
 from specc.frontend.spec_modules import Program
@@ -112,7 +112,7 @@ def warn_about_context_limits(program: Program, data: JsonObject) -> Iterator[Di
                 case ast.Call(function=ast.Name(path="rope_config")):
                     rope = read_rope_config(source, entry, data, None)
                     if original := get_max_rope_length(rope):
-                        table = parse_rope_read_options(source).find_rope_settings(data)
+                        table = parse_rope_config_options(source).find_rope_settings(data)
                         yield _make_context_warning(rope.kind, original, table, entry)
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
@@ -255,7 +255,7 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
         case ast.StringLiteral(value=path):
             yield path
         case ast.Call(function=ast.Name(path="rope_config")):
-            defaults = parse_rope_read_options(source)
+            defaults = parse_rope_config_options(source)
             keys = (*ROPE_KEYS, defaults.theta_key)
             yield from keys
             yield from (f"{defaults.subconfig_key}.{key}" for key in keys)

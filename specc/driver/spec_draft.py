@@ -19,7 +19,7 @@ from specc.frontend.generate_stream_and_reading_sections import value_to_json
 from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.spec_modules import Program, build_program, collect_fields_by_path
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.frontend.used_specs import select_used_spec_alternatives
+from specc.frontend.used_specs import select_spec_alternatives
 from specc.huggingface.model_family import (
     count_matching_keys_by_spec,
     find_graph_for_architecture,
@@ -228,7 +228,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     graph.
     """
     library = SpecLibrary()
-    program = select_used_spec_alternatives(build_program(library.load_spec(base), library), data)
+    program = select_spec_alternatives(build_program(library.load_spec(base), library), data)
     reader = ConfigReadOptions(config_file=data)
     spec = LoadedSpec(program, library, reader, base)
     graph = ""

@@ -25,7 +25,7 @@ from specc.frontend.spec_inheritance_and_config_overrides import (
     parse_config_assignments,
 )
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
-from specc.frontend.used_specs import can_read_hf_config, select_used_spec_alternatives
+from specc.frontend.used_specs import can_read_hf_config, select_spec_alternatives
 from specc.huggingface import model_family
 from specc.huggingface.hub_download_and_chat_templates import download_model
 from specc.io.safe_read import escape_text
@@ -111,7 +111,7 @@ def open_spec(
         config = weights
         remarks += (f"config values are from {model_family.describe_config_source(weights)}",)
     data = _load_config(config, wrapped)
-    program = program if data is None else select_used_spec_alternatives(program, data)
+    program = program if data is None else select_spec_alternatives(program, data)
     program = assign_config_values(program, parse_config_assignments(config_settings))
     reader, remarks = ConfigReadOptions(max_length=context_length), download_remarks + remarks
     loaded = LoadedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)

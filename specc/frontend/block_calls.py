@@ -7,7 +7,7 @@ from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.declared_types import (
-    ValueDescription,
+    ErrorContext,
     check_tensor_type,
     convert_to_declared_type,
     is_tensor_type,
@@ -29,7 +29,7 @@ from specc.frontend.spec_values import (
     ERROR_VALUE,
     BlockFunction,
     EvalResult,
-    Results,
+    ResultTuple,
     SpecValue,
     StringChoice,
     Tensor,
@@ -94,7 +94,7 @@ BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Lexica
 
 def call_block(
     context: ElaborationContext, target: BlockFunction, call: UnevaluatedFunctionCall
-) -> Results:
+) -> ResultTuple:
     """Call a block in the weight scope of `call.inner_env`, and return its results."""
     block, module, expr = target.block, target.module, call.expr
     is_other_file = module.root is not call.caller_env.module.root and not module.is_standard
@@ -308,17 +308,17 @@ def _bind_parameter(
 ) -> None:
     """Convert an argument to its declared type, and bind it. Raise E0203 or a shape error."""
     description = f"`{param.name}` of `{block.name}`"
-    value_context = ValueDescription(description, expr.span, block.name)
+    error_context = ErrorContext(description, expr.span, block.name)
     if value is None and param.type.optional:
         env.names[param.name] = None
     elif is_tensor_type(param.type):
-        env.names[param.name] = check_tensor_type(param.type, value, env, value_context)
+        env.names[param.name] = check_tensor_type(param.type, value, env, error_context)
     elif param.type.name == "choice" and value is ERROR_VALUE:
         raise_error(
             "E0203", f"{description} must be one of {', '.join(param.type.names)}", expr.span
         )
     else:
-        env.names[param.name] = convert_to_declared_type(param.type, value, env, value_context)
+        env.names[param.name] = convert_to_declared_type(param.type, value, env, error_context)
 
 
 def _check_return(
@@ -329,7 +329,7 @@ def _check_return(
         _raise_missing_return(block)
     statement, values = returned
     # `return attend(…)` returns all results of the call
-    if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
+    if len(values) == 1 and isinstance(values[0], ResultTuple) and len(block.results) > 1:
         values = values[0].values
     expected_count = len(block.results)
     if len(values) != expected_count:
@@ -350,7 +350,9 @@ def _raise_missing_return(block: ast.Block) -> NoReturn:
     )
 
 
-def check_block_results(block: ast.Block, returned: Returned | None, env: LexicalScope) -> Results:
+def check_block_results(
+    block: ast.Block, returned: Returned | None, env: LexicalScope
+) -> ResultTuple:
     """Return the results of a block. Raise E0214 if `return` is missing or has the wrong number of
     values, and E0301 or E0302 if a value does not have the declared type.
     """
@@ -361,12 +363,12 @@ def check_block_results(block: ast.Block, returned: Returned | None, env: Lexica
     tensors = []
     for param, value, span in zip(block.results, values, spans, strict=True):
         description = f"the result `{param.name}`" if param.name else "the result"
-        value_context = ValueDescription(description, span)
-        tensors.append(check_tensor_type(param.type, get_first_result(value), env, value_context))
-    return Results(tuple(tensors), tuple(p.name for p in block.results))
+        error_context = ErrorContext(description, span)
+        tensors.append(check_tensor_type(param.type, get_first_result(value), env, error_context))
+    return ResultTuple(tuple(tensors), tuple(p.name for p in block.results))
 
 
-def _record_result_names(results: Results, env: LexicalScope, caller: LexicalScope) -> None:
+def _record_result_names(results: ResultTuple, env: LexicalScope, caller: LexicalScope) -> None:
     """Record the tap names of results: `a.b` for the first result, `a.b:weights` for another."""
     if env.scope == caller.scope or not env.scope:
         return

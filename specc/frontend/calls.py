@@ -41,13 +41,13 @@ from specc.frontend.runtime_scalars import convert_to_op_attribute
 from specc.frontend.spec_values import (
     ERROR_VALUE,
     MISSING,
+    AttentionFunction,
     BlockFunction,
     BuiltinFunction,
-    DefinitionFunction,
     EvalResult,
     Function,
     Number,
-    RuntimeNumber,
+    RuntimeScalar,
     SpecValue,
     Tensor,
     describe_value,
@@ -81,8 +81,8 @@ def evaluate_argument(
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
     nodes = NodeBuilder(env.context, expr.span)
-    if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
-        # raise E0315 for a run-time number if the parameter accepts only compile-time numbers
+    if isinstance(value, RuntimeScalar) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
+        # raise E0315 for a run-time scalar if the parameter accepts only compile-time numbers
         convert_to_op_attribute(nodes, value, description)
     return _require_known_number(
         nodes, convert_to_parameter_kind(value, kinds, description, expr.span), kinds, description
@@ -232,7 +232,7 @@ def _raise_missing_argument(
 def evaluate_call(expr: ast.Call, env: LexicalScope) -> EvalResult:
     """Evaluate a call `f(args, options) @ weights`."""
     target = resolve_callee(expr.function, env)
-    if isinstance(target, DefinitionFunction):
+    if isinstance(target, AttentionFunction):
         return bind_definition(target, expr, env)
     if isinstance(target, BuiltinFunction) and target.name == "apply":
         return _evaluate_apply(expr, env)
@@ -287,7 +287,7 @@ def evaluate_function_value(expr: ast.Expr, env: LexicalScope) -> EvalResult:
             return NAMED_CONSTANTS[path]
         case ast.Call():
             target = resolve_callee(expr.function, env)
-            if isinstance(target, DefinitionFunction):
+            if isinstance(target, AttentionFunction):
                 return bind_definition(target, expr, env)
             return bind_function_options(target, expr, env)
     return env.evaluate_value(expr)

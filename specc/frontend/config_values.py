@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Origin, Span, SpeccError, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
-from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
+from specc.frontend.declared_types import ErrorContext, convert_to_declared_type
 from specc.frontend.elaboration_context import ElaborationContext, LexicalScope, SpecNamespace
 from specc.frontend.elaboration_limits_and_errors import ErrorCollectorContext, StepBudget
 from specc.frontend.hf_config import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS, read_hf_config_field
@@ -276,22 +276,22 @@ def _convert_to_field_type(
     expr: ast.Expr, entry: ast.ConfigField, path: str, env: LexicalScope, span: Span | None = None
 ) -> SpecValue:
     """Evaluate an expression as a value of a field. `span` is the span of an assignment."""
-    value_context = ValueDescription(f"`{path}`", span or expr.span)
+    error_context = ErrorContext(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         is_choice = expr.path in entry.type.names
         if is_choice or resolve_name(expr, env, missing_ok=True) is ERROR_VALUE:
             # an unknown name raises E0203 with the allowed values
-            return convert_to_declared_type(entry.type, expr.path, env, value_context)
+            return convert_to_declared_type(entry.type, expr.path, env, error_context)
     try:
         value = get_first_result(evaluate_with_expected_type(entry.type, expr, env))
     except SpeccError as failed:
         if isinstance(expr, ast.Name):
             _explain_unknown_name(failed, entry, expr, env)
         raise
-    converted = convert_to_declared_type(entry.type, value, env, value_context)
+    converted = convert_to_declared_type(entry.type, value, env, error_context)
     if isinstance(converted, Dim):
         return converted.with_origin(
-            Origin(value_context.span, f"the config value {value_context.description}")
+            Origin(error_context.span, f"the config value {error_context.description}")
         )
     return converted
 
@@ -345,7 +345,7 @@ def get_placeholder_value(type: ast.TypeExpr) -> SpecValue:
     return values.get(type.name)
 
 
-def get_placeholder_choice(entry: ast.ConfigField) -> SpecValue:
+def get_default_choice(entry: ast.ConfigField) -> SpecValue:
     """Return the value of an unset bool or choice field in symbolic elaboration, which is its
     default or a placeholder, or None for other fields.
     """

@@ -71,7 +71,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 
 
 @dataclass(frozen=True, slots=True)
-class ValueDescription:
+class ErrorContext:
     """The description, location and called block of a value, for error messages."""
 
     description: str
@@ -100,15 +100,15 @@ def check_type_name(type: ast.TypeExpr) -> None:
 
 
 def convert_to_declared_type(
-    type: ast.TypeExpr, value: SpecValue, env: LexicalScope, value_context: ValueDescription
+    type: ast.TypeExpr, value: SpecValue, env: LexicalScope, error_context: ErrorContext
 ) -> SpecValue:
     """Convert `value` to the declared compile-time type, or raise E0203."""
-    description, span = value_context.description, value_context.span
+    description, span = error_context.description, error_context.span
     if value is None and type.optional:
         return None
     check_type_name(type)
     if type.element_type is not None:
-        return _convert_items(type, type.element_type, value, env, value_context)
+        return _convert_items(type, type.element_type, value, env, error_context)
     if type.name == "choice":
         choice = convert_to_parameter_kind(
             value, (ChoiceParameterKind(type.names),), description, span
@@ -122,7 +122,7 @@ def convert_to_declared_type(
         return convert_to_float(
             NodeBuilder(env.context, span), converted
         )  # an integer is a valid float
-    _check_function_name(type, converted, value_context)
+    _check_function_name(type, converted, error_context)
     return converted
 
 
@@ -131,7 +131,7 @@ def _convert_items(
     element: ast.TypeExpr,
     value: SpecValue,
     env: LexicalScope,
-    value_context: ValueDescription,
+    error_context: ErrorContext,
 ) -> SpecValue:
     """Convert each item of a list or pair. A single value becomes both items of a pair."""
     items = value if isinstance(value, tuple) else (value, value)
@@ -142,22 +142,20 @@ def _convert_items(
         expected = f"a list, got {describe_value(value)}"
         helps = ["write a single item in brackets: `[…]`"]
     if expected:
-        title = f"{value_context.description} must be {expected}"
-        raise_error("E0203", title, value_context.span, helps=helps)
-    item_context = ValueDescription(f"an item of {value_context.description}", value_context.span)
+        title = f"{error_context.description} must be {expected}"
+        raise_error("E0203", title, error_context.span, helps=helps)
+    item_context = ErrorContext(f"an item of {error_context.description}", error_context.span)
     return tuple(convert_to_declared_type(element, v, env, item_context) for v in items)
 
 
-def _check_function_name(
-    type: ast.TypeExpr, value: SpecValue, value_context: ValueDescription
-) -> None:
+def _check_function_name(type: ast.TypeExpr, value: SpecValue, error_context: ErrorContext) -> None:
     """Raise E0203 for a built-in function of the wrong type, such as `gelu` as a norm."""
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
         return
     names, expected, hint = FUNCTION_TYPES[type.name]
     if value.name not in names:
-        title = f"{value_context.description} must be {expected}, got `{value.name}`"
-        raise_error("E0203", title, value_context.span, helps=[f"{hint}, or a block of the spec"])
+        title = f"{error_context.description} must be {expected}, got `{value.name}`"
+        raise_error("E0203", title, error_context.span, helps=[f"{hint}, or a block of the spec"])
 
 
 FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
@@ -246,20 +244,20 @@ def _evaluate_length(expr: ast.Expr, env: LexicalScope) -> Dim:
 
 
 def check_tensor_type(
-    type: ast.TypeExpr, value: SpecValue, env: LexicalScope, value_context: ValueDescription
+    type: ast.TypeExpr, value: SpecValue, env: LexicalScope, error_context: ErrorContext
 ) -> Tensor:
     """Check a tensor against a declared type, and bind dimension names that are not yet bound."""
     if not isinstance(value, Tensor):
         declaration = type.span.text if type.span else ""
-        title = f"{value_context.description} must be a tensor, {declaration}"
+        title = f"{error_context.description} must be a tensor, {declaration}"
         label, helps = f"this is {describe_value(value)}", suggest_tensor_expression(value, type)
-        raise_error("E0203", title, value_context.span, label, helps=helps)
+        raise_error("E0203", title, error_context.span, label, helps=helps)
     related_labels = Label.labels_from_span(type.span, "declared here")
     if value.type.dtype != get_declared_dtype(type):
         actual_dtype = format_type(value.type).split("[")[0]
-        declaration = f"{value_context.description} is declared as {type.name}"
+        declaration = f"{error_context.description} is declared as {type.name}"
         title = f"{declaration}, but the tensor has {actual_dtype}"
-        span = value_context.span
+        span = error_context.span
         helps = suggest_dtype_conversion(value.type, type.name, span)
         raise_error("E0301", title, span, helps=helps, related_labels=related_labels)
     dims = type.dims or ()
@@ -268,16 +266,16 @@ def check_tensor_type(
     ellipsis_rank = len(value.shape) - len(dims) + ellipses
     if ellipsis_rank < 0 or (ellipsis_rank and not ellipses):
         title = (
-            f"{value_context.description} has {len(value.shape)} axes, but {len(dims)} are declared"
+            f"{error_context.description} has {len(value.shape)} axes, but {len(dims)} are declared"
         )
         label = f"this is {describe_value(value)}"
-        span = value_context.span
+        span = error_context.span
         change = "add one, as in `x[:, none]`"
         if ellipsis_rank > 0:
             change = "reduce one, as in `mean(x, axis=1)`"
         helps = [f"declare {len(value.shape)} axes, or {change}"]
         raise_error("E0301", title, span, label, helps=helps, related_labels=related_labels)
-    _match_dims(_TypeMatcher(type, value, env, value_context), dims, ellipsis_rank)
+    _match_dims(_TypeMatcher(type, value, env, error_context), dims, ellipsis_rank)
     return value
 
 
@@ -300,7 +298,7 @@ class _TypeMatcher:
     type: ast.TypeExpr
     tensor: Tensor
     env: LexicalScope
-    value_context: ValueDescription
+    error_context: ErrorContext
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
         """Match `...`, which stands for the same dimensions everywhere in a block."""
@@ -308,8 +306,8 @@ class _TypeMatcher:
         if bound_lengths != lengths:
             assert isinstance(bound_lengths, tuple)  # `...` cannot be the name of a value in a spec
             lengths_text = ", ".join(map(str, bound_lengths))
-            title = f"{self.value_context.description}: `...` is ({lengths_text}) in this block"
-            raise_error("E0301", title, self.value_context.span, describe_value(self.tensor))
+            title = f"{self.error_context.description}: `...` is ({lengths_text}) in this block"
+            raise_error("E0301", title, self.error_context.span, describe_value(self.tensor))
 
     def match_length(self, expr: ast.Expr, actual: Dim) -> None:
         """Match a declared dimension to an axis size: bind a new name, or compare the sizes."""
@@ -351,7 +349,7 @@ class _TypeMatcher:
         return convert_to_floor_division(declared) == convert_to_floor_division(actual)
 
     def _raise_length_clash(self, expr: ast.Expr, declared: Dim, actual: Dim) -> NoReturn:
-        span, description = self.type.span, self.value_context.description
+        span, description = self.type.span, self.error_context.description
         labels = Label.labels_from_span(span, f"declared as `{_format_type_source(expr)}`")
         for dim in (declared, actual):
             if dim.origin:
@@ -362,7 +360,7 @@ class _TypeMatcher:
             Diagnostic(
                 "E0302",
                 f"{description} has length {actual}, but {expected}",
-                Label.from_span(self.value_context.span, f"this is {describe_value(self.tensor)}"),
+                Label.from_span(self.error_context.span, f"this is {describe_value(self.tensor)}"),
                 tuple({lab.span: lab for lab in labels}.values()),
                 helps=self._suggest_length_fixes(expr, actual),
             )
@@ -370,7 +368,7 @@ class _TypeMatcher:
 
     def _suggest_length_fixes(self, expr: ast.Expr, actual: Dim) -> tuple[str, ...]:
         """Return help messages for an axis declared as `expr`, whose length is `actual`."""
-        context = self.value_context
+        context = self.error_context
         if not context.block:  # names in `expr` may be undefined at the call
             return suggest_length_correction(_format_type_source(expr), actual, context.span)
         name = expr.path if isinstance(expr, ast.Name) else ""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.frontend.elaboration_limits_and_errors import ErrorLog, StepBudget, count_value_items
+from specc.frontend.elaboration_limits_and_errors import ErrorLog, StepBudget, count_nested_items
 from specc.frontend.json_parser_with_spans import JsonObject
 from specc.frontend.spec_values import (
     ERROR_VALUE,
@@ -176,8 +176,8 @@ class SpecLoader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationFunctions:
-    """The mutually recursive functions of elaboration, which are passed as an object to avoid
+class Evaluator:
+    """The mutually recursive functions of an elaboration, which are passed as an object to avoid
     import cycles. Expressions contain calls, calls run blocks, and blocks contain expressions.
 
     `evaluate` evaluates an expression, `call` evaluates a call, and `evaluate_function` evaluates
@@ -298,7 +298,7 @@ class ElaborationContext:
     """
 
     library: SpecLoader
-    evaluator: EvaluationFunctions
+    evaluator: Evaluator
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     errors: ErrorLog = field(default_factory=ErrorLog)
     symbols: SymbolicDims = field(default_factory=SymbolicDims)
@@ -336,10 +336,10 @@ class ElaborationContext:
         """Count the items of a new list or record, including nested items, and return `value`.
         `counted_items` is the number of items that have already been counted.
         """
-        self.reserve_list_items(count_value_items(value, MAX_GRAPH_NODES) - counted_items, span)
+        self.charge_list_items(count_nested_items(value, MAX_GRAPH_NODES) - counted_items, span)
         return value
 
-    def reserve_list_items(self, count: int, span: Span | None) -> None:
+    def charge_list_items(self, count: int, span: Span | None) -> None:
         """Count list items before they are created. Raise E0216 if a list exceeds the limit."""
         self.resources.list_item_count += count
         if self.resources.list_item_count > MAX_GRAPH_NODES:

@@ -41,7 +41,7 @@ class StepBudget:
         """Return True if the limit allows `count` more steps."""
         return self.spent + count <= MAX_STEPS
 
-    def check_estimate(self, count: int, span: Span | None) -> None:
+    def check_estimated_steps(self, count: int, span: Span | None) -> None:
         """Raise E0223 if the estimated number of steps `count` exceeds the remaining steps."""
         if not self.has_steps_left(count):
             self.consume_steps(count, span, "this exceeds the limit")
@@ -68,7 +68,7 @@ class StepBudget:
             )
 
 
-def count_value_items(value: SpecValue, limit: int) -> int:
+def count_nested_items(value: SpecValue, limit: int) -> int:
     """Count the items of a list or record, including nested items, up to `limit`."""
     item_count = 0
     iterators: list[Iterator[SpecValue]] = [iter((value,))]

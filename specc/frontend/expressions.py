@@ -27,7 +27,7 @@ from specc.frontend.spec_values import (
     AlreadyReportedError,
     EvalResult,
     Record,
-    RuntimeNumber,
+    RuntimeScalar,
     SpecValue,
     StringChoice,
     Tensor,
@@ -58,7 +58,7 @@ def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
     """Return `value` as an int. Raise E0203, or UnresolvedValueError for a symbol."""
-    if isinstance(value, RuntimeNumber):
+    if isinstance(value, RuntimeScalar):
         raise UnresolvedValueError(value.symbols, span)
     if not isinstance(value, Dim):
         raise_error("E0203", f"{description} must be an integer, got {describe_value(value)}", span)
@@ -214,7 +214,7 @@ def _evaluate_comprehension(expr: ast.ListComprehension, env: LexicalScope) -> S
         indices = range(require_integer(iterable, "the range of `for`", expr.iterable.span))
         items, count = map(Dim.from_value, indices), len(indices)
     values: list[SpecValue] = []
-    env.context.reserve_list_items(count, expr.iterable.span)  # count items before they are created
+    env.context.charge_list_items(count, expr.iterable.span)  # count items before they are created
     for item in items:
         # each iteration copies all names in scope, so count steps for many names
         env.context.consume_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)

@@ -16,14 +16,14 @@ from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_name
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_values import (
     ERROR_VALUE,
+    AttentionFunction,
     BlockFunction,
     BuiltinFunction,
-    DefinitionFunction,
     EvalResult,
     MaskExpression,
     Record,
     Rope,
-    RuntimeNumber,
+    RuntimeScalar,
     StringChoice,
     UnresolvedValueError,
     get_first_result,
@@ -40,7 +40,7 @@ def value_to_json(value: EvalResult, span: Span | None = None) -> object:
     unchanged. Raise UnresolvedValueError at `span` if the value is a symbol.
     """
     match get_first_result(value):
-        case Dim() | RuntimeNumber() as number:
+        case Dim() | RuntimeScalar() as number:
             return require_integer(number, "the value", span)
         case StringChoice(choice):
             return choice
@@ -53,7 +53,7 @@ def value_to_json(value: EvalResult, span: Span | None = None) -> object:
         case BuiltinFunction(name=name):
             return name
         # return spec syntax such as `window(128)`, because the name alone lacks the arguments
-        case BlockFunction() | DefinitionFunction() as function:
+        case BlockFunction() | AttentionFunction() as function:
             return function.span.text if function.span else function.name
         case MaskExpression() as mask:
             return _format_combined_mask(mask)
@@ -317,7 +317,7 @@ def _check_name(
         raise_error("E0221", title, span, helps=helps)
 
 
-def evaluate_reading_section(
+def evaluate_preprocessing_section(
     program: Program,
     block: ast.Block,
     env: LexicalScope,

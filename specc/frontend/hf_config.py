@@ -9,7 +9,7 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.hf_rope_scaling import read_rope_config
 from specc.frontend.json_parser_with_spans import (
-    JsonList,
+    JsonArray,
     JsonMember,
     JsonNode,
     JsonObject,
@@ -94,16 +94,16 @@ def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
     count is -1 for an invalid pattern.
     """
     match pattern:
-        case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
+        case JsonArray(items=(JsonArray(items=values), JsonScalar(value=bool()))):
             return values, -1
-        case JsonList(items=(JsonList(items=values), JsonScalar(value=int() as times))):
+        case JsonArray(items=(JsonArray(items=values), JsonScalar(value=int() as times))):
             return values, times
     return (), -1
 
 
 def _list_json_items(value: JsonNode, type: ast.TypeExpr) -> tuple[JsonNode, ...]:
     """Return the items of a list or pair. A single value is one item, or both items of a pair."""
-    if isinstance(value, JsonList):
+    if isinstance(value, JsonArray):
         return value.items
     if isinstance(value, JsonObject) and type.name == "list":
         # a list may be an object `{"0": …, "1": …}`, like `id2label`
@@ -125,16 +125,16 @@ class _MemberReader:
     def count_items(self) -> Dim:
         """Return the number of items of a JSON list or object. Raise E0403 for any other value."""
         match self.member.value:
-            case JsonList(items=items) | JsonObject(members=items):
-                return Dim.from_value(len(items)).with_origin(self.member.get_origin())
+            case JsonArray(items=items) | JsonObject(members=items):
+                return Dim.from_value(len(items)).with_origin(self.member.get_source_location())
         title = f"{self.member.key.text} must be a list or an object"
         raise_error("E0403", title, self.member.value.span)
 
-    def expand_layer_pattern(self) -> JsonList:
+    def expand_layer_pattern(self) -> JsonArray:
         """Expand `[[["global", "local"], 12]]` to 24 values. Raise E0403 for an invalid list."""
         expanded: list[JsonNode] = []
         value = self.member.value
-        patterns = value.items if isinstance(value, JsonList) else ()
+        patterns = value.items if isinstance(value, JsonArray) else ()
         for pattern in patterns:
             values, times = _split_layer_pattern(pattern)
             # check the length before a huge list is created
@@ -150,7 +150,7 @@ class _MemberReader:
                 f'such as `[[["a", "b"], 3]]`, with at most {MAX_EXPANDED_LAYERS} values in total',
                 related_labels=Label.labels_from_span(self.entry.span, "declared here"),
             )
-        return JsonList(tuple(expanded), value.span)
+        return JsonArray(tuple(expanded), value.span)
 
     def convert_value(self, value: JsonNode, type: ast.TypeExpr) -> SpecValue:
         """Convert a JSON value to the declared type `type`, or return a record unchanged. A single
@@ -170,7 +170,7 @@ class _MemberReader:
         """Convert a scalar to the declared type. Raise E0403 for a scalar of the wrong type."""
         if not isinstance(value, JsonScalar):
             self.raise_wrong_type(
-                value, type, "a list" if isinstance(value, JsonList) else "a record"
+                value, type, "a list" if isinstance(value, JsonArray) else "a record"
             )
         scalar = value.value
         match type.name:
@@ -184,7 +184,7 @@ class _MemberReader:
                 return scalar
             # a bool is an int in Python, but not in a config file
             case "int" if isinstance(scalar, int) and not isinstance(scalar, bool):
-                return Dim.from_value(scalar).with_origin(self.member.get_origin())
+                return Dim.from_value(scalar).with_origin(self.member.get_source_location())
             case "float" if isinstance(scalar, int | float) and not isinstance(scalar, bool):
                 # infinity is valid as an unlimited bound, as in `clip`
                 return scalar if math.isinf(scalar) else float(get_finite_number(value) or 0.0)

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.frontend.json_parser_with_spans import (
-    JsonList,
+    JsonArray,
     JsonMember,
     JsonObject,
     JsonScalar,
@@ -37,7 +37,7 @@ ROPE_KEYS = (
 
 
 @immutable_dataclass(kw_only=True)
-class RopeReadOptions:
+class RopeConfigOptions:
     """The options of `rope_config(…)`: defaults for missing keys, and the names of keys.
 
     `theta` defaults to the theta of the field's default. `max_length` is the maximum sequence
@@ -63,7 +63,7 @@ class RopeReadOptions:
         return member.value if member and isinstance(member.value, JsonObject) else data
 
 
-def parse_rope_read_options(source: ast.Call) -> RopeReadOptions:
+def parse_rope_config_options(source: ast.Call) -> RopeConfigOptions:
     """Parse the options of `rope_config(…)`. Raise E0406 for an unknown option."""
     values: dict[str, Any] = {}
     for option in source.options:
@@ -80,7 +80,7 @@ def parse_rope_read_options(source: ast.Call) -> RopeReadOptions:
                 ],
             )
         values[field] = value
-    return RopeReadOptions(**values)
+    return RopeConfigOptions(**values)
 
 
 def _parse_literal(expr: ast.Expr) -> float | str | bool | tuple[()]:
@@ -105,7 +105,7 @@ FIELDS_BY_OPTION: Mapping[str, tuple[str, type]] = {
     "attention": ("attention_factor_key", str),
     "section": ("subconfig_key", str),
 }
-"""The field of `RopeReadOptions` and the type of its value, by option of `rope_config`."""
+"""The field of `RopeConfigOptions` and the type of its value, by option of `rope_config`."""
 
 
 def read_rope_config(
@@ -117,7 +117,7 @@ def read_rope_config(
     The options of `source` provide defaults for missing numbers. If the file has no scaling kind,
     the scaling kind of `default` applies.
     """
-    defaults = parse_rope_read_options(source)
+    defaults = parse_rope_config_options(source)
     return _RopeReader(entry, defaults.find_rope_settings(data), defaults).read_rope(default)
 
 
@@ -127,7 +127,7 @@ class _RopeReader:
 
     entry: ast.ConfigField
     data: JsonObject
-    defaults: RopeReadOptions
+    defaults: RopeConfigOptions
 
     def read_rope(self, default: Rope | None) -> Rope:
         """Return the RoPE settings. `default` applies if the file has no scaling kind."""
@@ -313,7 +313,7 @@ class _ScalingTable:
     def _read_divisors(self, key: str) -> tuple[float, ...]:
         """Return the list under a key, which contains one divisor per rotated pair."""
         member = self.table.find_non_null_member(key)
-        if member is None or not isinstance(member.value, JsonList):
+        if member is None or not isinstance(member.value, JsonArray):
             title = f'RoPE scaling "longrope" needs a list "{key}"'
             span = member.value.span if member else self.table.span
             self.reader.raise_invalid(title, span)

@@ -29,7 +29,7 @@ class JsonScalar:
 
 
 @immutable_dataclass
-class JsonList:
+class JsonArray:
     """A JSON array."""
 
     items: tuple["JsonNode", ...]
@@ -61,7 +61,7 @@ class JsonMember:
         """True if the value is null. A null member is treated like an absent member."""
         return isinstance(self.value, JsonScalar) and self.value.value is None
 
-    def get_origin(self) -> Origin:
+    def get_source_location(self) -> Origin:
         """Return the location of the value for messages, as in `config.json:9 "hidden_size"`."""
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
@@ -126,7 +126,7 @@ class JsonObject:
         return {key: member.value.to_python() for key, member in self.members.items()}
 
 
-JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
+JsonNode: TypeAlias = JsonScalar | JsonArray | JsonObject
 
 
 def get_finite_number(value: JsonNode) -> int | float | None:
@@ -202,7 +202,7 @@ def parse_config_json(source: Source) -> JsonObject:
             "E0414",
             "a config file must be a JSON object",
             value.span,
-            "but this is " + ("a list" if isinstance(value, JsonList) else "a single value"),
+            "but this is " + ("a list" if isinstance(value, JsonArray) else "a single value"),
             helps=["use the config.json of the checkpoint"],
         )
     return value
@@ -261,7 +261,7 @@ class _JsonParser:
                 return _decode_float_object(self.parse_object(level))
             case "[":
                 items = [self.parse_value(level + 1) for _ in self.iterate_items("]", "a value")]
-                return JsonList(tuple(items), self.make_span_from_offset(start))
+                return JsonArray(tuple(items), self.make_span_from_offset(start))
             case '"':
                 return JsonScalar(self.parse_string(), self.make_span_from_offset(start))
             case "":

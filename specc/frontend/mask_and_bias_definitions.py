@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Label, Span, SpeccError, raise_error
-from specc.frontend.declared_types import ValueDescription, convert_to_declared_type
+from specc.frontend.declared_types import ErrorContext, convert_to_declared_type
 from specc.frontend.elaboration_context import EMPTY_NAMES, ElaborationContext, LexicalScope
 from specc.frontend.elaboration_limits_and_errors import EXPANSION_COST
 from specc.frontend.foreign_names_and_options import raise_unknown_option_error
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.spec_values import (
-    DefinitionFunction,
+    AttentionFunction,
     MaskExpression,
     SpecValue,
     Tensor,
@@ -147,8 +147,8 @@ MAX_EXPANSION_DEPTH = 8
 
 
 def bind_definition(
-    target: DefinitionFunction, expr: ast.Call, env: LexicalScope
-) -> DefinitionFunction:
+    target: AttentionFunction, expr: ast.Call, env: LexicalScope
+) -> AttentionFunction:
     """Bind arguments to a definition, as in `window(128)`. `env` is the scope of the caller."""
     definition = target.definition
     params = definition.params or ()
@@ -188,12 +188,14 @@ def _evaluate_definition_argument(
     # an untyped parameter accepts any value, because tensors are checked where they are used
     if param.type is None or isinstance(value, Tensor):
         return value
-    value_context = ValueDescription(f"`{param.name}`", expr.span)
-    return convert_to_declared_type(param.type, value, env, value_context)
+    error_context = ErrorContext(f"`{param.name}`", expr.span)
+    return convert_to_declared_type(param.type, value, env, error_context)
 
 
 @contextmanager
-def enter_definition(context: ElaborationContext, function: DefinitionFunction) -> Iterator[None]:
+def enter_function_scope(
+    context: ElaborationContext, function: AttentionFunction
+) -> Iterator[None]:
     """Return a context manager that records the expansion of a definition. Raise E0210 for
     unbounded recursion.
     """
@@ -216,7 +218,7 @@ def enter_definition(context: ElaborationContext, function: DefinitionFunction) 
         # attention layers that use the same bound bias share its weights without a `share` rule
         with (
             context.errors.track_user_call(function.span, is_standard=function.module.is_standard),
-            context.weights.sharing.enter_definition(function),
+            context.weights.sharing.restore_call_path(function),
         ):
             yield
     except SpeccError as failed:
@@ -225,7 +227,7 @@ def enter_definition(context: ElaborationContext, function: DefinitionFunction) 
         context.call_stack.pop()
 
 
-def _move_error_to_definition(error: SpeccError, function: DefinitionFunction) -> SpeccError:
+def _move_error_to_definition(error: SpeccError, function: AttentionFunction) -> SpeccError:
     """Return an error E0417 relocated to the call that bound the definition's arguments."""
     diagnostic, span = error.diagnostics[0], function.span
     if (
@@ -242,7 +244,7 @@ def _move_error_to_definition(error: SpeccError, function: DefinitionFunction) -
 
 def expand_definition(
     context: ElaborationContext,
-    function: DefinitionFunction,
+    function: AttentionFunction,
     index_variables: IndexVariables,
     names: Mapping[str, SpecValue],
     scope: str,
@@ -252,13 +254,13 @@ def expand_definition(
     """Evaluate a definition with the index variables `index_variables` and additional variables
     `names`. `has_head_axis` is True if the scores have a heads axis.
     """
-    with enter_definition(context, function):
+    with enter_function_scope(context, function):
         return _evaluate_definition(
             context, function, index_variables, names, scope, has_head_axis=has_head_axis
         )
 
 
-def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecValue]:
+def _get_definition_config(function: AttentionFunction) -> Mapping[str, SpecValue]:
     """Return the config of a definition, which is empty for definitions of other files."""
     env = function.env
     return env.config if env and env.module.root is function.module.root else EMPTY_NAMES
@@ -266,7 +268,7 @@ def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecVal
 
 def _evaluate_definition(
     context: ElaborationContext,
-    function: DefinitionFunction,
+    function: AttentionFunction,
     index_variables: IndexVariables,
     names: Mapping[str, SpecValue],
     scope: str,
@@ -325,8 +327,8 @@ def expand_mask(
             # bools
             masks = [expand_mask(builder, p, index_variables, scope, score_rank) for p in parts]
             return _merge_masks(builder, op, masks)
-        case DefinitionFunction() if mask.kind == "mask":
-            with enter_definition(builder.context, mask):
+        case AttentionFunction() if mask.kind == "mask":
+            with enter_function_scope(builder.context, mask):
                 # the value of a definition may be another mask, as in `mask m(a) = a & causal`
                 value = _evaluate_definition(builder.context, mask, index_variables, {}, scope)
                 inner_nodes = replace(builder, span=mask.span or span)
@@ -379,19 +381,16 @@ def expand_attention_bias(
     """
     if bias is None:
         return None
-    if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
+    if isinstance(bias, AttentionFunction) and bias.kind == "bias":
         bias_scope = scope
         if bias.weight_path:
             # the weights of a bias belong to the call that has bound the bias
             bias_env = bias.env
             assert bias_env is not None  # `bind_definition` sets `env`
-            bias_scope = bias_env.with_weight_scope(
-                resolve_weight_path(bias.weight_path, bias_env)
-            ).scope
-        bias, score_rank = (
-            expand_definition(builder.context, bias, index_variables, {}, bias_scope),
-            PAIR_RANK,
-        )
+            path = resolve_weight_path(bias.weight_path, bias_env)
+            bias_scope = bias_env.with_weight_scope(path).scope
+        bias = expand_definition(builder.context, bias, index_variables, {}, bias_scope)
+        score_rank = PAIR_RANK
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
         raise_error(
             "E0602", f"a bias must be a float tensor, got {describe_value(bias)}", builder.span

@@ -23,15 +23,15 @@ from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.spec_values import (
     ERROR_VALUE,
     MISSING,
+    AttentionFunction,
     BlockFunction,
     BuiltinFunction,
-    DefinitionFunction,
     EvalResult,
     Function,
     MissingValue,
     RawConfigSection,
     Record,
-    Results,
+    ResultTuple,
     SpecValue,
     StringChoice,
     SubmodelConfig,
@@ -154,7 +154,7 @@ def _make_function_value(
     name = item.name
     if isinstance(item, ast.Block):
         return BlockFunction(name=name, block=item, module=module, env=env, span=span)
-    return DefinitionFunction(name=name, definition=item, module=module, env=env, span=span)
+    return AttentionFunction(name=name, definition=item, module=module, env=env, span=span)
 
 
 def resolve_used_spec_function(name: ast.Name, env: LexicalScope) -> Function | None:
@@ -211,7 +211,7 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
             raise_error("E0202", title, name.span, helps=helps)
         case RawConfigSection() as config:
             return _get_raw_section(config, member_name)
-        case Results(values=values, names=names) if member_name in names:
+        case ResultTuple(values=values, names=names) if member_name in names:
             return values[names.index(member_name)]
     # suggest an equivalent for tensor attributes of other libraries, such as `x.shape` or `x.T`
     fix = suggest_replacement_name(member_name, BUILTINS) if isinstance(value, Tensor) else ""
@@ -318,7 +318,7 @@ def evaluate_with_expected_type(
     is_function = is_function_type(type)
     if is_function and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
         # `positions(x)` evaluates to a tensor, but `window(3)` remains a definition
-        is_function = isinstance(resolve_callee(expr.function, env), DefinitionFunction)
+        is_function = isinstance(resolve_callee(expr.function, env), AttentionFunction)
     return env.context.evaluator.evaluate_function(expr, env) if is_function else env.evaluate(expr)
 
 
@@ -345,7 +345,7 @@ def _is_bound_name(path: str, env: LexicalScope) -> bool:
     return is_bound or bool(rest) or head in NAMED_CONSTANTS
 
 
-def _find_normalizer(name: ast.Name, env: LexicalScope) -> DefinitionFunction | None:
+def _find_normalizer(name: ast.Name, env: LexicalScope) -> AttentionFunction | None:
     """Return the normalizer definition `name` of the spec or std, or None."""
     if _is_bound_name(name.path, env):
         return None
@@ -353,6 +353,6 @@ def _find_normalizer(name: ast.Name, env: LexicalScope) -> DefinitionFunction | 
         name.path
     )
     match item_and_module and _make_function_value(*item_and_module, env, name.span):
-        case DefinitionFunction(kind="normalizer") as function:
+        case AttentionFunction(kind="normalizer") as function:
             return function
     return None

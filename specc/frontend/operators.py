@@ -8,15 +8,15 @@ from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend import runtime_scalars
 from specc.frontend.elaboration_context import ElaborationContext
 from specc.frontend.node_builder import NodeBuilder, try_fuse_log_sigmoid
-from specc.frontend.runtime_scalars import get_number_symbols, get_static_float
+from specc.frontend.runtime_scalars import get_free_symbols, get_static_float
 from specc.frontend.spec_values import (
+    AttentionFunction,
     BlockFunction,
     BuiltinFunction,
-    DefinitionFunction,
     MaskExpression,
     MaskLike,
     Number,
-    RuntimeNumber,
+    RuntimeScalar,
     SpecValue,
     StringChoice,
     Tensor,
@@ -181,7 +181,7 @@ def _check_power(nodes: NodeBuilder, exponent: SpecValue) -> None:
         if number is not None and number < 0:
             title = f"an integer to the power of {number:g} is not an integer"
             raise_error("E0206", title, nodes.span, helps=helps)
-        is_runtime = nodes.context.has_dynamic_symbol(get_number_symbols(exponent))
+        is_runtime = nodes.context.has_dynamic_symbol(get_free_symbols(exponent))
     if is_runtime:
         title = "the exponent of an integer must be known at compile time"
         raise_error("E0206", title, nodes.span, helps=helps)
@@ -233,7 +233,7 @@ def convert_to_tensor(builder: NodeBuilder, value: SpecValue, dtype: str) -> Ten
 
 def _convert_integer(nodes: NodeBuilder, value: Number, dtype: str) -> Tensor:
     """Convert a number to an integer tensor. Raise E0206 if the number is not an integer."""
-    if isinstance(value, RuntimeNumber):
+    if isinstance(value, RuntimeScalar):
         if not value.is_integer:
             title = f"`{value.text}` may not be an integer, but the tensor has an integer type"
             raise_error("E0206", title, nodes.span)
@@ -251,7 +251,7 @@ def apply_negation(builder: NodeBuilder, value: SpecValue) -> SpecValue:
     match value:
         case Tensor():
             return builder.add_op(ops.Pointwise("neg"), value)
-        case RuntimeNumber():
+        case RuntimeScalar():
             return runtime_scalars.apply_unary_function(builder, "neg", value)
         case Dim() | float():
             return -value
@@ -286,7 +286,7 @@ def _combine_bools(op: LogicalOperator, values: Sequence[SpecValue]) -> bool:
 
 def _is_deferred_mask(value: SpecValue) -> bool:
     """Return True if a value is a mask that has not been expanded to a tensor yet."""
-    is_mask = isinstance(value, DefinitionFunction) and value.kind == "mask"
+    is_mask = isinstance(value, AttentionFunction) and value.kind == "mask"
     return is_mask or isinstance(value, MaskExpression)
 
 
@@ -359,7 +359,7 @@ def _compare_numbers(span: Span | None, op: str, left: Number, right: Number) ->
         left, right = left - right, Dim.from_value(0)
     a, b = get_static_float(left), get_static_float(right)
     if a is None or b is None:
-        raise UnresolvedValueError(get_number_symbols(left) | get_number_symbols(right), span)
+        raise UnresolvedValueError(get_free_symbols(left) | get_free_symbols(right), span)
     return COMPARISONS[op][1](a, b)
 
 
@@ -368,7 +368,7 @@ def _make_comparable(value: SpecValue) -> object:
     match value:
         case BlockFunction():
             return value.kind, value.name, tuple(sorted(value.bound_arguments.items()))
-        case DefinitionFunction() | BuiltinFunction():
+        case AttentionFunction() | BuiltinFunction():
             arguments = {name: _make_comparable(v) for name, v in value.bound_arguments.items()}
             return value.kind, value.name, tuple(sorted(arguments.items()))
         case StringChoice(word):

@@ -9,8 +9,8 @@ from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_values import (
     MISSING,
+    AttentionFunction,
     BuiltinFunction,
-    DefinitionFunction,
     EvalResult,
     Function,
     MaskExpression,
@@ -18,7 +18,7 @@ from specc.frontend.spec_values import (
     Number,
     Record,
     Rope,
-    RuntimeNumber,
+    RuntimeScalar,
     SpecValue,
     StringChoice,
     Tensor,
@@ -97,12 +97,12 @@ def _make_class_kind(name: str, *classes: type) -> SimpleParameterKind:
 
 
 def _match_float(value: SpecValue) -> SpecValue | MissingValue:
-    """Convert an integer to a float. Return floats, symbols and run-time numbers unchanged, and
+    """Convert an integer to a float. Return floats, symbols and run-time scalars unchanged, and
     MISSING for other values.
     """
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
-    return value if isinstance(value, float | RuntimeNumber) else MISSING
+    return value if isinstance(value, float | RuntimeScalar) else MISSING
 
 
 def _match_text(value: SpecValue) -> SpecValue | MissingValue:
@@ -113,7 +113,7 @@ def _match_text(value: SpecValue) -> SpecValue | MissingValue:
 
 def _match_mask(value: SpecValue) -> SpecValue | MissingValue:
     """Return a mask (a definition, a bool for `all` or `none`, or a tensor), or MISSING."""
-    if isinstance(value, DefinitionFunction):
+    if isinstance(value, AttentionFunction):
         return value if value.kind == "mask" else MISSING
     return value if isinstance(value, MaskExpression | bool | Tensor) else MISSING
 
@@ -121,7 +121,7 @@ def _match_mask(value: SpecValue) -> SpecValue | MissingValue:
 def _match_score(value: SpecValue) -> SpecValue | MissingValue:
     """Return a score (a definition, or a built-in function of two tensors), or MISSING."""
     match value:
-        case DefinitionFunction() if value.kind == "score":
+        case AttentionFunction() if value.kind == "score":
             return value
         case BuiltinFunction() if value.builtin.is_binary():
             return value
@@ -134,7 +134,7 @@ NORMALIZER_NAMES = ("softmax", "queries", "hard", "sampled", "kernel", "uniform"
 
 def _match_normalizer(value: SpecValue) -> SpecValue | MissingValue:
     """Return a normalizer (a definition, or a built-in name), or MISSING."""
-    if isinstance(value, DefinitionFunction):
+    if isinstance(value, AttentionFunction):
         return value if value.kind == "normalizer" else MISSING
     word = value.value if isinstance(value, StringChoice) else value
     if isinstance(word, str) and word in NORMALIZER_NAMES:
@@ -145,7 +145,7 @@ def _match_normalizer(value: SpecValue) -> SpecValue | MissingValue:
 TENSOR_KIND = _make_class_kind("a tensor", Tensor)
 INTEGER_KIND = _make_class_kind("an integer", Dim)
 FLOAT_KIND = SimpleParameterKind("a number", _match_float)
-NUMBER_KIND = _make_class_kind("a number", Dim, float, RuntimeNumber)
+NUMBER_KIND = _make_class_kind("a number", Dim, float, RuntimeScalar)
 BOOL_KIND = _make_class_kind("true or false", bool)
 TEXT_KIND = SimpleParameterKind("a string", _match_text)
 MASK_KIND = SimpleParameterKind("a mask", _match_mask)
@@ -160,13 +160,13 @@ ANY_KIND = SimpleParameterKind("anything", lambda value: value)
 Scalar: TypeAlias = Annotated[Number, NUMBER_KIND]
 """A number that may be known only at run time. `float` requires a compile-time number."""
 
-Mask: TypeAlias = Annotated[DefinitionFunction | MaskExpression | bool | Tensor, MASK_KIND]
+Mask: TypeAlias = Annotated[AttentionFunction | MaskExpression | bool | Tensor, MASK_KIND]
 """A mask: a definition, a combination of masks, `all`, `none` or a boolean tensor."""
 
-Score: TypeAlias = Annotated[DefinitionFunction | BuiltinFunction, SCORE_KIND]
+Score: TypeAlias = Annotated[AttentionFunction | BuiltinFunction, SCORE_KIND]
 """A score: a definition, or a built-in function of two vectors such as `dot`."""
 
-Normalizer: TypeAlias = Annotated[DefinitionFunction | StringChoice, NORMALIZER_KIND]
+Normalizer: TypeAlias = Annotated[AttentionFunction | StringChoice, NORMALIZER_KIND]
 """A normalizer: a definition, or a built-in name such as `softmax`."""
 
 FunctionValue: TypeAlias = Annotated[Function, FUNCTION_KIND]

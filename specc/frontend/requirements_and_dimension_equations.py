@@ -10,8 +10,8 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Span, SpeccError, ra
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.spec_values import (
+    AttentionFunction,
     BuiltinFunction,
-    DefinitionFunction,
     EvalResult,
     MaskExpression,
     MaskLike,
@@ -136,7 +136,7 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             return tuple(_substitute_in_value(i, values) for i in items)
         # bound arguments of a function may be config values, such as `width` in `window(width)`
         case (
-            DefinitionFunction(bound_arguments=arguments)
+            AttentionFunction(bound_arguments=arguments)
             | BuiltinFunction(bound_arguments=arguments)
         ) if arguments:
             return replace(value, bound_arguments=_substitute_in_values(arguments, values))

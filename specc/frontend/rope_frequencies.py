@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
-from specc.frontend.spec_values import Rope, RopeNumber, RuntimeNumber
+from specc.frontend.spec_values import Rope, RopeNumber, RuntimeScalar
 from specc.ir.dim import Dim
 
 ScalingKind: TypeAlias = Literal[
@@ -44,7 +44,7 @@ def _explain_not_positive(rope: Rope) -> str:
 
 def explain_invalid_rope_settings(rope: Rope) -> str:
     """Return an error message if RoPE settings are invalid, or ""."""
-    if isinstance(rope.theta, RuntimeNumber) or _has_symbols(rope):
+    if isinstance(rope.theta, RuntimeScalar) or _has_symbols(rope):
         return ""
     if reason := _explain_not_positive(rope):
         return reason
@@ -90,7 +90,7 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     theta, d = rope.theta, dim.number
     if rope.kind == "default" or d is None:
         return (), 1.0
-    if isinstance(theta, RuntimeNumber) or _has_symbols(rope):
+    if isinstance(theta, RuntimeScalar) or _has_symbols(rope):
         return (), 1.0
     numbers = _get_scaling_numbers(rope)
     if rope.kind == "longrope":
@@ -123,7 +123,7 @@ def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[fl
     """Return the concatenated frequencies of all position axes. Each axis has the frequencies of a
     head that consists only of this axis's feature pairs.
     """
-    if isinstance(rope.theta, RuntimeNumber):
+    if isinstance(rope.theta, RuntimeScalar):
         return ()
     return tuple(rope.theta ** (-n / pairs) for pairs in sections for n in range(pairs))
 
@@ -171,7 +171,7 @@ def compute_yarn_mscale(factor: float, scale: float = 1.0) -> float:
 MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 
 
-def replace_mscale(parameters: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
+def fold_mscale(parameters: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
     """Replace `mscale` and `mscale_all_dim` with the attention factor (arXiv:2405.04434)."""
     others = {name: value for name, value in parameters.items() if name not in MSCALE_OPTIONS}
     match [parameters.get(n) for n in ("factor", *MSCALE_OPTIONS)]:
@@ -184,7 +184,7 @@ def replace_mscale(parameters: Mapping[str, RopeNumber]) -> dict[str, RopeNumber
 def _has_symbols(rope: Rope) -> bool:
     """Return True if a parameter depends on config values that are still symbols."""
     numbers = [n for _, value in rope.parameters for n in _list_numbers(value)]
-    return any(isinstance(number, RuntimeNumber) for number in numbers)
+    return any(isinstance(number, RuntimeScalar) for number in numbers)
 
 
 def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:

@@ -1,5 +1,5 @@
 """Arithmetic on scalars that may depend on dimensions. A scalar is computed at compile time if the
-dimensions are static, and otherwise by the graph (`RuntimeNumber`).
+dimensions are static, and otherwise by the graph (`RuntimeScalar`).
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.elaboration_context import ElaborationContext
 from specc.frontend.node_builder import NodeBuilder
-from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor
+from specc.frontend.spec_values import Number, RuntimeScalar, SpecValue, Tensor
 from specc.ir import ops
 from specc.ir.dim import Dim, DimFunction, Monomial
 from specc.ir.op import Op
@@ -58,24 +58,24 @@ def get_static_float(value: Number) -> float | None:
     """Return a number as a float, or None for a number that is not known at compile time."""
     if isinstance(value, Dim):
         return None if value.number is None else float(value.number)
-    return None if isinstance(value, RuntimeNumber) else float(value)
+    return None if isinstance(value, RuntimeScalar) else float(value)
 
 
-def get_number_symbols(value: Number) -> frozenset[str]:
+def get_free_symbols(value: Number) -> frozenset[str]:
     """Return the symbols that a number depends on."""
-    if isinstance(value, RuntimeNumber):
+    if isinstance(value, RuntimeScalar):
         return value.symbols
     return value.symbols() if isinstance(value, Dim) else frozenset()
 
 
-def convert_to_float(builder: NodeBuilder, value: Number) -> float | RuntimeNumber:
-    """Convert a number to a float, or to a RuntimeNumber if it depends on symbols."""
+def convert_to_float(builder: NodeBuilder, value: Number) -> float | RuntimeScalar:
+    """Convert a number to a float, or to a RuntimeScalar if it depends on symbols."""
     number = get_static_float(value)
     if number is not None:
         return number
     if isinstance(value, Dim):
         converted = _convert_dim_to_f64(builder, value)
-        return RuntimeNumber(converted.value, value.symbols(), str(value))
+        return RuntimeScalar(converted.value, value.symbols(), str(value))
     return value
 
 
@@ -90,15 +90,15 @@ def apply_unary_function(builder: NodeBuilder, fn: str, x: Number) -> Number:
     return _add_computed_number(builder, ops.Pointwise(fn), fn, [x])
 
 
-def truncate_to_integer(builder: NodeBuilder, x: RuntimeNumber) -> Number:
-    """Truncate the run-time number `x` towards zero, by adding nodes to the graph."""
+def truncate_to_integer(builder: NodeBuilder, x: RuntimeScalar) -> Number:
+    """Truncate the run-time scalar `x` towards zero, by adding nodes to the graph."""
     if x.is_integer:
         return x
     value = builder.add_op(ops.Cast("i64"), Tensor(x.value))
     truncated = builder.add_op(ops.Cast("f64"), value)
     return _make_symbol(
         builder.context,
-        RuntimeNumber(truncated.value, x.symbols, _format_formula("int", [x]), True),
+        RuntimeScalar(truncated.value, x.symbols, _format_formula("int", [x]), True),
     )
 
 
@@ -118,21 +118,21 @@ def apply_binary_function(builder: NodeBuilder, fn: str, left: Number, right: Nu
 
 def convert_to_op_attribute(
     builder: NodeBuilder, value: Number, description: str
-) -> float | RuntimeNumber:
+) -> float | RuntimeScalar:
     """Convert a number to an op attribute. Raise E0315 if the number depends on an input. The
-    result is a float, or a RuntimeNumber if the number depends on symbolic config values.
+    result is a float, or a RuntimeScalar if the number depends on symbolic config values.
     """
-    if builder.context.has_dynamic_symbol(get_number_symbols(value)):
-        names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
-        text = value.text if isinstance(value, RuntimeNumber) else str(value)
+    if builder.context.has_dynamic_symbol(get_free_symbols(value)):
+        names = ", ".join(f"`{s}`" for s in sorted(get_free_symbols(value)))
+        text = value.text if isinstance(value, RuntimeScalar) else str(value)
         title = f"`{text}` is known only at run time, but {description} must be a constant"
         helps = ["use a config value, or compute with a tensor: `x * scale`, `x + shift`"]
         raise_error("E0315", title, builder.span, f"depends on the length {names}", helps=helps)
     return convert_to_float(builder, value)
 
 
-def cast_to_float_attribute(number: float | RuntimeNumber) -> float:
-    """Cast a number to the static type of a float attribute, without converting a RuntimeNumber."""
+def cast_to_float_attribute(number: float | RuntimeScalar) -> float:
+    """Cast a number to the static type of a float attribute, without converting a RuntimeScalar."""
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
 
@@ -148,7 +148,7 @@ def convert_to_scalar_tensor(builder: NodeBuilder, value: Number, dtype: str) ->
     if isinstance(value, Dim):
         f64_value = _convert_dim_to_f64(builder, value)
     else:
-        assert isinstance(value, RuntimeNumber)  # all floats are known at compile time
+        assert isinstance(value, RuntimeScalar)  # all floats are known at compile time
         f64_value = Tensor(value.value)
     if dtype == "f64":
         return f64_value
@@ -159,9 +159,9 @@ def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]
     """Add nodes that compute a number in f64."""
     values = [convert_to_scalar_tensor(nodes, a, "f64") for a in args]
     result = nodes.add_op(op, *values)
-    symbols = frozenset[str]().union(*map(get_number_symbols, args))
+    symbols = frozenset[str]().union(*map(get_free_symbols, args))
     is_integer = fn in ROUNDING_FUNCTIONS or (
-        fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
+        fn in INTEGER_PRESERVING and all(map(is_integral, args))
     )
     if (
         fn == "pow"
@@ -169,18 +169,18 @@ def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]
         and not nodes.context.has_dynamic_symbol(symbols)
     ):
         # assume an integer, because a negative exponent is an error once config values are concrete
-        is_integer = all(map(is_integer_number, args))
+        is_integer = all(map(is_integral, args))
     return _make_symbol(
-        nodes.context, RuntimeNumber(result.value, symbols, _format_formula(fn, args), is_integer)
+        nodes.context, RuntimeScalar(result.value, symbols, _format_formula(fn, args), is_integer)
     )
 
 
-def is_integer_number(value: SpecValue) -> bool:
+def is_integral(value: SpecValue) -> bool:
     """Return True if a number is always an integer."""
-    return isinstance(value, Dim) or (isinstance(value, RuntimeNumber) and value.is_integer)
+    return isinstance(value, Dim) or (isinstance(value, RuntimeScalar) and value.is_integer)
 
 
-def _make_symbol(context: ElaborationContext, number: RuntimeNumber) -> Number:
+def _make_symbol(context: ElaborationContext, number: RuntimeScalar) -> Number:
     """Return a new symbol for an integer that depends on symbols. Return other values as is."""
     if not number.is_integer or context.has_dynamic_symbol(number.symbols):
         return number
@@ -238,13 +238,13 @@ def _format_formula(fn: str, args: list[Number]) -> str:
     text = f"({operands[0]} {sign} {operands[1]})" if sign else f"{fn}({', '.join(operands)})"
     if len(text) <= MAX_FORMULA_LENGTH:
         return text
-    lengths = sorted(frozenset[str]().union(*map(get_number_symbols, args)))
+    lengths = sorted(frozenset[str]().union(*map(get_free_symbols, args)))
     return f"{fn}(… {' '.join(lengths)})"
 
 
 def _format_operand(value: Number, *, is_single: bool) -> str:
     """Format the formula of an operand. A sum is in parentheses unless it is the only operand."""
-    if isinstance(value, RuntimeNumber):
+    if isinstance(value, RuntimeScalar):
         return value.text
     text = str(value)
     return f"({text})" if " " in text and not is_single else text

@@ -8,9 +8,9 @@ from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.spec_values import (
+    AttentionFunction,
     BlockFunction,
     BuiltinFunction,
-    DefinitionFunction,
     MaskExpression,
     SpecValue,
     Tensor,
@@ -57,7 +57,7 @@ def make_undeclared_dim_error(dim: ast.Name, env: LexicalScope) -> Diagnostic:
 def suggest_tensor_expression(value: SpecValue, type: ast.TypeExpr) -> list[str]:
     """Suggest a tensor of the declared type to replace a value that is not a tensor."""
     match value:
-        case DefinitionFunction() | MaskExpression():
+        case AttentionFunction() | MaskExpression():
             return ["definitions such as masks are arguments of attention, not tensors"]
         case BlockFunction(name=name) | BuiltinFunction(name=name):
             return [f"call the function: `{name}(…)`"]

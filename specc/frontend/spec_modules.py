@@ -72,7 +72,7 @@ class Program:
         """
         fields: dict[str, ast.ConfigField] = {}
         for used_spec in self.used_specs:
-            if used_spec.is_unselected or (include_alternatives and len(used_spec.programs) > 1):
+            if not used_spec.is_selected or (include_alternatives and len(used_spec.programs) > 1):
                 fields[used_spec.name] = used_spec.field
             for program in used_spec.programs if include_alternatives else (used_spec.program,):
                 inner_fields = program.map_fields_by_path(include_alternatives=include_alternatives)
@@ -119,9 +119,9 @@ class SubmodelSpec:
         return self.use.paths[self.selected or 0]
 
     @property
-    def is_unselected(self) -> bool:
-        """True if there are several alternatives and none is selected yet."""
-        return self.selected is None and len(self.programs) > 1
+    def is_selected(self) -> bool:
+        """True if an alternative is selected, or if there is only one."""
+        return self.selected is not None or len(self.programs) == 1
 
     @property
     def field(self) -> ast.ConfigField:
@@ -165,10 +165,10 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
 
 
 def build_program(
-    module: SpecNamespace, library: SpecLoader, users: tuple[SpecNamespace, ...] = ()
+    module: SpecNamespace, library: SpecLoader, importers: tuple[SpecNamespace, ...] = ()
 ) -> Program:
     """Build the program of a spec, its base specs, and its used specs with separate configs. Raise
-    E0218 for a cycle. `users` are the specs that use this spec.
+    E0218 for a cycle. `importers` are the specs that use this spec.
     """
     chain = [module]
     # follow `extends` from the derived spec to the base spec with the graph
@@ -180,7 +180,7 @@ def build_program(
             raise_error("E0218", f"this spec extends itself: {cycle}", file.extends_span)
         chain.append(base)
     assignments: dict[str, ConfigAssignment] = {}
-    used_specs = _list_used_specs(chain[-1], library, (*users, chain[-1]))
+    used_specs = _list_used_specs(chain[-1], library, (*importers, chain[-1]))
     chain[-1] = apply_input_overrides(chain)
     # iterate from the base spec, so that the config values of derived specs take precedence
     for derived_module, base in reversed(list(pairwise(chain))):
@@ -210,7 +210,7 @@ def build_program(
 
 
 def _list_used_specs(
-    module: SpecNamespace, library: SpecLoader, users: tuple[SpecNamespace, ...]
+    module: SpecNamespace, library: SpecLoader, importers: tuple[SpecNamespace, ...]
 ) -> tuple[SubmodelSpec, ...]:
     """Return the used specs of a file that have separate configs."""
     used_specs: list[SubmodelSpec] = []
@@ -219,11 +219,11 @@ def _list_used_specs(
             continue
         modules = [library.load_imported_module(path, module, use.span) for path in use.paths]
         for used_module in modules:
-            if used_module in users:
-                cycle = " → ".join(m.path for m in (*users, used_module))
+            if used_module in importers:
+                cycle = " → ".join(m.path for m in (*importers, used_module))
                 raise_error("E0218", f"this spec uses itself: {cycle}", use.span)
         _reject_path_pattern(use)
-        programs = tuple(build_program(used_module, library, users) for used_module in modules)
+        programs = tuple(build_program(used_module, library, importers) for used_module in modules)
         used_specs.append(SubmodelSpec(use, programs))
     return tuple(used_specs)
 

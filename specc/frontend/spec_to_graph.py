@@ -10,14 +10,14 @@ from specc.frontend.block_calls import check_block_results
 from specc.frontend.calls import evaluate_call, evaluate_function_value
 from specc.frontend.config_values import ConfigReadOptions, evaluate_config
 from specc.frontend.declared_types import (
-    ValueDescription,
+    ErrorContext,
     check_tensor_type,
     is_tensor_type,
     resolve_input_type,
 )
 from specc.frontend.elaboration_context import (
     ElaborationContext,
-    EvaluationFunctions,
+    Evaluator,
     LexicalScope,
     ResourceCounters,
     SpecNamespace,
@@ -32,7 +32,7 @@ from specc.frontend.elaboration_limits_and_errors import (
 from specc.frontend.expressions import evaluate_expression
 from specc.frontend.generate_stream_and_reading_sections import (
     evaluate_generate_section,
-    evaluate_reading_section,
+    evaluate_preprocessing_section,
     evaluate_stream_section,
     list_graph_blocks,
     value_to_json,
@@ -48,7 +48,7 @@ from specc.frontend.spec_values import (
     EvalResult,
     RawConfigSection,
     Record,
-    Results,
+    ResultTuple,
     SpecValue,
     SubmodelConfig,
     Tensor,
@@ -85,7 +85,7 @@ def create_context(
     lengths = frozenset(program.module.dims) - program.map_fields_by_path().keys()
     return ElaborationContext(
         library=program.library,
-        evaluator=EvaluationFunctions(
+        evaluator=Evaluator(
             evaluate=evaluate_expression,
             call=evaluate_call,
             evaluate_function=evaluate_function_value,
@@ -150,8 +150,10 @@ def _elaborate_graph(program: Program, reader: ConfigReadOptions, graph: str) ->
         return model
     return replace(
         model,
-        input_configs=evaluate_reading_section(program, block, env, ast.InputPreprocessing),
-        output_formats=evaluate_reading_section(program, block, env, ast.OutputPostprocessing),
+        input_configs=evaluate_preprocessing_section(program, block, env, ast.InputPreprocessing),
+        output_formats=evaluate_preprocessing_section(
+            program, block, env, ast.OutputPostprocessing
+        ),
         config={k: value_to_json(v) for k, v in config.items()},
     )
 
@@ -238,7 +240,7 @@ def _build_graph(block: ast.Block, file_env: LexicalScope) -> Graph:
     context, module = file_env.context, file_env.module
     env = _add_inputs(block, file_env)
     context.errors.raise_reported_errors()
-    results = Results(())
+    results = ResultTuple(())
     with context.errors.collect_errors():
         context.evaluator.check_step_estimate(block, module, env.config, None)
         context.call_stack.append(f"{block.name}@{block.name_span}")
@@ -292,8 +294,8 @@ def _build_defaults_graph(
         with context.errors.collect_errors():
             assert param.default is not None  # `with_default` contains only inputs with a default
             value = env.evaluate_value(param.default)
-            value_context = ValueDescription(f"the default of `{param.name}`", param.default.span)
-            tensor = check_tensor_type(param.type, value, env, value_context)
+            error_context = ErrorContext(f"the default of `{param.name}`", param.default.span)
+            tensor = check_tensor_type(param.type, value, env, error_context)
             outputs[param.name] = tensor.value
     context.errors.raise_reported_errors()
     graph = context.builder.build_graph(DEFAULTS_GRAPH_NAME, outputs)

@@ -52,10 +52,10 @@ class Tensor:
 
 
 @immutable_dataclass
-class RuntimeNumber:
+class RuntimeScalar:
     """A scalar that depends on dynamic dimensions and is computed in the graph as float64.
 
-    A `RuntimeNumber` cannot be compared or converted at compile time. `symbols` are the dimensions
+    A `RuntimeScalar` cannot be compared or converted at compile time. `symbols` are the dimensions
     on which the number depends, `text` is its formula, and `is_integer` is True if the number is
     guaranteed to be an integer.
     """
@@ -74,7 +74,7 @@ class RuntimeNumber:
 
 
 @immutable_dataclass
-class Results:
+class ResultTuple:
     """The named results of a call. The first result is used where a single value is expected."""
 
     values: tuple[Tensor, ...]
@@ -106,7 +106,7 @@ class SubmodelConfig:
     config_file: JsonObject | None = None
 
 
-RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeNumber | None
+RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeScalar | None
 """A parameter of RoPE scaling: one number, one number per feature pair, a bool, or none."""
 
 
@@ -114,7 +114,7 @@ RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeNumber | None
 class Rope:
     """The settings of RoPE frequencies: `theta`, the scaling kind and the scaling parameters."""
 
-    theta: float | RuntimeNumber
+    theta: float | RuntimeScalar
     kind: str = "default"
     parameters: tuple[tuple[str, RopeNumber], ...] = ()
 
@@ -156,7 +156,7 @@ class BlockFunction:
 
 
 @immutable_dataclass(slots=True, kw_only=True)
-class DefinitionFunction:
+class AttentionFunction:
     """A mask, score, bias or normalizer definition as a function value, with the arguments that are
     already bound. The definition is expanded when the query and key axes are known.
     """
@@ -192,7 +192,7 @@ class BuiltinFunction:
         return "op"
 
 
-Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
+Function: TypeAlias = BlockFunction | AttentionFunction | BuiltinFunction
 """A function value, i.e. a value that can be called."""
 
 
@@ -219,7 +219,7 @@ class AlreadyReportedError(Exception):
 
 
 MaskLike: TypeAlias = (
-    BlockFunction | DefinitionFunction | BuiltinFunction | MaskExpression | bool | Tensor
+    BlockFunction | AttentionFunction | BuiltinFunction | MaskExpression | bool | Tensor
 )
 """A possible operand of a mask operator."""
 
@@ -232,14 +232,14 @@ class RawConfigSection:
     data: JsonObject | None
 
 
-Number: TypeAlias = Dim | float | RuntimeNumber
+Number: TypeAlias = Dim | float | RuntimeScalar
 """A scalar: an integer, a float, or a number known only at run time."""
 
 SpecValue: TypeAlias = (
     Tensor
     | Dim
     | float
-    | RuntimeNumber
+    | RuntimeScalar
     | bool
     | str
     | StringChoice
@@ -247,7 +247,7 @@ SpecValue: TypeAlias = (
     | RawConfigSection
     | Rope
     | BlockFunction
-    | DefinitionFunction
+    | AttentionFunction
     | BuiltinFunction
     | MaskExpression
     | ErrorValue
@@ -256,13 +256,13 @@ SpecValue: TypeAlias = (
 )
 """The values that a name in a spec can have."""
 
-EvalResult: TypeAlias = SpecValue | Results
+EvalResult: TypeAlias = SpecValue | ResultTuple
 """The result of an expression: a single value, or the results of a call."""
 
 
 def get_first_result(value: EvalResult) -> SpecValue:
-    """Return the first result of `Results`, or any other value unchanged."""
-    return value.values[0] if isinstance(value, Results) else value
+    """Return the first result of `ResultTuple`, or any other value unchanged."""
+    return value.values[0] if isinstance(value, ResultTuple) else value
 
 
 def describe_value(value: EvalResult) -> str:
@@ -283,12 +283,12 @@ VALUE_DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {
     Rope: lambda _: "RoPE frequencies",
     BlockFunction: lambda x: f"the block `{x.name}`",
     BuiltinFunction: lambda x: f"the function `{x.name}`",
-    DefinitionFunction: lambda x: f"the {x.kind} `{x.name}`",
+    AttentionFunction: lambda x: f"the {x.kind} `{x.name}`",
     MaskExpression: lambda _: "a mask",
     bool: lambda x: str(x).lower(),
     Dim: lambda x: f"the integer {x}" if x.number is not None else "an integer",
     float: lambda x: f"the float {float(f'{x:g}')}",
-    RuntimeNumber: lambda x: f"the run-time number `{x.text}`",
+    RuntimeScalar: lambda x: f"the run-time number `{x.text}`",
     str: lambda x: f'the string "{x}"',
     StringChoice: lambda x: f"the word `{x.value}`",
     type(None): lambda _: "none",

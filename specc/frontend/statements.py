@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.declared_types import (
-    ValueDescription,
+    ErrorContext,
     check_tensor_type,
     convert_to_declared_type,
     is_tensor_type,
@@ -18,7 +18,7 @@ from specc.frontend.spec_values import (
     ERROR_VALUE,
     AlreadyReportedError,
     EvalResult,
-    Results,
+    ResultTuple,
     SpecValue,
     Tensor,
     describe_value,
@@ -63,13 +63,13 @@ def _bind_targets(statement: ast.Assignment, value: EvalResult, env: LexicalScop
     for target, item in zip(statement.targets, _split_values(statement, value), strict=False):
         if target.name == "_":
             continue
-        value_context = ValueDescription(f"`{target.name}`", statement.value.span)
+        error_context = ErrorContext(f"`{target.name}`", statement.value.span)
         if target.type is None:
             env.names[target.name] = item
         elif is_tensor_type(target.type):
-            env.names[target.name] = check_tensor_type(target.type, item, env, value_context)
+            env.names[target.name] = check_tensor_type(target.type, item, env, error_context)
         else:
-            env.names[target.name] = convert_to_declared_type(target.type, item, env, value_context)
+            env.names[target.name] = convert_to_declared_type(target.type, item, env, error_context)
         record_value(target.span, item)
         if isinstance(item, Tensor):
             path = f"{env.scope}:{target.name}" if env.scope else target.name
@@ -86,7 +86,7 @@ def _split_values(statement: ast.Assignment, value: EvalResult) -> tuple[SpecVal
         return (get_first_result(value),)
     values: tuple[SpecValue, ...]
     match value:
-        case Results(values=values):
+        case ResultTuple(values=values):
             pass
         case tuple():
             values = value

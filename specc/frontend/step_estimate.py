@@ -55,7 +55,7 @@ class StepEstimator:
         estimate = self.estimate_item_steps(item, module, config)
         if not self.steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
             span = _ItemStepEstimator(self, item, module, config).find_largest_statement()
-        self.steps.check_estimate(estimate, span)
+        self.steps.check_estimated_steps(estimate, span)
 
     def estimate_item_steps(self, item: SpecItem, module: SpecNamespace, config: Config) -> int:
         """Return the minimum number of steps to run a block or expand a definition with `config`.

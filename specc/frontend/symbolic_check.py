@@ -12,8 +12,8 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr
 from specc.frontend.config_values import (
     ConfigReadOptions,
+    get_default_choice,
     get_default_number,
-    get_placeholder_choice,
     get_placeholder_number,
     is_computed_int_field,
 )
@@ -210,7 +210,7 @@ def _run_trials(
     for path, value in alternatives[:MAX_TRIALS]:
         trial_model = model
         # if the value is that of the first trial, the model of the first trial is reused
-        if path in fixed_values or value != get_placeholder_choice(fields[path]):
+        if path in fixed_values or value != get_default_choice(fields[path]):
             try:
                 trial_model = runner.elaborate_alternative(fixed_values, path, value)
             except SpeccError as failed:

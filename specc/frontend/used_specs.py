@@ -95,18 +95,18 @@ def _raise_missing_section(
     )
 
 
-def select_used_spec_alternatives(program: Program, data: JsonObject) -> Program:
+def select_spec_alternatives(program: Program, data: JsonObject) -> Program:
     """Select an alternative of each used spec by the config file, or raise E0228."""
     used_specs: list[SubmodelSpec] = []
     for used_spec in program.used_specs:
         section = get_config_section(used_spec, data)
         selected_spec = used_spec
-        if section and used_spec.is_unselected:
+        if section and not used_spec.is_selected:
             selected_spec = _choose_by_type(used_spec, section.find_non_null_member(MODEL_TYPE_KEY))
         if section is not None:
             programs = list(selected_spec.programs)
             with add_use_label_to_errors(used_spec.use):
-                programs[selected_spec.selected or 0] = select_used_spec_alternatives(
+                programs[selected_spec.selected or 0] = select_spec_alternatives(
                     selected_spec.program, section
                 )
             selected_spec = replace(selected_spec, programs=tuple(programs))
@@ -154,7 +154,7 @@ def select_alternatives_to_check(
         spec_path = f"{path}{used_spec.name}"
         choice = trial_values.get(spec_path)
         selected = used_spec
-        if used_spec.is_unselected and isinstance(choice, StringChoice):
+        if not used_spec.is_selected and isinstance(choice, StringChoice):
             selected = used_spec.select_alternative(choice.value) or used_spec
         programs = list(selected.programs)
         programs[selected.selected or 0] = select_alternatives_to_check(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span, SpeccError, raise_error
 from specc.frontend.spec_values import (
-    DefinitionFunction,
+    AttentionFunction,
     StringChoice,
     UnresolvedValueError,
     describe_value,
@@ -134,7 +134,7 @@ class CallFrame:
         return self.source.span
 
 
-CallPathSource: TypeAlias = ast.Call | ast.RepeatLoop | ast.ListComprehension | DefinitionFunction
+CallPathSource: TypeAlias = ast.Call | ast.RepeatLoop | ast.ListComprehension | AttentionFunction
 """The syntax node or definition of an element of a call path."""
 
 LOOP_NODES = (ast.RepeatLoop, ast.ListComprehension)
@@ -194,12 +194,12 @@ class WeightSharingTracker:
             self.call_path = outer_path
             del self._rules[rule_count:]
 
-    def record_definition_path(self, definition: DefinitionFunction, scope: str) -> None:
+    def record_definition_path(self, definition: AttentionFunction, scope: str) -> None:
         """Record the current call path for the weights of a bound definition."""
         self._definition_paths[id(definition)] = (*self.call_path, CallFrame(definition, scope))
 
     @contextmanager
-    def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
+    def restore_call_path(self, definition: AttentionFunction) -> Iterator[None]:
         """Return a context manager that restores the call path at which `definition` was bound."""
         outer_path = self.call_path
         if path := self._definition_paths.get(id(definition)):

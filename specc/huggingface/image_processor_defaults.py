@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.frontend.json_parser_with_spans import (
-    JsonList,
+    JsonArray,
     JsonMember,
     JsonObject,
     get_finite_number,
@@ -198,7 +198,7 @@ class ImageSettingsReader:
         if member is None:
             return list(self.defaults.channel_stats[CHANNEL_KEYS.index(key)])
         value = member.value
-        items = value.items if isinstance(value, JsonList) else (value,)
+        items = value.items if isinstance(value, JsonArray) else (value,)
         values = [float(n) for n in map(get_finite_number, items) if n is not None]
         if len(values) != len(items) or len(values) not in (1, 3):
             self.raise_unsupported(key, "expected one number per channel, or one for all")

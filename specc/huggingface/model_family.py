@@ -11,7 +11,7 @@ from specc.frontend.generate_stream_and_reading_sections import (
     has_generate_section,
     list_graph_blocks,
 )
-from specc.frontend.json_parser_with_spans import JsonList, JsonMember, JsonObject, JsonScalar
+from specc.frontend.json_parser_with_spans import JsonArray, JsonMember, JsonObject, JsonScalar
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
 from specc.io.file_type_detection import is_gguf_path
@@ -320,7 +320,7 @@ def find_graph_for_architecture(program: Program, config: JsonObject) -> str:
 def _read_classes(member: JsonMember) -> list[str]:
     """Return the class names in config.json. Raise E0420 unless they are strings or null."""
     value = member.value
-    items = value.items if isinstance(value, JsonList) else (value,)
+    items = value.items if isinstance(value, JsonArray) else (value,)
     class_names = [item.value for item in items if isinstance(item, JsonScalar)]
     if class_names == [None]:
         return []

@@ -13,7 +13,7 @@ import specc
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
 from specc.frontend.json_parser_with_spans import (
-    JsonList,
+    JsonArray,
     JsonObject,
     JsonScalar,
     decode_config_source,
@@ -47,7 +47,7 @@ def test_values_have_source_spans() -> None:
     assert config.to_python() == json.loads(TEXT)
     member = config.find_member("n_embd")
     assert member
-    assert member.get_origin().text == 'ck/config.json:3 "n_embd"'
+    assert member.get_source_location().text == 'ck/config.json:3 "n_embd"'
     assert member.value.span.text == "768"
     assert member.span.text == '"n_embd": 768'
 
@@ -255,7 +255,7 @@ def test_float_objects_of_transformers_are_decoded(text: str, number: float) -> 
     for written in (text, f'{{"__float__": "{text}"}}'):
         value = parse_config_json(Source("config.json", f'{{"limit": [0.0, {written}]}}'))
         items = value.members["limit"].value
-        assert isinstance(items, JsonList)
+        assert isinstance(items, JsonArray)
         assert [item.value for item in items.items if isinstance(item, JsonScalar)] == [0.0, number]
 
 

@@ -49,7 +49,7 @@ def trials_of(spec: str) -> list[SymbolicElaboration]:
 )
 def test_skipped_trials_equal_the_first_trial(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     saving = trials_of(spec)
-    monkeypatch.setattr(symbolic_check, "get_placeholder_choice", lambda entry: None)
+    monkeypatch.setattr(symbolic_check, "get_default_choice", lambda entry: None)
     for ours, tried in zip(saving, trials_of(spec), strict=True):
         assert ours.trial_values == tried.trial_values
         assert lines(ours.model.graph) == lines(tried.model.graph)

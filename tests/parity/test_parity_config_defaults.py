@@ -22,7 +22,7 @@ from specc.frontend.generate_stream_and_reading_sections import value_to_json
 from specc.frontend.json_parser_with_spans import decode_config_source, parse_config_json
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.frontend.used_specs import select_used_spec_alternatives
+from specc.frontend.used_specs import select_spec_alternatives
 from specc.ir.ir_printer_and_lexer import IR_HEADER, format_ir
 from specc.library.spec_file_lookup import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
@@ -118,7 +118,7 @@ def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
     silent = read_config_values(said)
     told = read_config_values(json.loads(whole.to_json_string(use_diff=False)))
     assert told.config_file is not None
-    program = select_used_spec_alternatives(program, told.config_file)
+    program = select_spec_alternatives(program, told.config_file)
     if spec not in WITH_UNUSED_KEYS:
         assert not [*warn_about_unused_keys(program, told.config_file)]
     ours, theirs = values(program, silent), values(program, told)
@@ -174,7 +174,7 @@ def format_model(program: Program, data: dict[str, Any]) -> str:
     reader = read_config_values(data)
     assert reader.config_file is not None
     try:
-        used = select_used_spec_alternatives(program, reader.config_file)
+        used = select_spec_alternatives(program, reader.config_file)
         return format_ir(elaborate_model(used, reader).graph)
     except SpeccError as failed:
         return failed.diagnostics[0].title

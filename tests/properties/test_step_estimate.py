@@ -67,7 +67,7 @@ def iterate_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str,
     expect, call_block, inside = (
         StepEstimator.check_remaining_steps,
         calls.call_block,
-        mask_and_bias_definitions.enter_definition,
+        mask_and_bias_definitions.enter_function_scope,
     )
 
     def noting(self: StepEstimator, item: Any, *rest: Any) -> None:
@@ -90,7 +90,7 @@ def iterate_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str,
     with monkeypatch.context() as patch:
         patch.setattr(StepEstimator, "check_remaining_steps", noting)
         patch.setattr(calls, "call_block", called)
-        patch.setattr(mask_and_bias_definitions, "enter_definition", expanded)
+        patch.setattr(mask_and_bias_definitions, "enter_function_scope", expanded)
         yield found
 
 

@@ -37,14 +37,14 @@ from specc.frontend.runtime_scalars import (
     cast_to_float_attribute,
     convert_to_float,
     convert_to_scalar_tensor,
-    get_number_symbols,
+    get_free_symbols,
 )
 from specc.frontend.spec_values import (
+    AttentionFunction,
     BuiltinFunction,
-    DefinitionFunction,
     MaskExpression,
-    Results,
-    RuntimeNumber,
+    ResultTuple,
+    RuntimeScalar,
     StringChoice,
     Tensor,
     describe_value,
@@ -68,7 +68,7 @@ def attend(
     cap: float = 0.0,
     add: Anything = None,
     sinks: Tensor | None = None,
-) -> Results:
+) -> ResultTuple:
     """Compute scaled dot-product attention over [batch, heads, length, head_dim]. Returns (out,
     weights).
 
@@ -95,21 +95,21 @@ def attend(
     with report_width_mismatch(ctx, "attend", q, k):
         op = ops.Attend(cast_to_float_attribute(score_scale), cap)
         out, weights = ctx.add_node(op, *qkv, mask_operand, bias, sinks)
-    return Results(
+    return ResultTuple(
         (_drop_added_axes(ctx, out, q), _drop_added_axes(ctx, weights, q)), ATTENTION_RESULTS
     )
 
 
 def _fold_scale(
     ctx: CallContext, q: Tensor, scale: Scalar | None
-) -> tuple[Tensor, float | RuntimeNumber]:
+) -> tuple[Tensor, float | RuntimeScalar]:
     """Return the query and the scale. A run-time scale is multiplied into the query."""
     if scale is None:
         try:
             scale = apply_binary_function(ctx.builder, "pow", q.shape[-1], -0.5)
         except ZeroDivisionError:  # if the head dimension is 0, all scores are 0
             scale = 1.0
-    if ctx.env.context.has_dynamic_symbol(get_number_symbols(scale)):
+    if ctx.env.context.has_dynamic_symbol(get_free_symbols(scale)):
         factor = convert_to_scalar_tensor(ctx.builder, scale, q.type.dtype)
         return ctx.add_binary_op("mul", q, factor), 1.0
     return q, convert_to_float(ctx.builder, scale)
@@ -160,7 +160,7 @@ def attend_by(
     add: Anything = None,
     normalize: Normalizer = SOFTMAX_NORMALIZER,
     noise: Tensor | None = None,
-) -> Results:
+) -> ResultTuple:
     """Compute attention with any score function of a query vector `q` and a key vector `k`. Returns
     (out, weights). `q`, `k` and `v` are [batch, length, d], optionally with a heads axis after the
     batch axis. `q` may also be [batch, d]. `normalize` is the function from unmasked scores to
@@ -179,10 +179,10 @@ def attend_by(
     )
     out = ctx.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
-        return Results((out, weights), ATTENTION_RESULTS)
+        return ResultTuple((out, weights), ATTENTION_RESULTS)
     # remove the length axis of size 1 that was added to a query without a length axis
     squeezed = (ctx.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
-    return Results(tuple(squeezed), ATTENTION_RESULTS)
+    return ResultTuple(tuple(squeezed), ATTENTION_RESULTS)
 
 
 def _is_normalizer(normalize: Normalizer, normalizer_name: str) -> bool:
@@ -261,9 +261,9 @@ def grid(ctx: CallContext, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     match of:
         case BuiltinFunction():
             return compute_attention_scores(ctx, of, q, k, index_variables)
-        case DefinitionFunction() if of.kind == "score":
+        case AttentionFunction() if of.kind == "score":
             return compute_attention_scores(ctx, of, q, k, index_variables)
-        case MaskExpression() | DefinitionFunction(definition=ast.AttentionDef(kind="mask")):
+        case MaskExpression() | AttentionFunction(definition=ast.AttentionDef(kind="mask")):
             mask = expand_mask(nodes, of, index_variables, ctx.scope)
             if isinstance(mask, bool):
                 mask = ctx.add_constant(mask, "bool")

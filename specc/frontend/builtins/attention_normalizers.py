@@ -18,7 +18,7 @@ from specc.frontend.mask_and_bias_definitions import (
 from specc.frontend.node_builder import NodeBuilder
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES, Mask, Normalizer, Score
 from specc.frontend.spec_values import (
-    DefinitionFunction,
+    AttentionFunction,
     SpecValue,
     StringChoice,
     Tensor,
@@ -73,7 +73,7 @@ def normalize_scores(
     """
     mask_tensor = _make_visible_mask(ctx, mask, len(scores.shape))
     minus_infinity = ctx.add_constant(-inf, scores.type.dtype)
-    if isinstance(normalize, DefinitionFunction):
+    if isinstance(normalize, AttentionFunction):
         if mask is not True:
             scores = ctx.add_op(ops.Where(), mask_tensor, scores, minus_infinity)
         weights = _apply_definition(ctx, normalize, scores, index_variables)
@@ -102,10 +102,7 @@ def _make_visible_mask(ctx: CallContext, mask: MaskValue, score_rank: int) -> Te
 
 
 def _apply_definition(
-    ctx: CallContext,
-    normalizer: DefinitionFunction,
-    scores: Tensor,
-    index_variables: IndexVariables,
+    ctx: CallContext, normalizer: AttentionFunction, scores: Tensor, index_variables: IndexVariables
 ) -> Tensor:
     """Apply a normalizer definition to scores that are -inf at masked keys. Raise E0608 if the
     definition has no parameter, and E0609 if its result does not have the type of the scores.

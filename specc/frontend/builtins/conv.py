@@ -11,7 +11,7 @@ from specc.frontend.builtins.window_options import (
     SlidingWindow,
     WindowedInput,
 )
-from specc.frontend.spec_values import Results, Tensor, describe_value
+from specc.frontend.spec_values import ResultTuple, Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 
@@ -31,7 +31,7 @@ def conv(
     weight: Tensor | None = None,
     bias: bool | Tensor = True,
     init: str = FAN_IN_INIT,
-) -> Tensor | Results:
+) -> Tensor | ResultTuple:
     """Apply a convolution along the time axis of [batch, time, channels], or over a feature map
     [batch, channels, height, width].
 
@@ -59,7 +59,7 @@ def conv(
     )
     if keep is None:
         return output
-    return Results((output, _compute_output_mask(ctx, op, keep)), ("out", "keep"))
+    return ResultTuple((output, _compute_output_mask(ctx, op, keep)), ("out", "keep"))
 
 
 @register_builtin(has_weights=True)

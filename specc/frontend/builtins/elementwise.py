@@ -18,7 +18,7 @@ from specc.frontend.parameter_kinds import ANY_KIND, Anything
 from specc.frontend.runtime_scalars import (
     convert_to_float,
     get_static_float,
-    is_integer_number,
+    is_integral,
     truncate_to_integer,
 )
 from specc.frontend.spec_values import (
@@ -26,7 +26,7 @@ from specc.frontend.spec_values import (
     EvalResult,
     Number,
     Record,
-    RuntimeNumber,
+    RuntimeScalar,
     SpecValue,
     Tensor,
     describe_value,
@@ -76,7 +76,7 @@ def _make_pointwise(fn: str) -> Callable[[CallContext, SpecValue], Tensor | Numb
             case Tensor():
                 stable = try_fuse_log_sigmoid(ctx.builder, x) if fn == "log" else None
                 return stable or ctx.add_op(ops.Pointwise(fn), x)
-            case Dim() | float() | RuntimeNumber() if fn in NUMBER_FUNCTIONS:
+            case Dim() | float() | RuntimeScalar() if fn in NUMBER_FUNCTIONS:
                 try:
                     return runtime_scalars.apply_unary_function(ctx.builder, fn, x)
                 except (ValueError, OverflowError, ZeroDivisionError):
@@ -108,7 +108,7 @@ def where(ctx: CallContext, condition: Tensor, then: Anything, otherwise: Anythi
     """Select elements from `then` where the condition is true, and from `otherwise` elsewhere."""
     # the types of two numbers determine the element type of the result
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
-        dtype = "i64" if is_integer_number(then) and is_integer_number(otherwise) else "f32"
+        dtype = "i64" if is_integral(then) and is_integral(otherwise) else "f32"
         if isinstance(then, bool):
             dtype = "bool"
         then = convert_to_tensor(ctx.builder, then, dtype)
@@ -171,7 +171,7 @@ def int_(ctx: CallContext, x: Anything) -> EvalResult:
         ctx.raise_error("E0203", f"`int`: expected a number, got {describe_value(x)}", "x")
     if isinstance(x, float) and not math.isfinite(x):
         ctx.raise_error("E0310", f"int({x:g}) has no value", "x")
-    if isinstance(x, RuntimeNumber):
+    if isinstance(x, RuntimeScalar):
         return truncate_to_integer(ctx.builder, x)
     return x if isinstance(x, Dim) else Dim.from_value(int(x))
 

@@ -6,7 +6,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.builtins.registry import LAST_AXIS, SECOND_AXIS, CallContext, register_builtin
 from specc.frontend.elaboration_context import LexicalScope
 from specc.frontend.node_builder import NodeBuilder
-from specc.frontend.spec_values import Results, Tensor, describe_value
+from specc.frontend.spec_values import ResultTuple, Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast
@@ -143,11 +143,11 @@ def _evaluate_slice_step(item: ast.Slice, env: LexicalScope) -> Dim:
 @register_builtin()
 def sort(
     ctx: CallContext, x: Tensor, *, axis: Dim = LAST_AXIS, descending: bool = False
-) -> Results:
+) -> ResultTuple:
     """Sort along an axis in ascending or `descending` order. Returns (values, indices). The sort is
     stable.
     """
-    return Results(ctx.add_node(ops.Sort(ctx.resolve_axis(x, axis), descending), x))
+    return ResultTuple(ctx.add_node(ops.Sort(ctx.resolve_axis(x, axis), descending), x))
 
 
 @register_builtin()
@@ -159,7 +159,7 @@ def argsort(ctx: CallContext, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 @register_builtin()
 def topk(
     ctx: CallContext, x: Tensor, k: Dim, *, axis: Dim = LAST_AXIS, largest: bool = True
-) -> Results:
+) -> ResultTuple:
     """Return the `k` largest values along an axis in descending order, and their indices: `values,
     ids = topk(x, 3)`. Equal values are ordered by index.
 
@@ -177,7 +177,7 @@ def topk(
             describe_value(x),
             helps=[f"use at most {x.shape[axis_index]}", "or choose another `axis`"],
         )
-    return Results(ctx.add_node(ops.TopK(axis_index, k, largest), x))
+    return ResultTuple(ctx.add_node(ops.TopK(axis_index, k, largest), x))
 
 
 @register_builtin()

@@ -9,7 +9,7 @@ from specc.frontend.parameter_kinds import Anything
 from specc.frontend.runtime_scalars import convert_to_op_attribute
 from specc.frontend.spec_values import (
     Number,
-    RuntimeNumber,
+    RuntimeScalar,
     SpecValue,
     Tensor,
     UnresolvedValueError,
@@ -131,7 +131,7 @@ def _require_factor(ctx: CallContext, factor: Number) -> float:
     """Return a positive factor as a float. Raise UnresolvedValueError for a symbolic factor."""
     nodes = ctx.make_node_builder("factor")
     number = convert_to_op_attribute(nodes, factor, "`factor` of `resize`")
-    if isinstance(number, RuntimeNumber):
+    if isinstance(number, RuntimeScalar):
         raise UnresolvedValueError(number.symbols, nodes.span)
     if not 0 < number < math.inf:
         ctx.raise_error(

@@ -11,8 +11,8 @@ from specc.frontend.rope_frequencies import (
     compute_axial_frequencies,
     compute_rope_frequencies,
     explain_invalid_rope_settings,
+    fold_mscale,
     get_max_rope_length,
-    replace_mscale,
 )
 from specc.frontend.runtime_scalars import cast_to_float_attribute, convert_to_op_attribute
 from specc.frontend.spec_values import Rope, RopeNumber, Tensor, describe_value
@@ -134,7 +134,7 @@ def rope(
     }
     lengths: dict[str, Dim] = {n: options[n] for n in LENGTH_OPTIONS if options[n] is not None}
     _check_options(ctx, kind, {*numbers, *lengths})
-    parameters = {**SCALING_DEFAULTS.get(kind, {}), **replace_mscale(numbers)}
+    parameters = {**SCALING_DEFAULTS.get(kind, {}), **fold_mscale(numbers)}
     parameters |= {n: ctx.require_integer(length, n) for n, length in lengths.items()}
     # frequencies that depend on the sequence length are computed for the maximum sequence length
     if kind == "dynamic" or beyond is not None:

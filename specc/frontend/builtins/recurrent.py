@@ -12,7 +12,7 @@ from specc.frontend.builtins.registry import (
     register_builtin,
 )
 from specc.frontend.parameter_kinds import Activation
-from specc.frontend.spec_values import Results, Tensor, describe_value
+from specc.frontend.spec_values import ResultTuple, Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.op import Op
@@ -46,7 +46,7 @@ def rnn(
     start: Tensor | None = None,
     bias: bool = True,
     init: str = FAN_IN_INIT,
-) -> Results:
+) -> ResultTuple:
     """Apply Elman RNN layers: h' = act(W x + b + U h + c), with `act` tanh, relu or sigmoid.
     Returns (out, last).
 
@@ -91,7 +91,7 @@ def gru(
     start: Tensor | None = None,
     bias: bool = True,
     init: str = FAN_IN_INIT,
-) -> Results:
+) -> ResultTuple:
     """Apply GRU layers (arXiv:1406.1078, eq. 5 to 8) to [batch, time, in]. Returns (out, last).
 
     `direction` is `forward`, `backward` or `both`. `out` [batch, time, hidden] contains the hidden
@@ -134,7 +134,7 @@ def lstm(
     peepholes: bool = False,
     proj: Dim | None = None,
     init: str = FAN_IN_INIT,
-) -> Results:
+) -> ResultTuple:
     """Apply LSTM layers (Gers et al. 2000) to [batch, time, in]. Returns (out, last, cell).
 
     The options, results and weights are those of `gru`, with four gates: input, forget, cell,
@@ -179,7 +179,7 @@ class _LayerStack:
         make_op: Callable[[bool], Op],
         initial_states: Sequence[Tensor | None],
         result_names: tuple[str, ...],
-    ) -> Results:
+    ) -> ResultTuple:
         """Add the layers. Return the outputs of the last layer and all final states."""
         ctx, directions = self.ctx, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
@@ -204,7 +204,7 @@ class _LayerStack:
             # the input of the next layer contains both directions, concatenated
             x = outputs[0] if len(outputs) == 1 else ctx.add_op(ops.Concat(2), *outputs)
         stacked = [self._stack_states(list(s)) for s in zip(*final_states, strict=True)]
-        return Results((x, *stacked), result_names)
+        return ResultTuple((x, *stacked), result_names)
 
     def _check_operands(self, x: Tensor) -> None:
         """Raise E0301 for an input or a padding mask of the wrong type."""

@@ -14,7 +14,7 @@ from specc.frontend.builtins.registry import (
 )
 from specc.frontend.operators import convert_operands
 from specc.frontend.parameter_kinds import Anything
-from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor, describe_value
+from specc.frontend.spec_values import Number, RuntimeScalar, SpecValue, Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim, max_dims, min_dims
 
@@ -55,7 +55,7 @@ def _compute_extreme(
     return _fold_operands(ctx, fn, _require_operands(ctx, fn, x, items))
 
 
-ElementwiseOperand: TypeAlias = Tensor | Dim | float | RuntimeNumber
+ElementwiseOperand: TypeAlias = Tensor | Dim | float | RuntimeScalar
 """An operand of an elementwise function: a tensor or a number."""
 
 

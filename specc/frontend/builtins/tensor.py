@@ -16,8 +16,8 @@ from specc.frontend.parameter_kinds import Anything
 from specc.frontend.runtime_scalars import cast_to_float_attribute, convert_to_op_attribute
 from specc.frontend.spec_values import (
     Number,
-    Results,
-    RuntimeNumber,
+    ResultTuple,
+    RuntimeScalar,
     SpecValue,
     Tensor,
     describe_value,
@@ -223,10 +223,10 @@ def _require_tensors(
 
 
 @register_builtin()
-def parts(ctx: CallContext, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_AXIS) -> Results:
-    """Split an axis into consecutive chunks of the lengths `into`: `q, k, v = parts(x, into=[d, d,
-    d])`.
-    """
+def parts(
+    ctx: CallContext, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_AXIS
+) -> ResultTuple:
+    """Split an axis into chunks of the lengths `into`: `q, k, v = parts(x, into=[d, d, d])`."""
     axis_index, start, pieces = ctx.resolve_axis(x, axis), ZERO, []
     # the sizes are compared symbolically: `[d, d, d]` fits an axis of size `3 * d` for every `d`
     if sum_dims(into) != x.shape[axis_index]:
@@ -236,11 +236,11 @@ def parts(ctx: CallContext, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAS
     for length in into:
         pieces.append(ctx.add_op(ops.Slice(axis_index, start, start + length), x))
         start = start + length
-    return Results(tuple(pieces))
+    return ResultTuple(tuple(pieces))
 
 
 @register_builtin()
-def chunk(ctx: CallContext, x: Tensor, count: Dim, *, axis: Dim = LAST_AXIS) -> Results:
+def chunk(ctx: CallContext, x: Tensor, count: Dim, *, axis: Dim = LAST_AXIS) -> ResultTuple:
     """Split an axis into `count` equal chunks: `q, k, v = chunk(x, 3)`."""
     axis_index = ctx.resolve_axis(x, axis)
     count_value = ctx.require_positive_count(count, "count")
@@ -276,7 +276,7 @@ def get_fill_value(ctx: CallContext, x: Tensor, fill: SpecValue, option: str) ->
     """
     description = f"`{option}` of `{ctx.expr.function.path}`"
     nodes = ctx.make_node_builder(option)
-    value: float | RuntimeNumber
+    value: float | RuntimeScalar
     if isinstance(fill, bool):
         value = fill
     elif isinstance(fill, Number):
@@ -284,12 +284,12 @@ def get_fill_value(ctx: CallContext, x: Tensor, fill: SpecValue, option: str) ->
     else:
         title = f"{description}: expected a number, got {describe_value(fill)}"
         ctx.raise_error("E0203", title, option)
-    if x.type.dtype == "i64" and not isinstance(value, RuntimeNumber):
+    if x.type.dtype == "i64" and not isinstance(value, RuntimeScalar):
         if value != int(value):
             title = f"{value:g} is not an integer, but the tensor has an integer type"
             ctx.raise_error("E0206", title, option)
         value = int(value)
-    elif not isinstance(value, RuntimeNumber | bool):
+    elif not isinstance(value, RuntimeScalar | bool):
         check_float32_range(value, nodes.span)
     return cast_to_float_attribute(value)
 
