@@ -6,9 +6,9 @@ positions. The result is a warning for each op that makes a valid position depen
 positions.
 
 An op is unaffected in three cases. The values at padded positions are provably neutral: zero, or
-the mask fill value for a maximum (see `padding_zeros`). A mask that implies `keep` masks out padded
-positions. The op does not read positions on the padded side. Position ids include the number of
-earlier padded positions; only differences of position ids are unaffected.
+the masked fill value for a maximum (see `padding_zeros`). A mask that implies `keep` masks out
+padded positions. The op does not read positions on the padded side. Position ids include the number
+of earlier padded positions; only differences of position ids are unaffected.
 
 Right padding comes after all valid positions, so a cumulative sum does not read padding, but a mean
 over the axis does:
@@ -32,7 +32,7 @@ from typing import Literal, TypeAlias
 
 from specc.analysis.causality_messages import format_op_name
 from specc.analysis.padding_dataflow import make_padding_dataflow
-from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedRead, PaddingFacts, PaddingSource
+from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedUse, PaddingFacts, PaddingSource
 from specc.analysis.padding_fixes import (
     PaddingViolation,
     suggest_finite_padding,
@@ -185,7 +185,7 @@ def _is_side_clean(violation: PaddingViolation, side: PaddingSide) -> bool:
 
 def _label_added_positions(violation: PaddingViolation, node: Node) -> tuple[Label, ...]:
     """Return a label for the op that added always-valid positions next to padding, or ()."""
-    if violation.is_nonfinite or not violation.has_middle_padding():
+    if violation.is_nonfinite or not violation.has_interior_padding():
         return ()
     op_span = violation.get_span(node)
     joining_span = violation.get_span(violation.find_axis_extending_node() or node)
@@ -209,13 +209,13 @@ def _describe_not_finite(violation: PaddingViolation, node: Node) -> tuple[str, 
 
 def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
     """Return the message and label text for the padded positions that the violating op reads."""
-    op_name, padded_read = format_op_name(violation.node.op), violation.padding_source.read
-    if order := violation.get_output_order():
+    op_name, padded_use = format_op_name(violation.node.op), violation.padding_source.use
+    if order := violation.get_output_position_order():
         suffix = ", with padded positions last" if order == "sorted" else ""
         order_text = f"positions are in {order} order"
         return f"the {order_text}{suffix}", f"these {order_text}"
     if violation.padding_source.is_count_only:
-        if violation.has_axis_size_operand():
+        if violation.has_size_operand():
             return f"`{op_name}` reads a length that includes padding", "this reads the length"
         return (
             "position ids count from the start of the sequence, including padding",
@@ -229,18 +229,18 @@ def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
             f"{amount} which positions {selection} selects",
             "this selects every n-th position, counted from the first",
         )
-    if padded_read is None:
+    if padded_use is None:
         order = "flipped" if violation.has_reversed_operand() else "sorted"
         return f"`{op_name}` combines {order} positions with others", "this combines both orders"
-    location = _describe_position(violation, padded_read)
+    location = _describe_position(violation, padded_use)
     return (f"`{op_name}` reads them{location} without a mask", "this reads padded positions")
 
 
-def _describe_position(violation: PaddingViolation, padded_read: PaddedRead) -> str:
+def _describe_position(violation: PaddingViolation, padded_use: PaddedUse) -> str:
     """Return a phrase with the location of the padding that an op reads, or "" for all padding."""
-    if padded_read.dependence.kind == "window":
-        is_before = padded_read.dependence.min_offset >= 0
+    if padded_use.dependence.kind == "window":
+        is_before = padded_use.dependence.min_offset >= 0
         return f" {'before' if is_before else 'next to'} each position"
-    if violation.has_middle_padding():
+    if violation.has_interior_padding():
         return " next to positions that `pad` or `concat` added"
     return ""

@@ -16,8 +16,8 @@ from dataclasses import replace
 from math import inf, isinf
 
 from specc.analysis.masked_constants import fold_absorbing_constant
-from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult
-from specc.analysis.padding_order_and_windows import is_gather_in_sort_order, is_padding_sorted_last
+from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedOpResult
+from specc.analysis.padding_order_and_windows import gathers_by_argsort, sorts_padding_last
 from specc.analysis.query_key_products import (
     EXACT_UNARY_FUNCTIONS,
     MaskedConstants,
@@ -32,7 +32,7 @@ from specc.ir.op import Op
 from specc.ir.types import EMPTY_INTERVAL
 
 
-def infer_padding_constants(result: PaddedResult) -> Mapping[int, float]:
+def infer_padding_values(result: PaddedOpResult) -> Mapping[int, float]:
     """Return the constants at padded positions of a result, by axis."""
     constants = {}
     for axis in result.find_inherited_padded_axes():
@@ -42,65 +42,62 @@ def infer_padding_constants(result: PaddedResult) -> Mapping[int, float]:
     return constants | _infer_axis_op_constants(result)
 
 
-def infer_fill_constants(
-    result: PaddedResult, constants: Mapping[int, float]
+def infer_fill_values(
+    result: PaddedOpResult, padding_values: Mapping[int, float]
 ) -> Mapping[int, float]:
-    """Return the entries of `constants` (the constants at padded positions, by axis) that `pad` or
-    `concat` also add next to the padding.
+    """Return the entries of `padding_values` (the constants at padded positions, by axis) that
+    `pad` or `concat` also add next to the padding.
     """
-    fill_constants = {}
-    for axis, number in constants.items():
+    fill_values = {}
+    for axis, number in padding_values.items():
         if result.value.shape[axis] not in result.concatenated_lengths or _is_fill_number(
             result, axis, number
         ):
-            fill_constants[axis] = number
-    return fill_constants
+            fill_values[axis] = number
+    return fill_values
 
 
-def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
+def _is_fill_number(result: PaddedOpResult, axis: int, number: float) -> bool:
     """Return True if positions that `pad` or `concat` added next to padding hold `number`."""
     match result.op:
         case ops.Pad(axis=op_axis, value=value, mode=mode) if op_axis == axis:
             is_same = mode == "constant" and float(value) == number
-            return is_same and result.operand_facts[0].fill_constants.get(axis) == number
+            return is_same and result.operand_facts[0].fill_values.get(axis) == number
         case ops.Concat(op_axis) if op_axis == axis:
+            padded = result.find_operands_with_axis(axis)
+            facts = result.operand_facts
             return all(
-                (facts.fill_constants.get(axis) if is_padded else find_splat_value(a)) == number
-                for a, facts, is_padded in zip(
-                    result.node.args,
-                    result.operand_facts,
-                    result.flag_operands_with_axis(axis),
-                    strict=True,
-                )
+                (facts[n].fill_values.get(axis) if n in padded else find_splat_value(a)) == number
+                for n, a in enumerate(result.node.args)
             )
     operand_facts = [
-        replace(r, zero_pad_axes=frozenset(), constants=r.fill_constants)
+        replace(r, zero_pad_axes=frozenset(), padding_values=r.fill_values)
         for r in result.operand_facts
     ]
     return _infer_number(replace(result, operand_facts=operand_facts), axis) == number
 
 
-def _infer_axis_op_constants(result: PaddedResult) -> dict[int, float]:
+def _infer_axis_op_constants(result: PaddedOpResult) -> dict[int, float]:
     """Return the constants that an op along the padded axis returns at padded positions."""
     node, operand_facts = result.node, result.operand_facts
     match node.op:
         case ops.Sort(axis) if result.value.index == 0:
-            number = operand_facts[0].get_padding_constant(axis)
-            if number is not None and is_padding_sorted_last(node, operand_facts[0]):
+            number = operand_facts[0].get_padding_value(axis)
+            if number is not None and sorts_padding_last(node, operand_facts[0]):
                 return {axis: number}
         # padded positions are last, and a cumulative sum of infinities remains infinite
         case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
-            number = operand_facts[0].constants.get(axis, 0.0)
+            number = operand_facts[0].padding_values.get(axis, 0.0)
             return {axis: number} if isinf(number) else {}
-        case ops.Gather(axis) if is_gather_in_sort_order(node, operand_facts):
-            return {axis: operand_facts[0].constants[axis]}
+        case ops.Gather(axis) if gathers_by_argsort(node, operand_facts):
+            return {axis: operand_facts[0].padding_values[axis]}
         case ops.MaskedSoftmax():
             key_axis = result.value.rank - 1
-            return {key_axis: 0.0} if operand_facts[0].constants.get(key_axis) == -inf else {}
+            return {key_axis: 0.0} if operand_facts[0].padding_values.get(key_axis) == -inf else {}
     return {}
 
 
-def _infer_number(result: PaddedResult, axis: int) -> float | None:
+def _infer_number(result: PaddedOpResult, axis: int) -> float | None:
     """Return the constant that an op's result holds at padded positions of `axis`, or None."""
     node = result.node
     numbers = [_get_operand_number(result, n, axis) for n in range(len(node.args))]
@@ -146,11 +143,10 @@ def fold_constants(op: Op, operands: Sequence[float | None]) -> float | None:
 
 
 def _infer_common_number(
-    result: PaddedResult, numbers: list[float | None], axis: int
+    result: PaddedOpResult, numbers: list[float | None], axis: int
 ) -> float | None:
     """Return the constant that all operands hold at padded positions, or None if they differ."""
-    has_axis = result.flag_operands_with_axis(axis)
-    constants = {n for n, is_padded in zip(numbers, has_axis, strict=True) if is_padded}
+    constants = {numbers[n] for n in result.find_operands_with_axis(axis)}
     return constants.pop() if len(constants) == 1 else None
 
 
@@ -170,7 +166,7 @@ def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | N
 
 
 def _infer_arithmetic_number(
-    result: PaddedResult, function_name: str, numbers: list[float | None], axis: int
+    result: PaddedOpResult, function_name: str, numbers: list[float | None], axis: int
 ) -> float | None:
     """Return the constant that an arithmetic op computes at padded positions of `axis`, or None.
     The result is computed from two constants, or from one constant that absorbs the other operand.
@@ -178,17 +174,17 @@ def _infer_arithmetic_number(
     constants = [
         propagate_constants_through_binary_op(function_name, *map(_make_masked_constants, numbers))
     ]
-    has_axis = result.flag_operands_with_axis(axis)
+    padded_operands = result.find_operands_with_axis(axis)
     for operand, other in ((0, 1), (1, 0)):
         number, facts = numbers[operand], result.operand_facts[other]
-        if number is not None and (facts.is_finite or not has_axis[other]):
+        if number is not None and (facts.is_finite or other not in padded_operands):
             minimum = find_value_range(result.node.args[other])[0]
             absorbed = fold_absorbing_constant(function_name, number, minimum, operand == 1)
             constants += [{absorbed: EMPTY_INTERVAL}] if absorbed is not None else []
     return _get_only_number(intersect_masked_constants(constants))
 
 
-def _is_clamped_to_zero(result: PaddedResult, numbers: Sequence[float | None], axis: int) -> bool:
+def _is_clamped_to_zero(result: PaddedOpResult, numbers: Sequence[float | None], axis: int) -> bool:
     """Return True if, at padded positions of `axis`, a maximum with zero has no positive operand,
     or a minimum with zero has no negative operand.
     """
@@ -198,7 +194,7 @@ def _is_clamped_to_zero(result: PaddedResult, numbers: Sequence[float | None], a
     )
 
 
-def _has_sign(result: PaddedResult, value: Value | None, axis: int, sign: int) -> bool:
+def _has_sign(result: PaddedOpResult, value: Value | None, axis: int, sign: int) -> bool:
     """Return True if, where `axis` of the result is padded, an elementwise expression is not NaN
     and at least 0 (`sign` 1) or at most 0 (`sign` -1). Rounding does not change the sign of a sum
     or product.
@@ -209,14 +205,14 @@ def _has_sign(result: PaddedResult, value: Value | None, axis: int, sign: int) -
     if facts.can_be_nan:
         return False
     is_padded = value.rank == result.value.rank and value.shape[axis] == result.value.shape[axis]
-    number = facts.get_padding_constant(axis) if is_padded else None
+    number = facts.get_padding_value(axis) if is_padded else None
     low, high = find_value_range(value) if number is None else (number, number)
     if low >= 0 if sign > 0 else high <= 0:
         return True
     return is_padded and _is_sign_of_operands(result, value.node, axis, sign)
 
 
-def _is_sign_of_operands(result: PaddedResult, node: Node | None, axis: int, sign: int) -> bool:
+def _is_sign_of_operands(result: PaddedOpResult, node: Node | None, axis: int, sign: int) -> bool:
     """Return True if the signs of operands imply the sign `sign` of a sum, product or maximum."""
 
     def have_signs(*signs: int) -> bool:
@@ -236,11 +232,11 @@ def _is_sign_of_operands(result: PaddedResult, node: Node | None, axis: int, sig
     return False
 
 
-def _get_operand_number(result: PaddedResult, operand: int, axis: int) -> float | None:
+def _get_operand_number(result: PaddedOpResult, operand: int, axis: int) -> float | None:
     """Return the constant of an operand where `axis` of the result is padded, or None."""
     for k in result.dependences:
         if k.operand == operand and k.result_axis == axis:
-            return result.operand_facts[operand].get_padding_constant(k.operand_axis)
+            return result.operand_facts[operand].get_padding_value(k.operand_axis)
     return find_splat_value(result.node.args[operand])
 
 

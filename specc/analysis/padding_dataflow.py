@@ -6,18 +6,18 @@ from fractions import Fraction
 
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
-    PaddedRead,
-    PaddedResult,
+    PaddedOpResult,
+    PaddedUse,
     PaddingFacts,
     PaddingSource,
-    set_source_loop_body,
+    attach_loop_body,
     shift_fact_axes,
 )
 from specc.analysis.padding_loops import (
     InferBody,
     infer_loop_facts,
-    is_loop_axis_read,
     is_masked_loop_padding_invariant,
+    reads_loop_axis,
 )
 from specc.analysis.padding_masked_scores import is_condition_always_true
 from specc.analysis.padding_offsets import (
@@ -27,29 +27,29 @@ from specc.analysis.padding_offsets import (
     is_position_embedding_shifted,
 )
 from specc.analysis.padding_order_and_windows import (
-    combines_sorted_and_unsorted_axes,
+    copies_padded_edge,
     find_order_dependent_roll,
     find_reversed_axes,
-    find_sort_index_operands,
+    find_sorted_position_ids,
+    gathers_by_argsort,
     has_mixed_axis_order,
-    is_gather_in_sort_order,
-    is_padding_copied,
-    is_padding_sorted_first,
-    preserves_padding_facts,
+    mixes_sorted_axes,
+    preserves_padding,
+    sorts_padding_first,
 )
 from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
     NO_PADDING_COUNT,
-    MiddlePaddingCount,
-    PaddedLengthCount,
+    AxisSizePaddingCount,
+    InteriorPaddingCount,
     PaddingCount,
     depends_on_absolute_position_ids,
     infer_padding_count,
     is_last_valid_index,
 )
-from specc.analysis.padding_rotary_embedding import FeatureRotation, infer_rotation
+from specc.analysis.padding_rotary_embedding import RotaryEmbedding, infer_rotary_embedding
 from specc.analysis.padding_safe_ops import is_unaffected_by_padding
-from specc.analysis.padding_zeros import infer_padding_facts, infer_zero_padding_sides
+from specc.analysis.padding_zeros import infer_padding_facts, infer_zero_padded_sides
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
@@ -111,7 +111,7 @@ class PaddingDataflow:
                 states.update(zip(results, loop_facts, strict=True))
                 continue
             dependences = find_dependences(node, results)
-            restricted = [self.offsets.restrict_to_padding(node, k) for k in dependences]
+            restricted = [self.offsets.restrict_dependence_to_padding(node, k) for k in dependences]
             for index, value in enumerate(results):
                 links = [k for k in restricted if k and k.result == index]
                 states[value] = self.infer_result(node, value, links, states)
@@ -135,7 +135,7 @@ class PaddingDataflow:
         body, carries, output_facts = infer_loop_facts(node, op, operand_facts, infer_body)
         outer_sources = {r.padding_source for r in operand_facts}
         stacked_facts = (shift_fact_axes(r, op.axis, 1) for r in output_facts[op.carry_count :])
-        return [set_source_loop_body(r, body, outer_sources) for r in (*carries, *stacked_facts)]
+        return [attach_loop_body(r, body, outer_sources) for r in (*carries, *stacked_facts)]
 
     def _make_body_inference(self, outside_body: Mapping[Value, PaddingFacts]) -> InferBody:
         """Return a function that infers the padding properties of a loop body's values."""
@@ -143,7 +143,7 @@ class PaddingDataflow:
         return lambda body, facts: body_flow.infer_value_facts(body, {**outside_body, **facts})
 
     @property
-    def length(self) -> Dim:
+    def padded_length(self) -> Dim:
         """The size of the padded axis."""
         return self.padding_mask.shape[-1]
 
@@ -156,41 +156,41 @@ class PaddingDataflow:
         """Return True if a dependence reads a padded axis."""
         return get_operand_axis_size(node, dependence) in self.padded_lengths
 
-    def make_padded_read(
+    def make_padded_use(
         self,
         node: Node,
         value: Value,
         dependence: Dependence,
         operand_facts: Sequence[PaddingFacts],
-    ) -> PaddedRead:
-        """Return the `PaddedRead` of a dependence on padded positions, with the axis layout."""
+    ) -> PaddedUse:
+        """Return the `PaddedUse` of a dependence on padded positions, with the axis layout."""
         length = get_operand_axis_size(node, dependence)
         offset = self.offsets.offsets.get(length, Dim.from_value(0))
         facts = operand_facts[dependence.operand]
-        return PaddedRead(
+        return PaddedUse(
             node=node,
             dependence=dependence,
             operand_facts=operand_facts,
             padding_side=facts.get_padding_side(dependence.operand_axis, self.padding_side),
             is_merged=length in self.offsets.merged_lengths,
-            has_middle_padding=self.offsets.has_middle_padding(length),
-            valid_end_counts=(offset.number, self.offsets.count_trailing_positions(length).number),
-            result_has_middle_padding=self.offsets.result_has_middle_padding(value, dependence),
-            repeat_count=self.offsets.count_repeats(length) or 1,
+            has_interior_padding=self.offsets.has_interior_padding(length),
+            valid_end_counts=(offset.number, self.offsets.count_appended_positions(length).number),
+            result_has_interior_padding=self.offsets.result_has_interior_padding(value, dependence),
+            repeat_count=self.offsets.count_position_repeats(length) or 1,
         )
 
-    def _list_padded_reads(
+    def _list_padded_uses(
         self,
         node: Node,
         value: Value,
         dependences: Sequence[Dependence],
         operand_facts: Sequence[PaddingFacts],
-    ) -> list[PaddedRead]:
+    ) -> list[PaddedUse]:
         """Return the dependences of a node's result `value` on padded positions."""
         if isinstance(node.op, ops.Flip | ops.Roll):
             dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
         padded = [k for k in dependences if self.reads_padded_axis(node, k)]
-        return [self.make_padded_read(node, value, k, operand_facts) for k in padded]
+        return [self.make_padded_use(node, value, k, operand_facts) for k in padded]
 
     def infer_result(
         self,
@@ -201,59 +201,59 @@ class PaddingDataflow:
     ) -> PaddingFacts:
         """Return the padding properties of a result, given `dependences` on padded positions."""
         operand_facts = _list_operand_facts(node, known_facts)
-        all_reads = self._list_padded_reads(node, value, dependences, operand_facts)
-        reads = [read for read in all_reads if read.dependence.result_axis is not None]
-        result = PaddedResult(
+        all_uses = self._list_padded_uses(node, value, dependences, operand_facts)
+        uses = [use for use in all_uses if use.dependence.result_axis is not None]
+        result = PaddedOpResult(
             node=node,
             value=value,
             operand_facts=operand_facts,
             known_facts=known_facts,
-            dependences={r.dependence for r in reads if preserves_padding_facts(r)},
+            dependences={u.dependence for u in uses if preserves_padding(u)},
             padding_mask=self.padding_mask,
             always_true_masks=self.always_true_masks,
             padded_lengths=self.padded_lengths,
             concatenated_lengths=self.offsets.concatenated_lengths,
-            is_padding_last=self._has_equal_sort_order
+            is_right_padded=self._has_equal_sort_order
             and not any(r.reversed_axes for r in operand_facts),
         )
         counts = _collect_padding_counts(result)
-        rotation = infer_rotation(node, [s.rotation for s in operand_facts], counts)
-        padding_source = self._find_source(result, all_reads, counts, rotation)
+        rotary = infer_rotary_embedding(node, [f.rotary_embedding for f in operand_facts], counts)
+        padding_source = self._find_source(result, all_uses, counts, rotary)
         count = self._count_padding(result, counts)
         facts = infer_padding_facts(result)
         if self.assumes_finite:
             facts = replace(facts, can_be_nan=False, possible_infinity_signs=frozenset())
         return replace(
             facts,
-            zero_padding_sides=infer_zero_padding_sides(result, reads),
+            zero_padded_sides=infer_zero_padded_sides(result, uses),
             padding_count=count,
-            rotation=None if padding_source else rotation,
+            rotary_embedding=None if padding_source else rotary,
             is_valid_index=facts.is_valid_index or self._is_valid_index(node, count),
-            reversed_axes=find_reversed_axes(reads),
-            rolled_axes=self._find_rolled_axes(node, operand_facts, reads),
+            reversed_axes=find_reversed_axes(uses),
+            rolled_axes=self._find_rolled_axes(node, operand_facts, uses),
             padding_source=padding_source,
         )
 
     def _find_rolled_axes(
-        self, node: Node, operand_facts: Sequence[PaddingFacts], reads: Sequence[PaddedRead]
+        self, node: Node, operand_facts: Sequence[PaddingFacts], uses: Sequence[PaddedUse]
     ) -> Mapping[int, PaddingSource]:
         """Return the axes of a result that were rolled, or sorted with padded positions first, each
         with the padding source to report.
         """
         rolled_axes = {
             axis: source
-            for r in reads
-            if (axis := r.dependence.result_axis) is not None
-            and (source := r.read_facts.rolled_axes.get(r.axis)) is not None
+            for u in uses
+            if (axis := u.dependence.result_axis) is not None
+            and (source := u.facts.rolled_axes.get(u.axis)) is not None
         }
         match node.op:
-            case ops.Sort(axis) if is_padding_sorted_first(node, operand_facts[0]):
+            case ops.Sort(axis) if sorts_padding_first(node, operand_facts[0]):
                 if node.get_operand().shape[axis] in self.padded_lengths:
                     rolled_axes[axis] = PaddingSource(node)
             case (ops.Roll(axis) | ops.Pad(axis, mode="edge")) as op:
-                for read in (r for r in reads if r.dependence.operand_axis == axis):
-                    if isinstance(op, ops.Roll) or is_padding_copied(read, op):
-                        rolled_axes[axis] = PaddingSource(node, read=read)
+                for use in (u for u in uses if u.dependence.operand_axis == axis):
+                    if isinstance(op, ops.Roll) or copies_padded_edge(use, op):
+                        rolled_axes[axis] = PaddingSource(node, use=use)
         return rolled_axes
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
@@ -270,31 +270,31 @@ class PaddingDataflow:
 
     def _find_source(
         self,
-        result: PaddedResult,
-        reads: list[PaddedRead],
+        result: PaddedOpResult,
+        uses: list[PaddedUse],
         counts: list[PaddingCount],
-        rotation: FeatureRotation | None,
+        rotary: RotaryEmbedding | None,
     ) -> PaddingSource | None:
         """Return the op (this op or an earlier op) through which padding affects a result."""
         node, operand_facts = result.node, result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
-        affecting_reads = reads
+        affecting_uses = uses
         if self._has_padded_body(node):
             infer_body = self._make_body_inference(result.known_facts)
             lengths = self.padded_lengths
             if not is_masked_loop_padding_invariant(node, operand_facts, lengths, infer_body):
                 return PaddingSource(node, is_count_only=True)
-            affecting_reads = [*filter(is_loop_axis_read, reads)]  # the body is checked above
+            affecting_uses = [*filter(reads_loop_axis, uses)]  # the body is checked above
         is_counted = self._is_counted(node, operand_facts, counts)
-        if is_counted or (rotation and rotation.depends_on_absolute_angles):
+        if is_counted or (rotary and rotary.depends_on_absolute_angles):
             return PaddingSource(node, is_count_only=True)
-        if has_mixed_axis_order(reads, self.is_in_loop):
+        if has_mixed_axis_order(uses, self.is_in_loop):
             return PaddingSource(node)
-        for read in affecting_reads:  # dependences along other axes read no padded position
-            if not is_unaffected_by_padding(read):
-                return PaddingSource(node, is_shifted=read.is_shifted, read=read)
-        is_mixed = not self._has_equal_sort_order and combines_sorted_and_unsorted_axes(result)
+        for use in affecting_uses:  # dependences along other axes read no padded position
+            if not is_unaffected_by_padding(use):
+                return PaddingSource(node, is_shifted=use.is_shifted, use=use)
+        is_mixed = not self._has_equal_sort_order and mixes_sorted_axes(result)
         return PaddingSource(node) if is_mixed else None
 
     def _find_earlier_source(
@@ -308,8 +308,8 @@ class PaddingDataflow:
             return source
         if not any(facts.rolled_axes for facts in operand_facts):
             return None
-        reads = (k for k in find_dependences(node) if self.reads_padded_axis(node, k))
-        return find_order_dependent_roll(node, operand_facts, reads)
+        uses = (k for k in find_dependences(node) if self.reads_padded_axis(node, k))
+        return find_order_dependent_roll(node, operand_facts, uses)
 
     def _is_counted(
         self, node: Node, operand_facts: Sequence[PaddingFacts], counts: list[PaddingCount]
@@ -318,13 +318,13 @@ class PaddingDataflow:
         the padding counts of the operands.
         """
         match node.op:
-            case ops.Gather(axis) if operand_facts[1].is_valid_index or is_gather_in_sort_order(
+            case ops.Gather(axis) if operand_facts[1].is_valid_index or gathers_by_argsort(
                 node, operand_facts
             ):
                 length = node.get_operand().shape[axis]
                 is_same_position = self._is_indexed_by_position(length, counts[1])
                 return counts[0] != NO_PADDING_COUNT or not is_same_position
-        return depends_on_absolute_position_ids(node, counts, self.length)
+        return depends_on_absolute_position_ids(node, counts, self.padded_length)
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
         """Return True if indexing an axis of size `length` by a valid position selects an element
@@ -342,7 +342,7 @@ class PaddingDataflow:
         shapes = (r.shape for _, results in node.op.body.nodes for r in results)
         return any(not self.padded_lengths.isdisjoint(shape) for shape in shapes)
 
-    def _count_padding(self, result: PaddedResult, counts: list[PaddingCount]) -> PaddingCount:
+    def _count_padding(self, result: PaddedOpResult, counts: list[PaddingCount]) -> PaddingCount:
         node, operand = result.node, result.node.first_operand
         if is_position_embedding_shifted(node, result.value, self.padded_lengths, self.offsets):
             return None
@@ -352,16 +352,16 @@ class PaddingDataflow:
             case ops.Sort(axis) if result.value.index and not self._has_equal_sort_order:
                 if operand and operand.shape[axis] in self.padded_lengths:
                     return None  # all indices include padding, even at masked positions
-                return infer_padding_count(node, counts, self.length)
+                return infer_padding_count(node, counts, self.padded_length)
             case ops.Extent(axis) | ops.ArgMax(axis) if operand:
                 length = operand.shape[axis]
             case ops.Range(length):
                 pass
-            case ops.Size(length) if length.symbols() & self.length.symbols():
+            case ops.Size(length) if length.symbols() & self.padded_length.symbols():
                 # `size(n)` includes padded positions.
-                return {(PaddedLengthCount(length),): Fraction(1)}
+                return {(AxisSizePaddingCount(length),): Fraction(1)}
             case _:
-                return infer_padding_count(node, counts, self.length)
+                return infer_padding_count(node, counts, self.padded_length)
         return self._count_axis_padding(length)
 
     def _count_axis_padding(self, length: Dim) -> PaddingCount:
@@ -372,14 +372,14 @@ class PaddingDataflow:
             return None
         is_right = self.padding_side == "right"
         if length in self.offsets.concatenated_lengths and (
-            not is_right or self.offsets.has_middle_padding(length)
+            not is_right or self.offsets.has_interior_padding(length)
         ):
             start, terms = self.offsets.offsets[length], () if is_right else EVERY_POSITION.items()
-            positions = MiddlePaddingCount(length, start, start + self.length, tuple(terms))
-            return {(positions,): Fraction(1)}
+            ids = InteriorPaddingCount(length, start, start + self.padded_length, tuple(terms))
+            return {(ids,): Fraction(1)}
         if is_right:
             return {}  # right padding comes after all valid positions and does not shift them
-        count = self.offsets.count_repeats(length)
+        count = self.offsets.count_position_repeats(length)
         return {(): Fraction(count)} if count else None
 
 
@@ -389,12 +389,12 @@ def _list_operand_facts(
     return [known_facts.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args]
 
 
-def _collect_padding_counts(result: PaddedResult) -> list[PaddingCount]:
+def _collect_padding_counts(result: PaddedOpResult) -> list[PaddingCount]:
     """Return the padding count that each operand contributes to the result's count."""
     counts = [s.padding_count for s in result.operand_facts]
     if is_condition_always_true(result):
         counts[2] = counts[1]  # results at valid positions depend only on the branch `then`
-    for operand in find_sort_index_operands(result):
+    for operand in find_sorted_position_ids(result):
         # position ids that are combined with sort indices are also sort indices
         counts[operand] = NO_PADDING_COUNT
     return counts

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
-from specc.analysis.padding_rotary_embedding import FeatureRotation
+from specc.analysis.padding_rotary_embedding import RotaryEmbedding
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
@@ -22,14 +22,14 @@ class PaddingSource:
     """The op through which padded positions affect valid positions. `is_count_only` is True if the
     result depends only on the number of padded positions. If `is_shifted` is True, the number of
     padded positions only changes which positions a stride selects. If a loop contains the op,
-    `loop_body` is its body. `read` is the dependence that reads the padded positions.
+    `loop_body` is its body. `use` is the dependence that reads the padded positions.
     """
 
     node: Node
     is_count_only: bool = False
     is_shifted: bool = False
     loop_body: Graph | None = None
-    read: "PaddedRead | None" = field(default=None, compare=False)
+    use: "PaddedUse | None" = field(default=None, compare=False)
 
 
 @immutable_dataclass(slots=True, kw_only=True)
@@ -37,18 +37,18 @@ class PaddingFacts:
     """Properties of a value along a padded axis.
 
     Four fields contain axes along which values at padded positions have a property: the values are
-    zero or false (`zero_pad_axes`), a mask fill value of at most -1e30 (`mask_fill_axes`), or lower
-    (`minimum_pad_axes`) or higher (`maximum_pad_axes`) than at every valid position. Along
-    `finite_pad_axes` at least one valid position has a finite score. If `has_mask_fill` is False,
-    no valid position holds a mask fill value, and if `has_mask_fill_at_padding` is False, no padded
-    position holds one. At padded positions the value may be NaN (`can_be_nan`) or infinite, with
-    one of `possible_infinity_signs`.
+    zero or false (`zero_pad_axes`), a masked fill value of at most -1e30 (`masked_fill_axes`), or
+    lower (`minimum_pad_axes`) or higher (`maximum_pad_axes`) than at every valid position. Along
+    `finite_pad_axes` at least one valid position has a finite score. If `has_masked_fill` is False,
+    no valid position holds a masked fill value, and if `has_masked_fill_at_padding` is False, no
+    padded position holds one. At padded positions the value may be NaN (`can_be_nan`) or infinite,
+    with one of `possible_infinity_signs`.
 
-    `padding_count` is the amount that earlier padded positions add to the value. `rotation` is the
-    rotation of its features by angles that depend on the number of padded positions. If
-    `is_valid_index` is True, the value contains indices of valid positions. `constants` are the
-    constants at padded positions, by axis; `fill_constants` are the constants that positions added
-    by `pad` or `concat` also hold. `zero_padding_sides` maps an axis to the sides, `left` and
+    `padding_count` is the amount that earlier padded positions add to the value. `rotary_embedding`
+    is the rotation of its features by angles that depend on the number of padded positions. If
+    `is_valid_index` is True, the value contains indices of valid positions. `padding_values` are
+    the constants at padded positions, by axis; `fill_values` are the constants that positions added
+    by `pad` or `concat` also hold. `zero_padded_sides` maps an axis to the sides, `left` and
     `right`, whose padding is zero. Along `repeated_axes`, padded positions repeat the last valid
     position. `sorted_axes` are in sorted order, with padded positions last. `reversed_axes` were
     reversed by `flip`, including their padding. `rolled_axes` contains axes that `roll` rotated,
@@ -59,20 +59,20 @@ class PaddingFacts:
     """
 
     zero_pad_axes: frozenset[int] = frozenset()
-    mask_fill_axes: frozenset[int] = frozenset()
+    masked_fill_axes: frozenset[int] = frozenset()
     minimum_pad_axes: frozenset[int] = frozenset()
     maximum_pad_axes: frozenset[int] = frozenset()
     finite_pad_axes: frozenset[int] = frozenset()
-    has_mask_fill: bool = False
-    has_mask_fill_at_padding: bool = False
+    has_masked_fill: bool = False
+    has_masked_fill_at_padding: bool = False
     possible_infinity_signs: frozenset[int] = frozenset()
     can_be_nan: bool = False
     padding_count: PaddingCount = None
-    rotation: FeatureRotation | None = None
+    rotary_embedding: RotaryEmbedding | None = None
     is_valid_index: bool = False
-    constants: Mapping[int, float] = field(default_factory=dict)
-    fill_constants: Mapping[int, float] = field(default_factory=dict)
-    zero_padding_sides: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    padding_values: Mapping[int, float] = field(default_factory=dict)
+    fill_values: Mapping[int, float] = field(default_factory=dict)
+    zero_padded_sides: Mapping[int, frozenset[str]] = field(default_factory=dict)
     repeated_axes: frozenset[int] = frozenset()
     sorted_axes: frozenset[int] = frozenset()
     reversed_axes: frozenset[int] = frozenset()
@@ -88,16 +88,16 @@ class PaddingFacts:
     @property
     def depends_on_padding_amount(self) -> bool:
         """True if the value depends on the amount of padding, directly or through rotary angles."""
-        return bool(self.padding_count or self.padding_count is None or self.rotation)
+        return bool(self.padding_count or self.padding_count is None or self.rotary_embedding)
 
     @property
     def has_reordered_axis(self) -> bool:
         """True if an axis is reversed, sorted or rotated, or extended by copies of its ends."""
         return bool(self.reversed_axes or self.sorted_axes or self.rolled_axes)
 
-    def get_padding_constant(self, axis: int) -> float | None:
+    def get_padding_value(self, axis: int) -> float | None:
         """Return the constant at all padded positions of an axis, or None if it is unknown."""
-        return 0.0 if axis in self.zero_pad_axes else self.constants.get(axis)
+        return 0.0 if axis in self.zero_pad_axes else self.padding_values.get(axis)
 
     def get_padding_side(self, axis: int, mask_side: str) -> str:
         """Return the padding side of `axis`: `mask_side` (the side of the mask), or the opposite
@@ -109,13 +109,13 @@ class PaddingFacts:
     def is_ignored_by_max(self, axis: int) -> bool:
         """Return True if a maximum along `axis` ignores padded positions."""
         return axis in self.minimum_pad_axes or (
-            axis in self.mask_fill_axes and axis in self.finite_pad_axes
+            axis in self.masked_fill_axes and axis in self.finite_pad_axes
         )
 
 
 AxisFact: TypeAlias = Literal[
     "zero_pad_axes",
-    "mask_fill_axes",
+    "masked_fill_axes",
     "minimum_pad_axes",
     "maximum_pad_axes",
     "finite_pad_axes",
@@ -125,8 +125,8 @@ AxisFact: TypeAlias = Literal[
 
 GUARANTEES = (*get_args(AxisFact), "is_valid_index")
 HAZARDS = (
-    "has_mask_fill",
-    "has_mask_fill_at_padding",
+    "has_masked_fill",
+    "has_masked_fill_at_padding",
     "possible_infinity_signs",
     "can_be_nan",
     "sorted_axes",
@@ -140,7 +140,7 @@ two values are merged, the result has a hazard if either value has it, and a gua
 AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
 """The fields of `PaddingFacts` that contain sets of axes."""
 
-AXIS_MAPS = ("constants", "fill_constants", "zero_padding_sides")
+AXIS_MAPS = ("padding_values", "fill_values", "zero_padded_sides")
 """The fields of `PaddingFacts` that map axes to properties, except `rolled_axes`."""
 
 T = TypeVar("T")
@@ -163,8 +163,9 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
         name: frozenset(shift_keys(dict.fromkeys(getattr(facts, name)))) for name in AXIS_SETS
     } | {name: shift_keys(getattr(facts, name)) for name in AXIS_MAPS}
     # The axis of rotated features is not tracked across the boundary of a loop body.
-    rotation = replace(facts.rotation, feature_axis=None) if facts.rotation else None
-    return replace(facts, **shifted, infinity_mask=None, rotation=rotation)
+    rotary = facts.rotary_embedding
+    rotary = replace(rotary, feature_axis=None) if rotary else None
+    return replace(facts, **shifted, infinity_mask=None, rotary_embedding=rotary)
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
@@ -177,22 +178,22 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,
-        constants=dict(left.constants.items() & right.constants.items()),
-        fill_constants=dict(left.fill_constants.items() & right.fill_constants.items()),
-        rotation=left.rotation or right.rotation,
+        padding_values=dict(left.padding_values.items() & right.padding_values.items()),
+        fill_values=dict(left.fill_values.items() & right.fill_values.items()),
+        rotary_embedding=left.rotary_embedding or right.rotary_embedding,
         padding_source=left.padding_source or right.padding_source,
         **merged,
     )
 
 
 @immutable_dataclass(kw_only=True)
-class PaddedResult:
+class PaddedOpResult:
     """One result of a node, with the properties of the node's operands. `dependences` are the
     elementwise dependences of the result along padded axes.
 
     `padding_mask` is the mask of the padded axis, `always_true_masks` are other masks that are
     assumed to be true, `padded_lengths` are the sizes of padded axes, and `concatenated_lengths`
-    are the sizes of axes to which `pad` or `concat` added positions. `is_padding_last` is true if
+    are the sizes of axes to which `pad` or `concat` added positions. `is_right_padded` is true if
     padding comes after all valid positions. `known_facts` are the properties of all values that are
     computed before the result.
     """
@@ -205,7 +206,7 @@ class PaddedResult:
     padded_lengths: frozenset[Dim]
     always_true_masks: frozenset[Value] = frozenset()
     concatenated_lengths: frozenset[Dim] = frozenset()
-    is_padding_last: bool = False
+    is_right_padded: bool = False
     known_facts: Mapping[Value, PaddingFacts]
 
     @property
@@ -222,25 +223,21 @@ class PaddedResult:
         shape = self.value.shape
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
-    def flag_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return one bool per operand: True if the operand has `fact` where `axis` of the result is
-        padded.
-        """
-        flags: list[bool] = []
-        for n, facts in enumerate(self.operand_facts):
-            axes: frozenset[int] = getattr(facts, fact)
-            flags.append(any(k.operand_axis in axes for k in self._list_dependences(n, axis)))
-        return flags
+    def find_operands_with_fact(self, fact: AxisFact, axis: int) -> set[int]:
+        """Return the indices of operands that have `fact` where `axis` of the result is padded."""
+        return {
+            k.operand
+            for k in self.dependences
+            if k.result_axis == axis
+            and k.operand_axis in getattr(self.operand_facts[k.operand], fact)
+        }
 
-    def flag_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return one bool per operand: True if it has `axis` of the result, False if broadcast."""
-        return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
-
-    def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:
-        return [k for k in self.dependences if k.operand == operand and k.result_axis == axis]
+    def find_operands_with_axis(self, axis: int) -> set[int]:
+        """Return the indices of operands with `axis` of the result, i.e. not broadcast along it."""
+        return {k.operand for k in self.dependences if k.result_axis == axis}
 
 
-def set_source_loop_body(
+def attach_loop_body(
     facts: PaddingFacts, body: Graph, outer_sources: set[PaddingSource | None]
 ) -> PaddingFacts:
     """Return `facts` with `body` as the loop body of its padding source. Do not change `facts` if
@@ -253,14 +250,14 @@ def set_source_loop_body(
 
 
 @immutable_dataclass(kw_only=True)
-class PaddedRead:
+class PaddedUse:
     """A dependence through which a result may read padded positions, with the padding facts of the
     operands and the side of the padding.
 
-    If `has_middle_padding` is True, padding lies between always-valid and other valid positions of
-    the operand, with `valid_end_counts` positions before and after the padding.
-    `result_has_middle_padding` states the same about the result. If `is_merged` is True, the batch
-    axis and the position axis were merged, or copies of a tensor were concatenated along the
+    If `has_interior_padding` is True, padding lies between always-valid and other valid positions
+    of the operand, with `valid_end_counts` positions before and after the padding.
+    `result_has_interior_padding` states the same about the result. If `is_merged` is True, the
+    batch axis and the position axis were merged, or copies of a tensor were concatenated along the
     position axis. Each padded position corresponds to `repeat_count` adjacent positions.
     """
 
@@ -269,9 +266,9 @@ class PaddedRead:
     operand_facts: Sequence[PaddingFacts]
     padding_side: str
     is_merged: bool = False
-    has_middle_padding: bool = False
+    has_interior_padding: bool = False
     valid_end_counts: tuple[int | None, int | None] = (0, 0)
-    result_has_middle_padding: bool = False
+    result_has_interior_padding: bool = False
     repeat_count: int = 1
 
     @property
@@ -285,29 +282,29 @@ class PaddedRead:
         return self.dependence.operand_axis
 
     @property
-    def read_length(self) -> Dim:
+    def axis_size(self) -> Dim:
         """The size of the axis that is read."""
         return get_operand_axis_size(self.node, self.dependence)
 
     @property
-    def fill_constant(self) -> float | None:
+    def fill_value(self) -> float | None:
         """The constant at padded positions and at positions added next to padding, or None."""
-        return self.read_facts.fill_constants.get(self.axis)
+        return self.facts.fill_values.get(self.axis)
 
     @property
-    def read_facts(self) -> PaddingFacts:
+    def facts(self) -> PaddingFacts:
         """The properties of the operand that is read."""
         return self.operand_facts[self.dependence.operand]
 
     @property
-    def is_padding_last(self) -> bool:
+    def is_right_padded(self) -> bool:
         """True if padding comes after all valid positions."""
-        return self.padding_side == "right" and not self.has_middle_padding
+        return self.padding_side == "right" and not self.has_interior_padding
 
     @property
-    def is_padding_first(self) -> bool:
+    def is_left_padded(self) -> bool:
         """True if padding comes before all valid positions."""
-        return self.padding_side == "left" and not self.has_middle_padding
+        return self.padding_side == "left" and not self.has_interior_padding
 
     @property
     def can_be_left_padded(self) -> bool:
@@ -320,21 +317,21 @@ class PaddedRead:
         return self.padding_side != "left"
 
     @property
-    def is_padding_zero(self) -> bool:
+    def is_zero_padded(self) -> bool:
         """True if the operand is zero at padded positions."""
-        return self.axis in self.read_facts.zero_pad_axes
+        return self.axis in self.facts.zero_pad_axes
 
     @property
-    def padding_constant(self) -> float | None:
+    def padding_value(self) -> float | None:
         """The constant at padded positions, or None."""
-        return self.read_facts.get_padding_constant(self.axis)
+        return self.facts.get_padding_value(self.axis)
 
     @property
     def is_padding_finite(self) -> bool:
         """True if the operand is finite at padded positions."""
-        if self.padding_constant is not None:
-            return isfinite(self.padding_constant)
-        return self.read_facts.is_finite
+        if self.padding_value is not None:
+            return isfinite(self.padding_value)
+        return self.facts.is_finite
 
     @property
     def is_shifted(self) -> bool:

@@ -43,7 +43,7 @@ class PaddingViolation:
             node = nonfinite_nodes[0]
         return node
 
-    def get_output_order(self) -> str:
+    def get_output_position_order(self) -> str:
         """Return the order of the output if it is "sorted" or "reverse", otherwise ""."""
         value = self.graph.outputs[self.output]
         if not self.padding_source.is_count_only or self.node is not value.node:
@@ -51,11 +51,11 @@ class PaddingViolation:
         facts = self.get_facts(value)
         return "sorted" if facts.sorted_axes else "reverse" if facts.reversed_axes else ""
 
-    def has_middle_padding(self) -> bool:
+    def has_interior_padding(self) -> bool:
         """Return True if padding is between always-valid positions and other valid positions."""
-        padded_read = self.padding_source.read
-        return padded_read is not None and (
-            padded_read.has_middle_padding or padded_read.result_has_middle_padding
+        padded_use = self.padding_source.use
+        return padded_use is not None and (
+            padded_use.has_interior_padding or padded_use.result_has_interior_padding
         )
 
     def is_padded(self, value: Value) -> bool:
@@ -94,20 +94,20 @@ class PaddingViolation:
         """Return the properties of a value along the padded axis."""
         return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
 
-    def get_read_operand(self) -> Value | None:
+    def get_unmasked_operand(self) -> Value | None:
         """Return the operand that the op reads at padded positions, or the first operand with
         padded positions.
         """
-        padded_read = self.padding_source.read
-        if padded_read is not None:
-            return self.node.args[padded_read.dependence.operand]
+        padded_use = self.padding_source.use
+        if padded_use is not None:
+            return self.node.args[padded_use.dependence.operand]
         return self.find_padded_operand(self.node)
 
     def get_padded_axis(self, value: Value | None) -> int:
         """Return the axis that the op reads, or the last axis with the size of the mask, or 1."""
-        padded_read, shape = self.padding_source.read, value.shape if value else ()
-        if padded_read is not None and value is self.get_read_operand():
-            return padded_read.axis
+        padded_use, shape = self.padding_source.use, value.shape if value else ()
+        if padded_use is not None and value is self.get_unmasked_operand():
+            return padded_use.axis
         mask_length = self.graph.inputs[self.mask_name].shape[-1]
         return max((n for n, d in enumerate(shape) if d == mask_length), default=1)
 
@@ -129,7 +129,7 @@ class PaddingViolation:
                 mask = f"insert({mask}, axis={n})"
         return mask
 
-    def has_axis_size_operand(self) -> bool:
+    def has_size_operand(self) -> bool:
         """Return True if the op reads an axis size that includes padded positions."""
         return any(isinstance(find_op_behind_views(a, ops.Cast), ops.Size) for a in self.node.args)
 
@@ -141,7 +141,7 @@ class PaddingViolation:
         """Return the source span of a node."""
         return find_node_span(self.padding_source.loop_body or self.graph, node)
 
-    def find_user_call_result(self, node: Node) -> Value | None:
+    def find_call_site_result(self, node: Node) -> Value | None:
         """Return the result of the call in the user's spec from which a node was created."""
         graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
@@ -187,15 +187,15 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
 
 def suggest_padding_fix(violation: PaddingViolation) -> str:
     """Return a fix that excludes padding, or "" if no fix is known."""
-    if violation.get_output_order() == "reverse":
+    if violation.get_output_position_order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
-    if violation.padding_source.is_shifted or violation.get_output_order():
+    if violation.padding_source.is_shifted or violation.get_output_position_order():
         return violation.suggest_padding_side("right")
     if violation.padding_source.is_count_only:
         return _suggest_count(violation)
-    if violation.padding_source.read is None:
+    if violation.padding_source.use is None:
         return _suggest_order(violation)
-    value = violation.get_read_operand()
+    value = violation.get_unmasked_operand()
     return (
         _suggest_slice(violation, value)
         or _explain_mask(violation, value, _suggest_mask(violation, value))
@@ -206,7 +206,7 @@ def suggest_padding_fix(violation: PaddingViolation) -> str:
 
 def _suggest_count(violation: PaddingViolation) -> str:
     """Suggest a fix for an op on position ids or lengths that include padding."""
-    if violation.has_axis_size_operand():
+    if violation.has_size_operand():
         return f"use `sum(float({violation.mask_name}), axis=1)`, the number of valid positions"
     span = violation.get_span(violation.node)
     is_user_op = span is not None and span.caller is None
@@ -246,7 +246,7 @@ def _explain_mask(violation: PaddingViolation, value: Value | None, fix: str) ->
 
 def _suggest_mask(violation: PaddingViolation, value: Value | None) -> str:
     """Suggest passing a padding mask to the op, or return "" if the op takes no mask."""
-    mask, fill_axes = violation.format_mask(value), violation.get_facts(value).mask_fill_axes
+    mask, fill_axes = violation.format_mask(value), violation.get_facts(value).masked_fill_axes
     op, span = violation.node.op, violation.get_span(violation.node)
     in_normalizer = span is not None and bool(span.normalizer)
     if isinstance(op, ops.Softmax) and value and op.axis in fill_axes and op.axis == value.rank - 1:
@@ -260,7 +260,7 @@ def _suggest_mask(violation: PaddingViolation, value: Value | None) -> str:
 def _get_mask_argument_help(violation: PaddingViolation) -> str:
     """Return the help for an op that takes a mask argument, with a placeholder for the mask."""
     op = violation.node.op
-    takes_mask = not (isinstance(op, ops.Conv) and violation.has_middle_padding())
+    takes_mask = not (isinstance(op, ops.Conv) and violation.has_interior_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
     mean_help = "use `masked_mean_pool(x, {})`" if op.get_attributes().get("fn") == "mean" else ""
     return next(fixes, mean_help)
@@ -274,7 +274,7 @@ def suggest_finite_padding(violation: PaddingViolation, node: Node) -> str:
             alternative = ", or bound the divisor: `max(z, 1e-6)`"
         case ops.Where():
             alternative = ", or fill with a finite number"
-    value = violation.find_user_call_result(node)
+    value = violation.find_call_site_result(node)
     mask = violation.format_broadcast_mask(value)
     fix = f"replace padded results: `where({mask}, y, 0.0)`{alternative}"
     return _explain_mask(violation, value, fix)
@@ -282,7 +282,7 @@ def suggest_finite_padding(violation: PaddingViolation, node: Node) -> str:
 
 def _suggest_number(violation: PaddingViolation, value: Value | None) -> str:
     """Suggest filling padding with the op's neutral element, or return "" if the op has none."""
-    if violation.has_middle_padding():
+    if violation.has_interior_padding():
         return _suggest_added_number(violation)
     if not (fill := _get_neutral_number(violation)):
         return ""
@@ -299,9 +299,7 @@ def _suggest_added_number(violation: PaddingViolation) -> str:
         return ""
     number = _get_added_number(violation, joining_node)
     padded = violation.find_padded_operand(joining_node)
-    padded_value = violation.get_facts(padded).get_padding_constant(
-        violation.get_padded_axis(padded)
-    )
+    padded_value = violation.get_facts(padded).get_padding_value(violation.get_padded_axis(padded))
     if number is None or padded_value == float(number) or (padded and padded.dtype == "bool"):
         return violation.suggest_padding_side(_get_other_side(violation, joining_node))
     mask = violation.format_broadcast_mask(padded)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from specc.analysis.padding_constants import fold_constants
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
-    PaddedRead,
+    PaddedUse,
     PaddingFacts,
     merge_padding_facts,
     shift_fact_axes,
@@ -97,50 +97,50 @@ def _is_unaffected_result(facts: PaddingFacts, *, is_padded: bool) -> bool:
     is_affected = (
         facts.padding_source or facts.depends_on_padding_amount or facts.has_reordered_axis
     )
-    is_finite = facts.is_finite and not facts.has_mask_fill_at_padding
-    return not (is_affected or facts.has_mask_fill) and (is_finite or not is_padded)
+    is_finite = facts.is_finite and not facts.has_masked_fill_at_padding
+    return not (is_affected or facts.has_masked_fill) and (is_finite or not is_padded)
 
 
-def is_loop_state_padding_invariant(read: PaddedRead) -> bool:
-    """Return True if `read` is a dependence of a loop along the padded axis, and iterations at
+def is_loop_state_padding_invariant(use: PaddedUse) -> bool:
+    """Return True if `use` is a dependence of a loop along the padded axis, and iterations at
     padded positions do not change the loop-carried values on which the result depends.
     """
-    op = read.op
-    if not isinstance(op, ops.Scan) or op.end_condition_index >= 0 or read.is_merged:
+    op = use.op
+    if not isinstance(op, ops.Scan) or op.end_condition_index >= 0 or use.is_merged:
         return False
-    if not is_loop_axis_read(read):
+    if not reads_loop_axis(use):
         return False
     carries = op.split_body_inputs().initial_carries
-    if _evaluate_carries(read, op, carries) == list(carries):
+    if _evaluate_carries(use, op, carries) == list(carries):
         return True
-    initial_numbers = map(find_splat_value, op.split_operands(read.node.args).initial_carries)
+    initial_numbers = map(find_splat_value, op.split_operands(use.node.args).initial_carries)
     numbers = [n for n in initial_numbers if n is not None]
-    if len(numbers) < len(carries) or read.has_middle_padding:
+    if len(numbers) < len(carries) or use.has_interior_padding:
         return False
-    is_final = read.dependence.result < op.carry_count
-    is_before_valid = read.padding_side == ("right" if op.reverse else "left")
-    return (is_before_valid or not is_final) and _evaluate_carries(read, op, numbers) == numbers
+    is_final = use.dependence.result < op.carry_count
+    is_before_valid = use.padding_side == ("right" if op.reverse else "left")
+    return (is_before_valid or not is_final) and _evaluate_carries(use, op, numbers) == numbers
 
 
-def is_loop_axis_read(read: PaddedRead) -> bool:
+def reads_loop_axis(use: PaddedUse) -> bool:
     """Return True if a dependence of a loop reads the axis along which the loop runs."""
-    op = read.op
+    op = use.op
     assert isinstance(op, ops.Scan), "a dependence of a loop"
-    if op.has_mask and read.dependence.operand == 0:
-        return read.axis == 1
-    is_scanned = read.dependence.operand < op.first_body_operand_index + op.scanned_count
-    return is_scanned and read.axis == op.axis
+    if op.has_mask and use.dependence.operand == 0:
+        return use.axis == 1
+    is_scanned = use.dependence.operand < op.first_body_operand_index + op.scanned_count
+    return is_scanned and use.axis == op.axis
 
 
 def _evaluate_carries(
-    read: PaddedRead, op: ops.Scan, states: Iterable[KnownValue]
+    use: PaddedUse, op: ops.Scan, states: Iterable[KnownValue]
 ) -> list[KnownValue | None]:
     """Evaluate one iteration at a padded position with the loop-carried values `states`. Return the
     new loop-carried values, or None for unknown values.
     """
-    inner, outer = op.split_body_inputs(), op.split_operands(read.operand_facts)
-    numbers = [facts.get_padding_constant(op.axis) for facts in outer.scanned]
-    numbers += map(find_splat_value, op.split_operands(read.node.args).captured)
+    inner, outer = op.split_body_inputs(), op.split_operands(use.operand_facts)
+    numbers = [facts.get_padding_value(op.axis) for facts in outer.scanned]
+    numbers += map(find_splat_value, op.split_operands(use.node.args).captured)
     known_values: dict[Value, KnownValue] = dict(zip(inner.initial_carries, states, strict=True))
     inputs = (*inner.scanned, *inner.captured)
     known_values |= {v: n for v, n in zip(inputs, numbers, strict=True) if n is not None}

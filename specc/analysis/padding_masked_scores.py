@@ -1,10 +1,10 @@
 """Find the positions that a softmax or maximum ignores because a mask sets their scores to a fill
 value such as -inf.
 
-A mask fill value is at most -1e30. A maximum ignores any fill value that is smaller than all values
-at valid positions, such as -1 for position ids. A softmax or maximum can ignore a fill value only
-if all other scores are finite and above the fill value. `can_have_mask_fill` checks valid
-positions, and `can_have_mask_fill_at_padding` checks all positions.
+A masked fill value is at most -1e30. A maximum ignores any fill value that is smaller than all
+values at valid positions, such as -1 for position ids. A softmax or maximum can ignore a fill value
+only if all other scores are finite and above the fill value. `can_contain_masked_fill` checks valid
+positions, and `can_contain_masked_fill_at_padding` checks all positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from specc.analysis.attention_matrices import (
     unwrap_view,
 )
 from specc.analysis.mask_bands import find_query_key_band
-from specc.analysis.padding_facts import PaddedResult
+from specc.analysis.padding_facts import PaddedOpResult
 from specc.analysis.value_ranges import (
     find_constant_value,
     find_op_behind_views,
@@ -42,35 +42,34 @@ UNDERFLOW_DISTANCE = 1000.0
 """`exp(-x)` is 0 in float64 for x >= 746, and 0 in float32 for x >= 104."""
 
 FINITE_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
-"""Ops whose results are never mask fill values."""
+"""Ops whose results are never masked fill values."""
 
 FINITE_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 
-def is_mask_fill_at_padding(result: PaddedResult, axis: int) -> bool:
-    """Return True if a result holds a mask fill value at padded positions of `axis`."""
-    is_mask_constant = result.flag_operands_with_fact("mask_fill_axes", axis)
+def is_masked_fill_at_padding(result: PaddedOpResult, axis: int) -> bool:
+    """Return True if a result holds a masked fill value at padded positions of `axis`."""
+    filled = result.find_operands_with_fact("masked_fill_axes", axis)
     match result.op:
         case ops.Where():
             fill = _get_fill_number(result.node)
-            is_filled = result.flag_operands_with_fact("zero_pad_axes", axis)[0]
+            is_filled = 0 in result.find_operands_with_fact("zero_pad_axes", axis)
             return is_filled and fill is not None and fill <= LOW_SCORE
         case ops.Arith("sub"):
-            # A mask fill value minus a finite score is a mask fill value. The difference of two
-            # mask fill values is about 0, e.g. in `s - max(s)` if all scores of a query are masked.
-            return is_mask_constant[0] and _has_no_mask_fill(result, 1, axis)
+            # A masked fill value minus a finite score is a masked fill value. The difference of two
+            # masked fill values is about 0, e.g. in `s - max(s)` if all scores of a query are
+            # masked.
+            return 0 in filled and _has_no_masked_fill(result, 1, axis)
         case ops.Arith("add"):
-            return any(
-                is_mask_constant[n] and _has_no_mask_fill(result, 1 - n, axis) for n in (0, 1)
-            )
+            return any(_has_no_masked_fill(result, 1 - n, axis) for n in filled)
         case ops.Cast(to):
-            # integers are never mask fill values
-            return is_mask_constant[0] and to.startswith(("f", "bf"))
+            # integers are never masked fill values
+            return 0 in filled and to.startswith(("f", "bf"))
         case ops.Reduce("max"):
-            return is_mask_constant[0]
+            return 0 in filled
         case ops.Pad(axis=pad_axis) if pad_axis == axis:
-            return is_mask_constant[0]  # the added positions are not padded positions
-    return result.op.is_view and any(is_mask_constant)
+            return 0 in filled  # the added positions are not padded positions
+    return result.op.is_view and bool(filled)
 
 
 def _get_fill_number(node: Node) -> float | None:
@@ -78,52 +77,53 @@ def _get_fill_number(node: Node) -> float | None:
     return find_constant_value(ops.Where.y(node))
 
 
-def _has_no_mask_fill(result: PaddedResult, operand: int, axis: int) -> bool:
-    """Return True if an operand holds no mask fill values, even where `axis` is padded."""
+def _has_no_masked_fill(result: PaddedOpResult, operand: int, axis: int) -> bool:
+    """Return True if an operand holds no masked fill values, even where `axis` is padded."""
     facts = result.operand_facts[operand]
-    if facts.has_mask_fill or facts.can_be_nan:
+    if facts.has_masked_fill or facts.can_be_nan:
         return False
-    is_padded = result.flag_operands_with_axis(axis)[operand]
-    return not (facts.has_mask_fill_at_padding and is_padded)
+    is_padded = operand in result.find_operands_with_axis(axis)
+    return not (facts.has_masked_fill_at_padding and is_padded)
 
 
-def is_extreme_at_padding(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if values at padded positions are mask fill values, or are lower (if `lowest`) or
-    higher (otherwise) than all values at valid positions.
+def is_min_or_max_at_padding(result: PaddedOpResult, axis: int, *, lowest: bool) -> bool:
+    """Return True if values at padded positions are masked fill values, or are lower (if `lowest`)
+    or higher (otherwise) than all values at valid positions.
     """
     op = result.op
     if isinstance(op, ops.Where):
         return _is_filled_with_extreme(result, axis, lowest=lowest)
     if lowest and isinstance(op, ops.Cast) and _is_padding_mask(result):
         # The padding mask is 0 at padded positions and 1 elsewhere.
-        return result.flag_operands_with_fact("zero_pad_axes", axis)[0]
+        return 0 in result.find_operands_with_fact("zero_pad_axes", axis)
     if lowest and isinstance(op, ops.CumSum) and op.axis == axis:
         # A cumulative sum of positive values is positive.
         facts = result.operand_facts[0]
         return axis in facts.zero_pad_axes & facts.minimum_pad_axes
     keeps_order = op.is_view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
-    return keeps_order and any(
-        result.flag_operands_with_fact("minimum_pad_axes" if lowest else "maximum_pad_axes", axis)
+    return keeps_order and bool(
+        result.find_operands_with_fact("minimum_pad_axes" if lowest else "maximum_pad_axes", axis)
     )
 
 
-def _is_padding_mask(result: PaddedResult) -> bool:
+def _is_padding_mask(result: PaddedOpResult) -> bool:
     """Return True if the operand is the padding mask or a view of the padding mask."""
     return skip_views(result.node.first_operand) is result.padding_mask
 
 
-def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
+def _is_filled_with_extreme(result: PaddedOpResult, axis: int, *, lowest: bool) -> bool:
     """Return True if a `where` fills padding with a constant that is lower (if `lowest`) or higher
     (otherwise) than all values at valid positions.
     """
     node, fill = result.node, _get_fill_number(result.node)
-    if fill is None or result.operand_facts[1].has_mask_fill:
+    if fill is None or result.operand_facts[1].has_masked_fill:
         return False
     # -1 is below all values of `arange(n)`, whose minimum is 0
     minimum, maximum = find_value_range(ops.Where.x(node))
     is_beyond = fill < minimum if lowest else fill > maximum
-    is_mask_fill = fill <= LOW_SCORE if lowest else fill >= -LOW_SCORE
-    return result.flag_operands_with_fact("zero_pad_axes", axis)[0] and (is_beyond or is_mask_fill)
+    is_masked_fill = fill <= LOW_SCORE if lowest else fill >= -LOW_SCORE
+    is_filled = 0 in result.find_operands_with_fact("zero_pad_axes", axis)
+    return is_filled and (is_beyond or is_masked_fill)
 
 
 def has_underflowing_fill(scores: Value | None) -> bool:
@@ -135,47 +135,45 @@ def has_underflowing_fill(scores: Value | None) -> bool:
     return False
 
 
-def iterate_axes_with_finite_scores(result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
+def iterate_axes_with_finite_scores(result: PaddedOpResult, axes: Iterable[int]) -> Iterator[int]:
     """Yield the axes along which at least one valid position has a finite score."""
     match result.op:
-        case ops.Where() if not result.operand_facts[1].has_mask_fill:
+        case ops.Where() if not result.operand_facts[1].has_masked_fill:
             yield from _iterate_visible_axes(result, axes)
         case ops.Arith("add" | "sub"):
             yield from (a for a in axes if _has_finite_sum(result, a))
-        case ops.CumSum() if not result.operand_facts[0].has_mask_fill:
+        case ops.CumSum() if not result.operand_facts[0].has_masked_fill:
             yield from (a for a in axes if a in result.operand_facts[0].finite_pad_axes)
         case op if op.is_view or isinstance(op, ops.Cast | ops.Pad) or _keeps_finite_scores(result):
-            yield from (
-                a for a in axes if any(result.flag_operands_with_fact("finite_pad_axes", a))
-            )
+            yield from (a for a in axes if result.find_operands_with_fact("finite_pad_axes", a))
 
 
-def _has_finite_sum(result: PaddedResult, axis: int) -> bool:
+def _has_finite_sum(result: PaddedOpResult, axis: int) -> bool:
     """Return True if a sum has a finite score at some position along `axis`."""
-    # If only one operand may hold mask fill values, the sum has a finite score wherever this
-    # operand has a finite score. If both operands may hold mask fill values, their finite scores
+    # If only one operand may hold masked fill values, the sum has a finite score wherever this
+    # operand has a finite score. If both operands may hold masked fill values, their finite scores
     # may be at different positions.
-    has_mask_fill = [r.has_mask_fill for r in result.operand_facts]
-    finite_pad_axes = result.flag_operands_with_fact("finite_pad_axes", axis)
+    has_masked_fill = [r.has_masked_fill for r in result.operand_facts]
+    finite_operands = result.find_operands_with_fact("finite_pad_axes", axis)
     return (
-        any(finite_pad_axes)
-        if not any(has_mask_fill)
-        else not all(has_mask_fill) and finite_pad_axes[has_mask_fill.index(True)]
+        bool(finite_operands)
+        if not any(has_masked_fill)
+        else not all(has_masked_fill) and has_masked_fill.index(True) in finite_operands
     )
 
 
-def _keeps_finite_scores(result: PaddedResult) -> bool:
+def _keeps_finite_scores(result: PaddedOpResult) -> bool:
     """Return True if an op preserves the property that at least one valid position has a finite
     score: the op multiplies or divides the scores by a positive constant, or computes a maximum of
-    scores without mask fill values.
+    scores without masked fill values.
     """
     match result.op:
         case ops.Reduce("max"):
-            return not result.operand_facts[0].has_mask_fill
+            return not result.operand_facts[0].has_masked_fill
     return _is_scaled(result)
 
 
-def _is_scaled(result: PaddedResult) -> bool:
+def _is_scaled(result: PaddedOpResult) -> bool:
     """Return True if a result is a product or quotient of scores and a positive constant."""
     node, is_quotient = result.node, result.op == ops.Arith("div")
     factors = node.args[1:] if is_quotient else node.args
@@ -184,7 +182,7 @@ def _is_scaled(result: PaddedResult) -> bool:
     )
 
 
-def _iterate_visible_axes(result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
+def _iterate_visible_axes(result: PaddedOpResult, axes: Iterable[int]) -> Iterator[int]:
     """Yield the axes along which a `where` selects `then` for at least one valid position."""
     sorted_axes = sorted(axes)
     # In self-attention scores, the first padded axis is the query axis. With `causal & keep`, each
@@ -194,19 +192,19 @@ def _iterate_visible_axes(result: PaddedResult, axes: Iterable[int]) -> Iterator
         yield from sorted_axes
 
 
-def is_condition_always_true(result: PaddedResult) -> bool:
+def is_condition_always_true(result: PaddedOpResult) -> bool:
     """Return True if the condition of a `where` is true at every valid position."""
     is_where = isinstance(result.op, ops.Where)
     return is_where and _is_condition_true(result, None, None)
 
 
-def _is_condition_true(result: PaddedResult, query: int | None, key: int | None) -> bool:
+def _is_condition_true(result: PaddedOpResult, query: int | None, key: int | None) -> bool:
     condition = ops.Where.condition(result.node)
     qk = align_broadcast_operand(AttentionMatrix(result.value, query, key), condition)
     return is_true_at_valid_positions(result, qk)
 
 
-def is_true_at_valid_positions(result: PaddedResult, qk: AttentionMatrix) -> bool:
+def is_true_at_valid_positions(result: PaddedOpResult, qk: AttentionMatrix) -> bool:
     """Return True if a mask is true at valid positions. A mask that compares positions must be true
     where query and key positions are equal.
     """
@@ -261,36 +259,36 @@ def _is_repeated_mask(node: Node) -> bool:
     return isinstance(source_op, ops.Resize) and bound is not None and bound < 1
 
 
-def can_have_mask_fill(result: PaddedResult) -> bool:
-    """Return True if valid positions may hold mask fill values."""
+def can_contain_masked_fill(result: PaddedOpResult) -> bool:
+    """Return True if valid positions may hold masked fill values."""
     operand_facts = result.operand_facts
     match result.op:
         case ops.Where():
-            # At valid positions, the condition `keep` never selects the mask fill value, but the
-            # condition `causal` may select the mask fill value.
-            return operand_facts[1].has_mask_fill or (
-                operand_facts[2].has_mask_fill and not is_condition_always_true(result)
+            # At valid positions, the condition `keep` never selects the masked fill value, but the
+            # condition `causal` may select the masked fill value.
+            return operand_facts[1].has_masked_fill or (
+                operand_facts[2].has_masked_fill and not is_condition_always_true(result)
             )
         case ops.Reduce("max", axis):
-            # a finite score is the maximum, so mask fill values have no effect
-            return operand_facts[0].has_mask_fill and axis not in operand_facts[0].finite_pad_axes
-    return _may_hold_mask_fill(result.node, [r.has_mask_fill for r in operand_facts])
+            # a finite score is the maximum, so masked fill values have no effect
+            return operand_facts[0].has_masked_fill and axis not in operand_facts[0].finite_pad_axes
+    return _may_hold_masked_fill(result.node, [r.has_masked_fill for r in operand_facts])
 
 
-def can_have_mask_fill_at_padding(result: PaddedResult) -> bool:
-    """Return True if any position may hold mask fill values."""
-    has_mask_fill = [r.has_mask_fill_at_padding for r in result.operand_facts]
-    return _may_hold_mask_fill(result.node, has_mask_fill)
+def can_contain_masked_fill_at_padding(result: PaddedOpResult) -> bool:
+    """Return True if any position may hold masked fill values."""
+    has_masked_fill = [r.has_masked_fill_at_padding for r in result.operand_facts]
+    return _may_hold_masked_fill(result.node, has_masked_fill)
 
 
-def _may_hold_mask_fill(node: Node, has_mask_fill: Sequence[bool]) -> bool:
-    """Return True if the result of a node may hold a mask fill value. The node creates or pads with
-    such a value or its negation, or an operand holds such a value. `has_mask_fill` is true for
-    operands with mask fill values.
+def _may_hold_masked_fill(node: Node, has_masked_fill: Sequence[bool]) -> bool:
+    """Return True if the result of a node may hold a masked fill value. The node creates or pads
+    with such a value or its negation, or an operand holds such a value. `has_masked_fill` is true
+    for operands with masked fill values.
     """
     match node.op:
         case ops.Constant(value) | ops.Pad(value=value) if abs(value) >= -LOW_SCORE:
             return True
         case ops.Pointwise(fn) if fn in FINITE_RESULT_FUNCTIONS:
             return False
-    return not isinstance(node.op, FINITE_RESULT_OPS) and any(has_mask_fill)
+    return not isinstance(node.op, FINITE_RESULT_OPS) and any(has_masked_fill)

@@ -9,7 +9,7 @@ valid position.
 from math import isinf
 from typing import TypeAlias
 
-from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult
+from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedOpResult
 from specc.analysis.value_ranges import (
     ValueRange,
     find_constant_fraction,
@@ -47,7 +47,7 @@ QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 """Functions that return infinity or NaN if the divisor is zero."""
 
 
-def find_infinity_signs(result: PaddedResult) -> InfinitySigns:
+def find_infinity_signs(result: PaddedOpResult) -> InfinitySigns:
     """Return the signs of infinity that elements of a result may have at padded positions."""
     operand_signs, node = [r.possible_infinity_signs for r in result.operand_facts], result.node
     if not _can_be_infinite(result.value):
@@ -68,7 +68,7 @@ def find_infinity_signs(result: PaddedResult) -> InfinitySigns:
     return _combine_operand_signs(result, frozenset().union(*operand_signs))
 
 
-def _combine_operand_signs(result: PaddedResult, signs: InfinitySigns) -> InfinitySigns:
+def _combine_operand_signs(result: PaddedOpResult, signs: InfinitySigns) -> InfinitySigns:
     """Return the possible signs of infinite results, given the possible signs of infinite operands.
     Ops that move or sum elements preserve the signs.
     """
@@ -136,7 +136,7 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
     return -1 in signs and function_name in (*GATED_ACTIVATIONS, "sqrt", "log", "log1p")
 
 
-def find_infinite_fill_mask(result: PaddedResult) -> Value | None:
+def find_infinite_fill_mask(result: PaddedOpResult) -> Value | None:
     """Return the condition of the `where` that set masked values to infinity. Return None if a
     result may have another source of infinity or NaN.
     """
@@ -155,7 +155,7 @@ def find_infinite_fill_mask(result: PaddedResult) -> Value | None:
     return masks.pop()
 
 
-def _is_masked_again(result: PaddedResult) -> bool:
+def _is_masked_again(result: PaddedOpResult) -> bool:
     """Return True if a `where` replaces non-finite values under the mask that inserted them."""
     node, operand_facts = result.node, result.operand_facts
     return (
@@ -174,7 +174,7 @@ def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
     return mask is condition
 
 
-def can_be_nan_at_padding(result: PaddedResult) -> bool:
+def can_be_nan_at_padding(result: PaddedOpResult) -> bool:
     """Return True if a result may be NaN at padded positions: inf - inf, 0 * inf, invalid
     arguments.
     """
@@ -198,18 +198,18 @@ def can_be_nan_at_padding(result: PaddedResult) -> bool:
     return not _is_nan_safe(result) and any(r.possible_infinity_signs for r in operand_facts)
 
 
-def find_value_range_at_padding(result: PaddedResult, operand: int) -> ValueRange:
+def find_value_range_at_padding(result: PaddedOpResult, operand: int) -> ValueRange:
     """Return the minimum and maximum of an operand at padded positions."""
     value, facts = result.node.get_operand(operand), result.operand_facts[operand]
     axes = [n for n, d in enumerate(value.shape) if d in result.padded_lengths]
-    numbers = [facts.get_padding_constant(a) for a in axes]
+    numbers = [facts.get_padding_value(a) for a in axes]
     if numbers and None not in numbers:
         constants = [n for n in numbers if n is not None]
         return min(constants), max(constants)
     return find_value_range(value)
 
 
-def _has_padding(result: PaddedResult, operand: int) -> bool:
+def _has_padding(result: PaddedOpResult, operand: int) -> bool:
     """Return True if an operand has padded positions that do not repeat a valid position."""
     return any(
         d in result.padded_lengths and n not in result.operand_facts[operand].repeated_axes
@@ -217,13 +217,13 @@ def _has_padding(result: PaddedResult, operand: int) -> bool:
     )
 
 
-def find_edge_padded_axes(result: PaddedResult) -> frozenset[int]:
+def find_edge_padded_axes(result: PaddedOpResult) -> frozenset[int]:
     """Return the axes along which padded positions repeat the last valid value, e.g. after
     `cumsum`.
     """
     node, operand_facts = result.node, result.operand_facts
     match node.op:
-        case ops.CumSum(axis) if result.is_padding_last and axis in operand_facts[0].zero_pad_axes:
+        case ops.CumSum(axis) if result.is_right_padded and axis in operand_facts[0].zero_pad_axes:
             return frozenset({axis})
     is_elementwise = node.op.is_elementwise or isinstance(node.op, ops.Linear | ops.Reduce)
     if not (node.op.is_view or is_elementwise):
@@ -231,23 +231,17 @@ def find_edge_padded_axes(result: PaddedResult) -> frozenset[int]:
     return frozenset(
         axis
         for axis in result.find_inherited_padded_axes()
-        if all(
-            is_repeated or not is_padded
-            for is_repeated, is_padded in zip(
-                result.flag_operands_with_fact("repeated_axes", axis),
-                result.flag_operands_with_axis(axis),
-                strict=True,
-            )
-        )
+        if result.find_operands_with_axis(axis)
+        <= result.find_operands_with_fact("repeated_axes", axis)
     )
 
 
-def can_be_zero_at_padding(result: PaddedResult, operand: int) -> bool:
+def can_be_zero_at_padding(result: PaddedOpResult, operand: int) -> bool:
     """Return True if an operand may be zero at a padded position."""
     return _has_padding(result, operand) and _can_be_zero(result, operand)
 
 
-def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
+def _can_be_undefined_at_padding(result: PaddedOpResult) -> bool:
     """Return True if an op may divide by zero or have an invalid argument at padded positions."""
     node = result.node
     match node.op:
@@ -269,7 +263,7 @@ def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
     return False
 
 
-def _is_softmax_denominator(result: PaddedResult) -> bool:
+def _is_softmax_denominator(result: PaddedOpResult) -> bool:
     """Return True for an operand `sum(exp(x - max(x)))`, which is at least 1, if padded `x` is
     finite.
     """
@@ -280,7 +274,7 @@ def _is_softmax_denominator(result: PaddedResult) -> bool:
     return False
 
 
-def _can_power_be_undefined(result: PaddedResult) -> bool:
+def _can_power_be_undefined(result: PaddedOpResult) -> bool:
     """Return True if an exponentiation may be infinite or NaN at a padded position."""
     exponent = find_constant_fraction(ops.Arith.right(result.node))
     if not (_has_padding(result, 0) or _has_padding(result, 1)):
@@ -292,7 +286,7 @@ def _can_power_be_undefined(result: PaddedResult) -> bool:
     return is_root_of_negative or (exponent < 0 and can_be_zero_at_padding(result, 0))
 
 
-def _is_nan_safe(result: PaddedResult) -> bool:
+def _is_nan_safe(result: PaddedOpResult) -> bool:
     """Return True if infinite operands cannot result in NaN. This holds for `max`, but not for `0 *
     inf`.
     """
@@ -326,6 +320,6 @@ def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
     return bool((left and right) and len(left | right) > 1)
 
 
-def _can_be_zero(result: PaddedResult, operand: int) -> bool:
+def _can_be_zero(result: PaddedOpResult, operand: int) -> bool:
     low, high = find_value_range_at_padding(result, operand)
     return low <= 0 <= high

@@ -47,7 +47,7 @@ class PaddingOffsets:
         """The sizes of axes that contain other positions in addition to the padded sequence."""
         return frozenset(self.offsets) - {self.padded_length}
 
-    def count_trailing_positions(self, length: Dim) -> Dim:
+    def count_appended_positions(self, length: Dim) -> Dim:
         """Return the number of positions after the padded sequence on an axis of size `length`."""
         return self._counts_after.get(length, Dim.from_value(0))
 
@@ -57,23 +57,25 @@ class PaddingOffsets:
             length: length - self.padded_length - offset for length, offset in self.offsets.items()
         }
 
-    def has_middle_padding(self, length: Dim) -> bool:
+    def has_interior_padding(self, length: Dim) -> bool:
         """Return True if padding may be between always-valid positions and valid positions."""
         if length in self.merged_lengths:
             return True
         has_positions_before = self.offsets.get(length, 0) != 0
-        has_positions_after = self.count_trailing_positions(length) != 0
+        has_positions_after = self.count_appended_positions(length) != 0
         return (has_positions_before and self.padding_side != "right") or (
             has_positions_after and self.padding_side != "left"
         )
 
-    def result_has_middle_padding(self, value: Value, dependence: Dependence) -> bool:
+    def result_has_interior_padding(self, value: Value, dependence: Dependence) -> bool:
         """Return True if the result axis may have padding between valid positions."""
         if dependence.result_axis is None or dependence.kind == "all":
             return False
-        return self.has_middle_padding(value.shape[dependence.result_axis])
+        return self.has_interior_padding(value.shape[dependence.result_axis])
 
-    def restrict_to_padding(self, node: Node, dependence: Dependence) -> Dependence | None:
+    def restrict_dependence_to_padding(
+        self, node: Node, dependence: Dependence
+    ) -> Dependence | None:
         """Restrict a dependence to padded positions. Return None if no padded position is read."""
         if dependence.kind != "all":
             return dependence
@@ -140,11 +142,15 @@ class PaddingOffsets:
             self.concatenated_lengths | self.merged_lengths.keys()
         )
         has_constant_rest = all(d.number is not None for d in lengths[1:])
-        return not ambiguous_lengths and has_constant_rest and bool(self.count_repeats(lengths[0]))
+        return (
+            not ambiguous_lengths
+            and has_constant_rest
+            and bool(self.count_position_repeats(lengths[0]))
+        )
 
-    def count_repeats(self, length: Dim) -> int | None:
+    def count_position_repeats(self, length: Dim) -> int | None:
         """Return the number of adjacent positions per padding mask position, or None if unknown."""
-        return _count_repeats(length, self.padded_length)
+        return _count_position_repeats(length, self.padded_length)
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
         """Return True if a node selects positions by constant indices and selects no padding."""
@@ -183,7 +189,7 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
         for dependence in find_dependences(node, results):
             reads_all = dependence.kind == "all"
             if reads_all:
-                dependence = offsets.restrict_to_padding(node, dependence) or dependence
+                dependence = offsets.restrict_dependence_to_padding(node, dependence) or dependence
             if dependence.kind == "strided" or (reads_all and dependence.kind == "same"):
                 assert dependence.result_axis is not None, "a window has a result axis"
                 if get_operand_axis_size(node, dependence) in padded_lengths:
@@ -192,7 +198,7 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 
 @lru_cache(maxsize=4096)
-def _count_repeats(length: Dim, padded_length: Dim) -> int | None:
+def _count_position_repeats(length: Dim, padded_length: Dim) -> int | None:
     """Return the number of positions of an axis per padding mask position, or None if it is
     constant. The function is cached, because many axes have the same size.
     """
@@ -347,7 +353,7 @@ def _is_right_padded_table(node: Node, axis: int, length: Dim, offsets: PaddingO
     """Return True if padding follows all valid positions, and if the size of the axis determines
     only the end of a table slice.
     """
-    is_last = offsets.padding_side == "right" and not offsets.has_middle_padding(length)
+    is_last = offsets.padding_side == "right" and not offsets.has_interior_padding(length)
     return is_last and _has_static_start(node, axis, length)
 
 

@@ -26,7 +26,7 @@ coefficients. None means that the amount differs between positions.
 
 
 @immutable_dataclass
-class MiddlePaddingCount:
+class InteriorPaddingCount:
     """The padding count of position ids on an axis that has padding between valid positions. Only
     the ids after the padding include the number of padded positions. Padding therefore changes the
     distances between position ids, but not their order.
@@ -41,7 +41,7 @@ class MiddlePaddingCount:
 
 
 @immutable_dataclass
-class RelativePaddingCount:
+class RelativePositionPaddingCount:
     """The padding count of position ids that are relative to the start or end of the padding.
     Before this start or end, relative ids are negative. Padding adds `padding_terms` to all later
     relative ids.
@@ -56,7 +56,7 @@ class RelativePaddingCount:
 
 
 @immutable_dataclass
-class PaddedLengthCount:
+class AxisSizePaddingCount:
     """The padding count of an axis size that includes padded positions."""
 
     length: Dim
@@ -168,10 +168,10 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
     """
     for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
         factor, bound = _get_only_factor(count), _find_constant_length(right)
-        if isinstance(factor, RelativePaddingCount) and counts[1 - n] == factor.count:
+        if isinstance(factor, RelativePositionPaddingCount) and counts[1 - n] == factor.count:
             # Relative ids before the padding are negative, and the compared value is not negative.
             return _are_position_ids(right)
-        if isinstance(factor, MiddlePaddingCount) and bound is not None:
+        if isinstance(factor, InteriorPaddingCount) and bound is not None:
             return bound == factor.padding_end or (
                 bound == factor.padding_start and _is_excluding_start(node, n)
             )
@@ -195,12 +195,12 @@ def _get_only_factor(count: PaddingCount) -> object:
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
     """Return the padding count of position ids minus the start or end of the padding, or None."""
     factor, bound = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
-    if node.op != ops.Arith("sub") or not isinstance(factor, MiddlePaddingCount):
+    if node.op != ops.Arith("sub") or not isinstance(factor, InteriorPaddingCount):
         return None
     if bound == factor.padding_end:
-        return {(RelativePaddingCount(()),): Fraction(1)}
+        return {(RelativePositionPaddingCount(()),): Fraction(1)}
     if bound == factor.padding_start:
-        return {(RelativePaddingCount(factor.padding_terms),): Fraction(1)}
+        return {(RelativePositionPaddingCount(factor.padding_terms),): Fraction(1)}
     return None
 
 
@@ -232,7 +232,7 @@ def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCou
 def _is_order_only(count: PaddingCount) -> bool:
     """Return True if padding preserves only the order of values with the padding count `count`."""
     return any(
-        isinstance(f, MiddlePaddingCount | PaddedLengthCount | RelativePaddingCount)
+        isinstance(f, InteriorPaddingCount | AxisSizePaddingCount | RelativePositionPaddingCount)
         for product in count or ()
         for f in product
     )

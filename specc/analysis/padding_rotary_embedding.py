@@ -17,10 +17,10 @@ from specc.ir.loop_dependence import find_dependences
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureRotation:
-    """A rotation. `key` identifies its angles and feature pairs, and `feature_axis` is the axis of
-    the rotated features. `feature_axis` is None for the angles themselves. Values with equal keys
-    have the same rotation.
+class RotaryEmbedding:
+    """The rotation of a value's features by RoPE. `key` identifies its angles and feature pairs,
+    and `feature_axis` is the axis of the rotated features. `feature_axis` is None for the angles
+    themselves. Values with equal keys have the same rotation.
     """
 
     key: object
@@ -32,7 +32,7 @@ class FeatureRotation:
         return self.key is ABSOLUTE_ROTATION.key
 
 
-ABSOLUTE_ROTATION = FeatureRotation("absolute", None)
+ABSOLUTE_ROTATION = RotaryEmbedding("absolute", None)
 """The rotation of values that depend on absolute angles."""
 
 
@@ -43,29 +43,33 @@ FEATURE_PRESERVING_VIEWS = (
 """Views and slices. They move complete feature vectors unless they change the feature axis."""
 
 
-def infer_rotation(
-    node: Node, rotations: Sequence[FeatureRotation | None], counts: Sequence[PaddingCount]
-) -> FeatureRotation | None:
+def infer_rotary_embedding(
+    node: Node,
+    rotary_embeddings: Sequence[RotaryEmbedding | None],
+    padding_counts: Sequence[PaddingCount],
+) -> RotaryEmbedding | None:
     """Return the rotation of a result's features, or None if no angle depends on padding."""
     if isinstance(node.op, ops.RopeAngles):
         # Only the angles of position ids that include padding change with the amount of padding.
-        return FeatureRotation((tuple(node.args), node.op), None) if any(counts) else None
+        return RotaryEmbedding((tuple(node.args), node.op), None) if any(padding_counts) else None
     # An `extent` creates position ids without reading the elements of its operand.
-    if not any(rotations) or isinstance(node.op, ops.Extent):
+    if not any(rotary_embeddings) or isinstance(node.op, ops.Extent):
         return None
-    if (is_cancelled := _match_cancelled_rotation(node, rotations)) is not None:
+    if (is_cancelled := _match_cancelled_rotation(node, rotary_embeddings)) is not None:
         return None if is_cancelled else ABSOLUTE_ROTATION
     match node.op:
         case ops.Rotate(pairs):
-            return _infer_rotate(rotations, pairs)
+            return _infer_rotate(rotary_embeddings, pairs)
         case ops.Concat(axis):
-            return _infer_concat_rotation(node, rotations, axis)
+            return _infer_concat_rotation(node, rotary_embeddings, axis)
         case ops.Arith(function_name):
-            return _infer_scaled_rotation(node, function_name, rotations[0], rotations[1])
-    return _infer_unary_rotation(node, rotations[0])
+            return _infer_scaled_rotation(
+                node, function_name, rotary_embeddings[0], rotary_embeddings[1]
+            )
+    return _infer_unary_rotation(node, rotary_embeddings[0])
 
 
-def _infer_unary_rotation(node: Node, rotation: FeatureRotation | None) -> FeatureRotation:
+def _infer_unary_rotation(node: Node, rotation: RotaryEmbedding | None) -> RotaryEmbedding:
     """Return the rotation after a unary op, or `ABSOLUTE_ROTATION` if it is not preserved."""
     if rotation is None:
         return ABSOLUTE_ROTATION
@@ -82,7 +86,7 @@ def _infer_unary_rotation(node: Node, rotation: FeatureRotation | None) -> Featu
 
 
 def _match_cancelled_rotation(
-    node: Node, rotations: Sequence[FeatureRotation | None]
+    node: Node, rotations: Sequence[RotaryEmbedding | None]
 ) -> bool | None:
     """Return True if a contraction does not depend on absolute angles because both factors have the
     same rotation. Return False if the contraction depends on absolute angles. Return None for other
@@ -100,7 +104,7 @@ def _match_cancelled_rotation(
     return None
 
 
-def _infer_rotate(rotations: Sequence[FeatureRotation | None], pairs: str) -> FeatureRotation:
+def _infer_rotate(rotations: Sequence[RotaryEmbedding | None], pairs: str) -> RotaryEmbedding:
     """Return the rotation that `rotate` applies to unrotated features. The result depends on
     absolute angles if the features are already rotated, or if cosine and sine have different
     angles.
@@ -108,11 +112,11 @@ def _infer_rotate(rotations: Sequence[FeatureRotation | None], pairs: str) -> Fe
     x, cosines, sines = rotations
     if x or cosines is None or cosines != sines or cosines.feature_axis is not None:
         return ABSOLUTE_ROTATION
-    return FeatureRotation((cosines, pairs), 3)
+    return RotaryEmbedding((cosines, pairs), 3)
 
 
 def _is_matched_product(
-    left: FeatureRotation | None, right: FeatureRotation | None, left_axis: int, right_axis: int
+    left: RotaryEmbedding | None, right: RotaryEmbedding | None, left_axis: int, right_axis: int
 ) -> bool:
     """Return True if two factors contract their feature axes and have the same rotation."""
     return (
@@ -123,7 +127,7 @@ def _is_matched_product(
     )
 
 
-def _is_matched_einsum(equation: str, rotations: Sequence[FeatureRotation | None]) -> bool:
+def _is_matched_einsum(equation: str, rotations: Sequence[RotaryEmbedding | None]) -> bool:
     inputs, result = equation.split("->")
     labels = {
         term.split()[r.feature_axis]
@@ -136,8 +140,8 @@ def _is_matched_einsum(equation: str, rotations: Sequence[FeatureRotation | None
 
 
 def _infer_concat_rotation(
-    node: Node, rotations: Sequence[FeatureRotation | None], axis: int
-) -> FeatureRotation:
+    node: Node, rotations: Sequence[RotaryEmbedding | None], axis: int
+) -> RotaryEmbedding:
     """Return the rotation of a concatenation of features, some of which may be unrotated, or of
     positions with the same rotation.
     """
@@ -151,30 +155,30 @@ def _infer_concat_rotation(
     # Half of the features are rotated and half are not, as in GPT-J. Two vectors have the same
     # rotation only if the same features are rotated.
     parts = zip(rotations, node.args, strict=True)
-    return FeatureRotation(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
+    return RotaryEmbedding(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
 
 
 def _infer_scaled_rotation(
-    node: Node, function_name: str, first: FeatureRotation | None, second: FeatureRotation | None
-) -> FeatureRotation:
+    node: Node, function_name: str, first: RotaryEmbedding | None, second: RotaryEmbedding | None
+) -> RotaryEmbedding:
     """Return the rotation of features scaled by one factor, or of a sum with equal rotations."""
     # Rotation is linear: the sum of two vectors rotated by the same angle is also rotated by the
     # angle.
     left, right = ops.Arith.left(node), ops.Arith.right(node)
     match first, second, function_name:
-        case FeatureRotation(feature_axis=int()), _, "add" | "sub" if first == second:
+        case RotaryEmbedding(feature_axis=int()), _, "add" | "sub" if first == second:
             return first
-        case FeatureRotation(), None, "mul" | "div":
+        case RotaryEmbedding(), None, "mul" | "div":
             return _infer_product_rotation(first, left, right)
         # A scalar divided by a rotated vector is not a rotated vector.
-        case None, FeatureRotation(), "mul":
+        case None, RotaryEmbedding(), "mul":
             return _infer_product_rotation(second, right, left)
     return ABSOLUTE_ROTATION
 
 
 def _infer_product_rotation(
-    rotation: FeatureRotation, rotated: Value, factor: Value
-) -> FeatureRotation:
+    rotation: RotaryEmbedding, rotated: Value, factor: Value
+) -> RotaryEmbedding:
     """Return the rotation of `rotated * factor`. The factor must be the same for all features of a
     vector, because per-feature weights do not commute with the rotation.
     """
@@ -184,7 +188,7 @@ def _infer_product_rotation(
     return rotation if factor_axis < 0 or factor.shape[factor_axis] == 1 else ABSOLUTE_ROTATION
 
 
-def _infer_view_rotation(node: Node, rotation: FeatureRotation) -> FeatureRotation:
+def _infer_view_rotation(node: Node, rotation: RotaryEmbedding) -> RotaryEmbedding:
     """Return the rotation after a view, which must not split or merge the feature axis."""
     if rotation.depends_on_absolute_angles:
         return ABSOLUTE_ROTATION

@@ -4,11 +4,11 @@ The input is a node, and the properties of its operands along one padded axis. T
 properties of each result. The analysis is sound: the result of an unknown op has no guaranteed
 properties.
 
-In the following graph, scores are filled with -inf where `keep` is false. The mask fill values are
-lower than the scores at every valid position (`is_extreme_at_padding`), and at least one valid
-position has a finite score (`iterate_axes_with_finite_scores`). The softmax divides by a nonzero
-sum and therefore returns zeros at padded positions. The values at padded positions then have no
-effect on the weighted sum:
+In the following graph, scores are filled with -inf where `keep` is false. The masked fill values
+are lower than the scores at every valid position (`is_min_or_max_at_padding`), and at least one
+valid position has a finite score (`iterate_axes_with_finite_scores`). The softmax divides by a
+nonzero sum and therefore returns zeros at padded positions. The values at padded positions then
+have no effect on the weighted sum:
 
     $ padded keep
     graph "g"
@@ -23,8 +23,8 @@ effect on the weighted sum:
     end
     gives
     %1 zero_pad_axes 1, finite_pad_axes 1
-    %2 has_mask_fill, has_mask_fill_at_padding
-    %3 mask_fill_axes 1, minimum_pad_axes 1, finite_pad_axes 1, has_mask_fill_at_padding
+    %2 has_masked_fill, has_masked_fill_at_padding
+    %3 masked_fill_axes 1, minimum_pad_axes 1, finite_pad_axes 1, has_masked_fill_at_padding
     %4 zero_pad_axes 1
     %5 zero_pad_axes 1
 """
@@ -33,14 +33,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
-from specc.analysis.padding_constants import infer_fill_constants, infer_padding_constants
-from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts
+from specc.analysis.padding_constants import infer_fill_values, infer_padding_values
+from specc.analysis.padding_facts import PaddedOpResult, PaddedUse, PaddingFacts
 from specc.analysis.padding_masked_scores import (
-    can_have_mask_fill,
-    can_have_mask_fill_at_padding,
+    can_contain_masked_fill,
+    can_contain_masked_fill_at_padding,
     has_underflowing_fill,
-    is_extreme_at_padding,
-    is_mask_fill_at_padding,
+    is_masked_fill_at_padding,
+    is_min_or_max_at_padding,
     iterate_axes_with_finite_scores,
 )
 from specc.analysis.padding_nonfinite import (
@@ -52,8 +52,8 @@ from specc.analysis.padding_nonfinite import (
 )
 from specc.analysis.padding_order_and_windows import (
     find_argsort_axes,
-    find_axes_in_sorted_order,
-    find_kept_padding_sides,
+    find_preserved_padding_sides,
+    find_sorted_axes,
 )
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT
 from specc.analysis.value_ranges import is_zero_everywhere
@@ -78,13 +78,13 @@ is true for an empty axis.
 """
 
 
-def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
+def infer_padding_facts(result: PaddedOpResult) -> PaddingFacts:
     """Infer the properties of a result at padded positions, except its padding count."""
     axes = result.find_inherited_padded_axes()
-    constants = infer_padding_constants(result)
+    constants = infer_padding_values(result)
     zero_axes = _find_zero_pad_axes(result, constants)
-    lowest = {a for a in axes if is_extreme_at_padding(result, a, lowest=True)}
-    highest = {a for a in axes if is_extreme_at_padding(result, a, lowest=False)}
+    lowest = {a for a in axes if is_min_or_max_at_padding(result, a, lowest=True)}
+    highest = {a for a in axes if is_min_or_max_at_padding(result, a, lowest=False)}
     sort_index_axes = find_argsort_axes(result)
     infinite_axes = {a for a, n in constants.items() if n == -inf}
     # After batch and position axes are merged, it is unknown whether padding repeats the last valid
@@ -92,21 +92,21 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     is_reshape = isinstance(result.op, ops.Merge | ops.Split)
     return PaddingFacts(
         zero_pad_axes=frozenset(zero_axes),
-        mask_fill_axes=frozenset(
-            infinite_axes.union(a for a in axes if is_mask_fill_at_padding(result, a))
+        masked_fill_axes=frozenset(
+            infinite_axes.union(a for a in axes if is_masked_fill_at_padding(result, a))
         ),
         minimum_pad_axes=frozenset(infinite_axes | lowest),
         maximum_pad_axes=frozenset(highest) | sort_index_axes,
-        constants=constants,
-        fill_constants=infer_fill_constants(result, {**dict.fromkeys(zero_axes, 0.0), **constants}),
-        sorted_axes=find_axes_in_sorted_order(result),
+        padding_values=constants,
+        fill_values=infer_fill_values(result, {**dict.fromkeys(zero_axes, 0.0), **constants}),
+        sorted_axes=find_sorted_axes(result),
         repeated_axes=frozenset() if is_reshape else find_edge_padded_axes(result),
         infinity_mask=find_infinite_fill_mask(result),
         finite_pad_axes=frozenset(
             () if is_reshape else iterate_axes_with_finite_scores(result, axes)
         ),
-        has_mask_fill=can_have_mask_fill(result),
-        has_mask_fill_at_padding=can_have_mask_fill_at_padding(result),
+        has_masked_fill=can_contain_masked_fill(result),
+        has_masked_fill_at_padding=can_contain_masked_fill_at_padding(result),
         possible_infinity_signs=find_infinity_signs(result),
         can_be_nan=can_be_nan_at_padding(result),
         padding_count=NO_PADDING_COUNT,
@@ -116,7 +116,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     )
 
 
-def _find_zero_pad_axes(result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
+def _find_zero_pad_axes(result: PaddedOpResult, constants: Mapping[int, float]) -> set[int]:
     """Return the axes with zeros at padded positions, given the `constants` by axis."""
     zero_axes = {a for a in result.find_inherited_padded_axes() if is_zero_at_padding(result, a)}
     if is_zero_everywhere(result.value):
@@ -126,7 +126,7 @@ def _find_zero_pad_axes(result: PaddedResult, constants: Mapping[int, float]) ->
     )
 
 
-def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
+def _iterate_masked_axes(result: PaddedOpResult) -> Iterator[int]:
     """Yield the axes along which an op returns zeros where its mask operand is false."""
     node, value, operand_facts = (result.node, result.value, result.operand_facts)
     key_axis = value.rank - 1
@@ -143,11 +143,11 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
         case ops.Attend():
             yield from _iterate_masked_attention_axes(result, node.op)
         case ops.Softmax(axis) if is_padding_ignored_by_softmax(node, operand_facts[0], axis):
-            # exp(-1e30 - max) is 0 if max is a finite score. If all scores were mask fill values,
+            # exp(-1e30 - max) is 0 if max is a finite score. If all scores were masked fill values,
             # each of n keys would have the attention weight 1/n.
             yield axis
         case ops.Pointwise("exp"):
-            yield from operand_facts[0].mask_fill_axes
+            yield from operand_facts[0].masked_fill_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_pad_axes:
             # A masked loop returns zeros at skipped positions. Final loop-carried values have no
             # loop axis.
@@ -164,7 +164,7 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
             yield 1
 
 
-def _iterate_masked_attention_axes(result: PaddedResult, op: ops.Attend) -> Iterator[int]:
+def _iterate_masked_attention_axes(result: PaddedOpResult, op: ops.Attend) -> Iterator[int]:
     """Yield the axes along which attention is zero because the mask is false."""
     value, operand_facts = result.value, result.operand_facts
     mask_facts = op.mask.get_from(operand_facts)
@@ -183,7 +183,7 @@ def is_padding_ignored_by_softmax(node: Node, scores: PaddingFacts, axis: int) -
     """Return True if a softmax is zero at padded positions of its axis. Padded scores must be mask
     fill values, or so far below all other scores that the exponential underflows to zero.
     """
-    fill_axes = scores.mask_fill_axes or (
+    fill_axes = scores.masked_fill_axes or (
         scores.minimum_pad_axes if has_underflowing_fill(node.first_operand) else frozenset()
     )
     return axis in fill_axes & scores.finite_pad_axes
@@ -197,32 +197,35 @@ def has_recurrent_padding_mask(node: Node, operand_facts: Sequence[PaddingFacts]
     return keep is not None and 1 in keep.zero_pad_axes
 
 
-def infer_zero_padding_sides(
-    result: PaddedResult, reads: Iterable[PaddedRead]
+def infer_zero_padded_sides(
+    result: PaddedOpResult, uses: Iterable[PaddedUse]
 ) -> dict[int, frozenset[str]]:
     """Return the sides on which the padding of each axis is false, for slices of a mask and for
     conjunctions of slices, e.g. `keep[:, 1:] & keep[:, :-1]`.
     """
     op, sides = result.op, dict[int, frozenset[str]]()
     if isinstance(op, ops.Slice):
-        sliced = (r for r in reads if r.axis == op.axis and r.is_padding_zero)
-        unsorted = (r for r in sliced if r.axis not in r.read_facts.sorted_axes)
-        return {r.axis: find_kept_padding_sides(r) for r in unsorted}
+        sliced = (u for u in uses if u.axis == op.axis and u.is_zero_padded)
+        unsorted = (u for u in sliced if u.axis not in u.facts.sorted_axes)
+        return {u.axis: find_preserved_padding_sides(u) for u in unsorted}
     if isinstance(op, ops.And):
         for k in result.dependences:
-            zero_padding_sides = result.operand_facts[k.operand].zero_padding_sides.get(
+            zero_padded_sides = result.operand_facts[k.operand].zero_padded_sides.get(
                 k.operand_axis
             )
-            if k.result_axis is not None and zero_padding_sides:
-                sides[k.result_axis] = sides.get(k.result_axis, frozenset()) | zero_padding_sides
+            if k.result_axis is not None and zero_padded_sides:
+                sides[k.result_axis] = sides.get(k.result_axis, frozenset()) | zero_padded_sides
     return sides
 
 
-def is_zero_at_padding(result: PaddedResult, axis: int) -> bool:
+def is_zero_at_padding(result: PaddedOpResult, axis: int) -> bool:
     """Return True if a result is zero where `axis` is padded."""
-    is_zero = result.flag_operands_with_fact("zero_pad_axes", axis)
-    has_axis = result.flag_operands_with_axis(axis)
-    if len(infer_zero_padding_sides(result, ()).get(axis, ())) == 2:
+    operands = range(len(result.operand_facts))
+    zero_operands = result.find_operands_with_fact("zero_pad_axes", axis)
+    padded_operands = result.find_operands_with_axis(axis)
+    is_zero = [n in zero_operands for n in operands]
+    has_axis = [n in padded_operands for n in operands]
+    if len(infer_zero_padded_sides(result, ()).get(axis, ())) == 2:
         return True
     if isinstance(result.op, ops.Concat):
         # An operand of `concat` without padded positions adds always-valid positions to the axis.
@@ -236,7 +239,7 @@ def is_zero_at_padding(result: PaddedResult, axis: int) -> bool:
     return _is_zero_result(result, is_zero, has_axis)
 
 
-def _is_zero_result(result: PaddedResult, is_zero: list[bool], has_padding: list[bool]) -> bool:
+def _is_zero_result(result: PaddedOpResult, is_zero: list[bool], has_padding: list[bool]) -> bool:
     """Return True if the result is zero at padded positions. `is_zero` is true for operands that
     are zero at padded positions, and `has_padding` is true for operands with padded positions.
     """

@@ -4,7 +4,7 @@ The result for a value is its minimum and maximum. Unknown bounds are infinite. 
 between 0 and 1, position ids are at least 0, and a position id plus one is at least 1. NaN and
 integer overflow are not considered.
 
-Constants are propagated through casts and views, because a mask fill value may be an operand of
+Constants are propagated through casts and views, because a masked fill value may be an operand of
 `Cast`, `Expand` or `Unsqueeze`.
 """
 

@@ -92,11 +92,7 @@ def test_results_proved_independent_of_padding_equal_those_alone(side: Side, man
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "ranks beside rows": (
-        padding_dataflow,
-        "combines_sorted_and_unsorted_axes",
-        lambda padded_result: False,
-    ),
+    "ranks beside rows": (padding_dataflow, "mixes_sorted_axes", lambda padded_result: False),
     "rows counted as ranks": (
         padding_dataflow,
         "_collect_padding_counts",
@@ -107,7 +103,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "is_sorted_last",
         lambda node, number: True,
     ),
-    "sorts are clean": (padding_safe_ops, "_is_neutral_full_read", lambda reading: True),
+    "sorts are clean": (padding_safe_ops, "_is_neutral_full_use", lambda reading: True),
     "zero whatever it meets": (
         padding_constants,
         "fold_absorbing_constant",
@@ -115,7 +111,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "all is held": (
         padding_zeros,
-        "infer_padding_constants",
+        "infer_padding_values",
         lambda padded_result: dict.fromkeys(padded_result.find_inherited_padded_axes(), 0.0),
     ),
 }

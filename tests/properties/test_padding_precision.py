@@ -24,8 +24,8 @@ from specc.analysis import (
     padding_zeros,
 )
 from specc.analysis.padding_check import check_padding
-from specc.analysis.padding_facts import PaddedResult
-from specc.analysis.padding_masked_scores import is_extreme_at_padding
+from specc.analysis.padding_facts import PaddedOpResult
+from specc.analysis.padding_masked_scores import is_min_or_max_at_padding
 from specc.analysis.padding_zeros import is_zero_preserving
 from specc.ir import ops
 
@@ -281,7 +281,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "a state stays zero with a bias": (
         padding_safe_ops,
         "_is_state_zero",
-        lambda reading: isinstance(reading.node.op, ops.RecurrentLayer) and reading.is_padding_zero,
+        lambda reading: isinstance(reading.node.op, ops.RecurrentLayer) and reading.is_zero_padded,
     ),
     "a state stays zero whatever is read": (
         padding_safe_ops,
@@ -293,26 +293,26 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "any number is above the others": (
         padding_zeros,
-        "is_extreme_at_padding",
+        "is_min_or_max_at_padding",
         lambda padded_result, axis, *, lowest: (
-            not lowest or is_extreme_at_padding(padded_result, axis, lowest=True)
+            not lowest or is_min_or_max_at_padding(padded_result, axis, lowest=True)
         ),
     ),
     "any fill underflows": (padding_zeros, "has_underflowing_fill", lambda scores: True),
     "a transposed convolution reads no ends": (
         padding_order_and_windows,
         "_is_transposed_conv_reading_ends",
-        lambda read, op: False,
+        lambda use, op: False,
     ),
     "every loop keeps its state": (
         padding_safe_ops,
         "is_loop_state_padding_invariant",
-        lambda read: isinstance(read.op, ops.Scan),
+        lambda use: isinstance(use.op, ops.Scan),
     ),
-    "every stride is aligned": (padding_facts.PaddedRead, "is_shifted", False),
+    "every stride is aligned": (padding_facts.PaddedUse, "is_shifted", False),
     "positions stay in place when sorted": (
         padding_dataflow,
-        "is_padding_sorted_first",
+        "sorts_padding_first",
         lambda node, facts: False,
     ),
     "an index is valid on every axis": (
@@ -327,8 +327,8 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "masks settle each other": (
         padding_dataflow,
-        "PaddedResult",
-        lambda always_true_masks, **kw: PaddedResult(always_true_masks=AnyValue(), **kw),
+        "PaddedOpResult",
+        lambda always_true_masks, **kw: PaddedOpResult(always_true_masks=AnyValue(), **kw),
     ),
 }
 

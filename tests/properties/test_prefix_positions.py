@@ -260,7 +260,7 @@ def test_without_a_warning_padding_after_a_prefix_has_no_effect(
         places = find_padding_offsets(graph, graph.inputs["keep"], side)
         length = graph.outputs["y"].type.shape[1]
         before = places.offsets[length].evaluate({"mem": 2})
-        behind = places.count_trailing_positions(length).evaluate({"mem": 2})
+        behind = places.count_appended_positions(length).evaluate({"mem": 2})
         there = np.pad(inputs["keep"], [(0, 0), (before, behind)], constant_values=True)
         np.testing.assert_allclose(
             padded[there], alone[0], rtol=1e-9, atol=1e-12, err_msg=f"graph {seed}"

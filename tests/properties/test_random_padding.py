@@ -67,12 +67,12 @@ def test_a_padding_mask_does_not_skip_sorted_positions() -> None:
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "added positions stay beside those that exist": (
         padding_offsets.PaddingOffsets,
-        "has_middle_padding",
+        "has_interior_padding",
         lambda self, length: False,
     ),
     "a slice loses nothing that is known": (
         padding_dataflow,
-        "preserves_padding_facts",
+        "preserves_padding",
         lambda reading: True,
     ),
     "no divisor is zero": (

@@ -138,13 +138,13 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             monkeypatch.setattr(padding_dataflow, "find_padded_lengths", first)
         case "nothing is shifted":
             monkeypatch.setattr(
-                padding_safe_ops.PaddedRead, "is_shifted", property(lambda self: False)
+                padding_safe_ops.PaddedUse, "is_shifted", property(lambda self: False)
             )
         case "every mean is clean behind zeros":
             monkeypatch.setattr(
                 padding_safe_ops,
                 "is_window_padding_invariant",
-                lambda r: r.is_padding_zero or r.read_facts.minimum_pad_axes,
+                lambda r: r.is_zero_padded or r.facts.minimum_pad_axes,
             )
 
 

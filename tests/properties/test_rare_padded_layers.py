@@ -251,12 +251,12 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "padding stays in place when sorted": (
         padding_order_and_windows,
         "_is_reading_only_padding",
-        lambda read: read.is_padding_first and read.dependence.min_offset >= 0,
+        lambda use: use.is_left_padded and use.dependence.min_offset >= 0,
     ),
     "a slice keeps the zeros on both sides": (
         padding_zeros,
-        "find_kept_padding_sides",
-        lambda read: frozenset({"left", "right"}),
+        "find_preserved_padding_sides",
+        lambda use: frozenset({"left", "right"}),
     ),
     "every sum is a softmax denominator": (
         padding_nonfinite,
@@ -265,8 +265,8 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "distances on a concatenated axis have no effect": (
         padding_safe_ops,
-        "_is_merged_read_neutral",
-        lambda read: True,
+        "_is_merged_use_neutral",
+        lambda use: True,
     ),
     "no iteration of a masked loop reads padding": (
         padding_dataflow,
@@ -280,8 +280,8 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "padded copies are reported by no op": (
         padding_dataflow,
-        "is_padding_copied",
-        lambda read, op: False,
+        "copies_padded_edge",
+        lambda use, op: False,
     ),
     "every sum has the sign of zero": (
         padding_constants,

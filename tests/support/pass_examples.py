@@ -240,12 +240,12 @@ def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _rows(rows: PaddingFacts) -> Iterator[str]:
-    for word in ("zero_pad_axes", "mask_fill_axes", "minimum_pad_axes", "finite_pad_axes"):
+    for word in ("zero_pad_axes", "masked_fill_axes", "minimum_pad_axes", "finite_pad_axes"):
         if axes := getattr(rows, word):
             yield f"{word} {', '.join(map(str, sorted(axes)))}"
     for word in (
-        "has_mask_fill",
-        "has_mask_fill_at_padding",
+        "has_masked_fill",
+        "has_masked_fill_at_padding",
         "possible_infinity_signs",
         "can_be_nan",
         "is_valid_index",
@@ -256,7 +256,7 @@ def _rows(rows: PaddingFacts) -> Iterator[str]:
         yield "counts unevenly"
     elif rows.padding_count:
         yield "counts padding"
-    if rows.rotation:
+    if rows.rotary_embedding:
         yield "turned"
     if rows.padding_source:
         yield f"reached by padding through {rows.padding_source.node.op.name}"
