@@ -91,7 +91,7 @@ class PackageMetadata:
 
 
 @immutable_dataclass()
-class WrittenModel:
+class WriteResult:
     """A written model or package: its path, the name of its weight file or None, and the sizes of
     all files. `plan.linked_tensors` remain in the checkpoint.
     """
@@ -105,9 +105,8 @@ class WrittenModel:
 class CompilerBackend(Protocol):
     """A backend that compiles graphs to model files."""
 
-    @property
-    def DEFAULT_OPSET(self) -> int:  # noqa: N802
-        """The default opset of compiled models."""
+    def get_default_opset(self) -> int:
+        """Return the default opset of compiled models."""
 
     def get_target(self, name: str) -> "Target":
         """Return the target `name`. Raise E0822 for an unknown target."""
@@ -130,7 +129,7 @@ class CompilerBackend(Protocol):
         metadata: MetadataBuilder | None,
         verify_load: bool,
         sidecar_files: Sequence[tuple[str, bytes]],
-    ) -> WrittenModel:
+    ) -> WriteResult:
         """Write `graph` to the model file `path` (see `specc_onnx.write.model_writer`)."""
 
     def write_package(
@@ -149,7 +148,7 @@ class CompilerBackend(Protocol):
         input_paths: Sequence[Path],
         force: bool,
         checks_hashes_on_open: bool,
-    ) -> WrittenModel:
+    ) -> WriteResult:
         """Write a package of `graphs` by role (see `specc_onnx.write.package_writer`)."""
 
 
@@ -177,7 +176,7 @@ class QuantizedMatMul:
 
 
 @immutable_dataclass
-class Subgraphs:
+class SubgraphInfo:
     """The `If` branches and `Loop` bodies of a compiled model, and the name of the output with
     their execution counts.
     """
@@ -200,7 +199,7 @@ class DeviceTensor(Protocol):
 DeviceTensors: TypeAlias = dict[str, DeviceTensor]
 
 
-class BoundSession(Protocol):
+class IOBindingSession(Protocol):
     """A model with inputs and outputs bound to device tensors (IO binding), for repeated runs."""
 
     def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> DeviceTensors:
@@ -255,7 +254,7 @@ class Session(Executable, Protocol):
 
     def bind(
         self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
-    ) -> BoundSession:
+    ) -> IOBindingSession:
         """Bind inputs and outputs to device tensors for repeated runs."""
 
 
@@ -313,13 +312,13 @@ class ModelFile(Protocol):
     ) -> tuple[Session, tuple[QuantizedMatMul, ...]]:
         """Open a copy of the model that outputs the operands and results of quantized MatMuls."""
 
-    def collect_subgraphs(self) -> Subgraphs:
+    def collect_subgraphs(self) -> SubgraphInfo:
         """Return the `If` branches and `Loop` bodies of the model."""
 
-    def open_with_execution_counts(self, provider: str) -> Session:
+    def open_with_execution_counters(self, provider: str) -> Session:
         """Open a copy with counts of subgraph executions, without activation quantization."""
 
-    def open_with_attention(
+    def open_with_attention_outputs(
         self, provider: str, locations: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
         """Open a copy that outputs attention weights. Return (session, output names by scope)."""
@@ -365,7 +364,7 @@ def load_runner() -> RunnerBackend:
     return cast(RunnerBackend, _import_backend("onnx", RunnerBackend))
 
 
-def load_reference() -> ReferenceBackend:
+def load_reference_backend() -> ReferenceBackend:
     """Return the reference backend. Raise E0801 if the backend cannot be loaded."""
     return cast(ReferenceBackend, _import_backend("numpy", ReferenceBackend))
 

@@ -159,8 +159,8 @@ def masked_hardmax(
 
 
 @evaluate
-def masked_normalization(
-    op: ops.MaskedNormalization, lengths: LengthValues, scores: Array, mask: Array
+def masked_l1_normalization(
+    op: ops.MaskedL1Normalization, lengths: LengthValues, scores: Array, mask: Array
 ) -> Array:
     """Divide the positive unmasked scores by their sum. All other attention weights are 0.
 
@@ -181,7 +181,7 @@ def attend(
     lengths: LengthValues,
     query: Array,
     key: Array,
-    values: Array,
+    value: Array,
     mask: Array | None = None,
     bias: Array | None = None,
     sinks: Array | None = None,
@@ -194,9 +194,9 @@ def attend(
     # Query heads of one group are adjacent. For example, if there are 4 query heads and 2 key
     # heads, query heads 0 and 1 use key head 0. If there are no key heads, the divisor is 1.
     heads_per_group = query.shape[1] // max(key.shape[1], 1)
-    key, values = (
+    key, value = (
         np.repeat(key, heads_per_group, axis=1),
-        np.repeat(values, heads_per_group, axis=1),
+        np.repeat(value, heads_per_group, axis=1),
     )
     scores = op.scale * (query @ key.swapaxes(-1, -2))
     # Soft-capping is applied to the query-key products, before bias and mask.
@@ -206,7 +206,7 @@ def attend(
         scores = scores + bias
     sink = None if sinks is None else sinks[None, :, None, None]
     weights = _softmax(scores, True if mask is None else mask, -1, sink)
-    return weights @ values, weights
+    return weights @ value, weights
 
 
 @evaluate

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from specc.backend import CompilerBackend, RunnerBackend
     from specc_onnx.generate.generator_model import build_generation_model
     from specc_onnx.lower.kv_buffer_attention import find_in_place_kv_caches
-    from specc_onnx.lower.onnx_targets import DEFAULT_OPSET, TARGETS, get_target
+    from specc_onnx.lower.onnx_targets import DEFAULT_OPSET, TARGETS, get_default_opset, get_target
     from specc_onnx.model_reader import parse_model, read_model
     from specc_onnx.write.model_writer import write_model
-    from specc_onnx.write.onnx_graph import BuiltModel, build_model
+    from specc_onnx.write.onnx_graph import OnnxBuildResult, build_model
     from specc_onnx.write.package_writer import write_package
 
     _COMPILER: CompilerBackend = specc_onnx
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_OPSET",
     "TARGETS",
-    "BuiltModel",
+    "OnnxBuildResult",
     "build_generation_model",
     "build_model",
     "find_in_place_kv_caches",
+    "get_default_opset",
     "get_target",
     "parse_model",
     "read_model",

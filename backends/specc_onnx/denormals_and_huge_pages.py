@@ -74,14 +74,14 @@ def get_flush_to_zero_mode() -> FlushToZeroMode | None:
         # The C library has no `fenv.h`.
         return None
     previous_mode = mode.enable()
-    flushes_denormals = compute_denormal() == 0
+    flushes_denormals = is_flush_to_zero_enabled()
     mode.restore(previous_mode)
-    return mode if flushes_denormals and compute_denormal() > 0 else None
+    return mode if flushes_denormals and not is_flush_to_zero_enabled() else None
 
 
-def compute_denormal() -> float:
-    """Compute half of the smallest normal float, which is 0 if denormals are flushed."""
-    return sys.float_info.min * float("0.5")
+def is_flush_to_zero_enabled() -> bool:
+    """Return True if denormals are flushed on the current thread."""
+    return sys.float_info.min * float("0.5") == 0
 
 
 @contextmanager
@@ -123,7 +123,7 @@ class SessionMemoryMappings:
             subtract_intervals(list_anonymous_mappings(), previous_mappings)
         )
 
-    def count_run(self) -> None:
+    def record_run(self) -> None:
         """Count a run. After `RUNS_BEFORE_MOVE` runs, start a thread that moves memory to huge
         pages.
         """

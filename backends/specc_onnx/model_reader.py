@@ -19,7 +19,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from specc.backend import QuantizedMatMul, Subgraphs, WeightFootprint
+from specc.backend import QuantizedMatMul, SubgraphInfo, WeightFootprint
 from specc.diagnostics.diagnostic import SpeccError, raise_error
 from specc.io.safe_read import (
     UnreadableFileError,
@@ -198,11 +198,11 @@ class OnnxModelFile:
         # splits a tensor
         return self._open_model(copy, provider, threads=1), products
 
-    def collect_subgraphs(self) -> Subgraphs:
+    def collect_subgraphs(self) -> SubgraphInfo:
         """Return the names of the branches and loop bodies of the model."""
         return collect_subgraphs(self.model)
 
-    def open_with_execution_counts(self, provider: str) -> OrtModel:
+    def open_with_execution_counters(self, provider: str) -> OrtModel:
         """Load a model copy that counts subgraph executions and does not quantize activations."""
         copy = _copy_model(self.model)
         remove_activation_quantization(copy)
@@ -225,7 +225,7 @@ class OnnxModelFile:
             without_activation_quantization=without_activation_quantization,
         )
 
-    def open_with_attention(
+    def open_with_attention_outputs(
         self, provider: str, locations: Iterable[Mapping[str, str]]
     ) -> tuple[OrtModel, dict[str, str]]:
         """Load a model copy that also outputs attention weights; return its output names by

@@ -74,7 +74,7 @@ class OrtModel:
         try:
             with flush_denormals():
                 yield
-            self.memory.count_run()
+            self.memory.record_run()
         except Exception as error:  # the exceptions of ONNX Runtime have no common base class
             raise_ort_error("E0924", f"`{self.name}` failed while running", error)
 
@@ -137,14 +137,14 @@ class OrtModel:
 
     def bind(
         self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
-    ) -> "OrtBoundModel":
+    ) -> "OrtIOBindingModel":
         """Return a runner that binds `inputs` once and writes outputs to `output_buffers`."""
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
         for name, value in output_buffers.items():
             binding.bind_ortvalue_output(name, value)
-        return OrtBoundModel(self, binding, output_buffers)
+        return OrtIOBindingModel(self, binding, output_buffers)
 
     def _run_session(
         self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
@@ -166,7 +166,7 @@ class OrtModel:
 
 
 @dataclass(frozen=True)
-class OrtBoundModel:
+class OrtIOBindingModel:
     """A runner with `bound_outputs` and some inputs bound to device buffers."""
 
     model: OrtModel

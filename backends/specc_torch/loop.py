@@ -51,7 +51,7 @@ def _stack_scan_outputs(
 ) -> Tensor:
     """Stack scan outputs in position order, with zeros for iterations that did not run."""
     shape = [context.evaluate_dim(d) for d in type.shape]
-    zeros = torch.zeros(shape, dtype=context.get_dtype(type.dtype), device=context.device)
+    zeros = torch.zeros(shape, dtype=context.get_torch_dtype(type.dtype), device=context.device)
     if not steps:
         return zeros.unsqueeze(op.axis).narrow(op.axis, 0, 0)
     outputs = [*outputs, *[zeros] * (steps - len(outputs))]

@@ -133,8 +133,8 @@ def masked_hardmax(
 
 
 @evaluate
-def masked_normalization(
-    op: ops.MaskedNormalization, context: ForwardContext, scores: Tensor, mask: Tensor
+def masked_l1_normalization(
+    op: ops.MaskedL1Normalization, context: ForwardContext, scores: Tensor, mask: Tensor
 ) -> Tensor:
     """Divide the positive unmasked scores by their sum. All other attention weights are 0.
 
@@ -151,7 +151,7 @@ def attend(
     context: ForwardContext,
     query: Tensor,
     key: Tensor,
-    values: Tensor,
+    value: Tensor,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
@@ -163,9 +163,9 @@ def attend(
     """
     heads_per_group = query.shape[1] // max(key.shape[1], 1)
     if heads_per_group > 1:
-        key, values = (
+        key, value = (
             key.repeat_interleave(heads_per_group, dim=1),
-            values.repeat_interleave(heads_per_group, dim=1),
+            value.repeat_interleave(heads_per_group, dim=1),
         )
     scores = op.scale * (query @ key.transpose(-1, -2))
     if op.cap > 0:
@@ -173,7 +173,7 @@ def attend(
     if bias is not None:
         scores = scores + bias
     weights = _softmax(scores, mask, -1, None if sinks is None else sinks[None, :, None, None])
-    return weights @ values, weights
+    return weights @ value, weights
 
 
 @evaluate

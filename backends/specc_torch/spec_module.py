@@ -146,7 +146,7 @@ class SpecModule(nn.Module):
         x = torch.as_tensor(value, device=context.device)
         kind = "f" if x.is_floating_point() else "b" if x.dtype == torch.bool else "i"
         check_input_dtype(self.graph, name, kind, str(x.dtype).removeprefix("torch."))
-        return x.to(context.get_dtype(self.graph.inputs[name].type.dtype))
+        return x.to(context.get_torch_dtype(self.graph.inputs[name].type.dtype))
 
 
 def _evaluate_outputs(

@@ -78,7 +78,7 @@ COMPARISON_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 evaluate.add_rules(
     {
         ops.Constant: lambda op, context: context.make_scalar(
-            op.value, context.get_dtype(op.dtype)
+            op.value, context.get_torch_dtype(op.dtype)
         ),
         ops.Range: lambda op, context: context.arange(context.evaluate_dim(op.length)),
         ops.Extent: lambda op, context, x: context.arange(x.shape[op.axis]),
@@ -123,7 +123,7 @@ def cast(op: ops.Cast, context: ForwardContext, x: Tensor) -> Tensor:
     if op.to in FLOAT32_INTEGER_RANGES and x.is_floating_point():
         lowest, highest = FLOAT32_INTEGER_RANGES[op.to]
         x = torch.nan_to_num(x, nan=0.0, posinf=highest, neginf=lowest).clamp(lowest, highest)
-    return x.to(context.get_dtype(op.to))
+    return x.to(context.get_torch_dtype(op.to))
 
 
 @evaluate

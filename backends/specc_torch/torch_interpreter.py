@@ -42,7 +42,7 @@ class ForwardContext:
     device: torch.device
     is_training: bool = False
 
-    def get_dtype(self, dtype: str) -> torch.dtype:
+    def get_torch_dtype(self, dtype: str) -> torch.dtype:
         """Return the PyTorch dtype for an IR element type."""
         return TORCH_DTYPES.get(dtype, self.float_dtype)
 

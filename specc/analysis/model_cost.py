@@ -118,7 +118,7 @@ def count_blocked_multiply_adds(node: Node, plan: BlockedAttentionPlan) -> Dim:
     assert isinstance(node.op, ops.Attend)
     query = node.op.query(node).shape
     keys = node.op.key(node).shape[2]
-    width = query[3] + node.op.values(node).shape[3]
+    width = query[3] + node.op.value(node).shape[3]
     return multiply_dims(query[:3]) * plan.compute_mean_keys_per_query(keys) * width
 
 

@@ -174,7 +174,7 @@ def _iterate_masked_attention_axes(result: PaddedOpResult, op: ops.Attend) -> It
     if value.shape[-1] in result.padded_lengths and MASK_KEY_AXIS in masked_axes:
         yield value.rank - 1
     # Zero times NaN is NaN.
-    is_finite = value.index == op.weights_result or op.values.get_from(operand_facts).is_finite
+    is_finite = value.index == op.weights_result or op.value.get_from(operand_facts).is_finite
     if MASK_QUERY_AXIS in masked_axes and is_finite:
         yield MASK_QUERY_AXIS
 

@@ -90,7 +90,7 @@ class CompileJob:
     @property
     def opset(self) -> int:
         """The requested ONNX opset version, or the default opset of the backend."""
-        return self.options.opset or self.compiler.DEFAULT_OPSET
+        return self.options.opset or self.compiler.get_default_opset()
 
     @property
     def embedded_adapter(self) -> str:
@@ -269,7 +269,7 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
     source = job.parameter_source
     packed_weight_formats = find_copyable_quantized_weights(source) if keeps_stored_codes else {}
     graph = pass_pipeline.simplify_graph(
-        job.graph, fuses_loops=weight_options is None and not packed_weight_formats
+        job.graph, fuse_loops=weight_options is None and not packed_weight_formats
     )
     ties = find_tied_parameters(source)
     if packed_weight_formats:

@@ -189,7 +189,7 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
         return graph
     return pass_pipeline.simplify_graph(
         pass_pipeline.inline_default_inputs(source, build_input_defaults_graph(defaults, names)),
-        fuses_loops=job.quantize.weight_options is None,
+        fuse_loops=job.quantize.weight_options is None,
     )
 
 

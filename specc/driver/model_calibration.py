@@ -292,7 +292,7 @@ def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Executable]:
             path,
             job.unquantized_weights,
             target=job.compiler.get_target("ort-cpu"),
-            opset=job.compiler.DEFAULT_OPSET,
+            opset=job.compiler.get_default_opset(),
             weights_as="copy",
             dtype="",
             metadata=None,

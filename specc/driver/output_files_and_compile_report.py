@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specc.backend import ExtraFile, PackageMetadata, WrittenModel
+from specc.backend import ExtraFile, PackageMetadata, WriteResult
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.render import format_repr, format_thousands, render_html_table
 from specc.driver import preprocessing_section
@@ -92,7 +92,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         metadata = make_metadata_builder(
             job, job.manifest_graph, is_full_forward=True, with_sources=True
         )
-    written_model = job.compiler.write_model(
+    write_result = job.compiler.write_model(
         job.quantize_model_graphs(source),
         path,
         job.stored_parameters,
@@ -106,7 +106,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
             (TOKENIZER_SUFFIX, file.content) for file in job.preprocessing.files if file.name
         ],
     )
-    return build_compile_report(job, written_model)
+    return build_compile_report(job, write_result)
 
 
 def write_package(job: LoweringJob) -> CompileReport:
@@ -121,7 +121,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     # runtimes of other profiles expect the standard names of tokenizer files
     used_names = [extra.name for extra in (*tokenizer_files, *contents.extra_files)]
     companions = tuple(read_runtime_files(options.io_names, job.directories, used_names))
-    written_model = job.compiler.write_package(
+    write_result = job.compiler.write_package(
         {
             role: replace(package_graph, graph=job.quantize_model_graphs(package_graph.graph))
             for role, package_graph in contents.graphs.items()
@@ -143,12 +143,12 @@ def write_package(job: LoweringJob) -> CompileReport:
         checks_hashes_on_open=options.hash == "full",
     )
     return build_compile_report(
-        job, written_model, *describe_missing_runtime_files(options.io_names, job.directories)
+        job, write_result, *describe_missing_runtime_files(options.io_names, job.directories)
     )
 
 
 def build_compile_report(
-    job: LoweringJob, written_model: WrittenModel, *remarks: str
+    job: LoweringJob, write_result: WriteResult, *remarks: str
 ) -> CompileReport:
     """Build the report on the written files. `remarks` precede the remarks on weights."""
     source = job.parameter_source
@@ -165,14 +165,14 @@ def build_compile_report(
         ),
         *_iterate_unapplied_settings(job),
         *remarks,
-        *_describe_weight_storage(job, written_model.plan),
+        *_describe_weight_storage(job, write_result.plan),
         *describe_memory_shortage(
             *count_weight_bytes(job.stored_parameters), count_parameters(job.parameter_source)
         ),
     )
     return CompileReport(
-        path=written_model.path,
-        files=written_model.files,
+        path=write_result.path,
+        files=write_result.files,
         model=job.model,
         remarks=remarks,
         warnings=(*job.spec.warnings, *warnings, *job.model.warnings),

@@ -117,7 +117,7 @@ def plan_quantization(
     )
     if not plan:
         _raise_nothing_to_quantize(graph, decision)
-    if TENSOR_SCALED_KIND in weight_options.kinds and not has_shared_scales(plan):
+    if TENSOR_SCALED_KIND in weight_options.weight_kinds and not has_shared_scales(plan):
         raise_error(
             "E0963",
             f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, but no layer of "
@@ -196,7 +196,7 @@ def describe_quantization(
 
 def _check_target(weight_options: QuantizationOptions, target: Target, opset: int) -> None:
     """Raise E0851 for int4 below opset 21, and E0964 for unsupported per-tensor scales."""
-    if TENSOR_SCALED_KIND in weight_options.kinds and target.provider != "cpu":
+    if TENSOR_SCALED_KIND in weight_options.weight_kinds and target.provider != "cpu":
         raise_error(
             "E0964",
             f"`{target.name}` has no operator with per-tensor activation scales",
@@ -205,7 +205,11 @@ def _check_target(weight_options: QuantizationOptions, target: Target, opset: in
                 f"or `{TENSOR_SCALED_KIND}` with `--target ort-cpu` or `onnx`",
             ],
         )
-    if "int4" in weight_options.kinds and not target.quantized_matmul_mode and opset < INT4_SINCE:
+    if (
+        "int4" in weight_options.weight_kinds
+        and not target.quantized_matmul_mode
+        and opset < INT4_SINCE
+    ):
         raise_error(
             "E0851",
             f"opset {opset} does not support int4, which requires opset {INT4_SINCE}",

@@ -25,7 +25,7 @@ def list_weight_names(graph: Graph) -> tuple[str, ...]:
     # import lazily, because most specs are checked without running passes
     from specc.transforms.pass_pipeline import simplify_graph
 
-    return list_quantizable_names(simplify_graph(graph, fuses_loops=False))
+    return list_quantizable_names(simplify_graph(graph, fuse_loops=False))
 
 
 def parse_quantize_choice(
@@ -137,7 +137,9 @@ def check_ineffective_flags(weight_options: QuantizationOptions, flags: Mapping[
     """
     for entry, kinds in KINDS_BY_ENTRY.items():
         # `--quantize-all` applies only to the default kind, not to kinds chosen by patterns
-        requested_kinds = (weight_options.kind,) if entry == ALL_ENTRY else weight_options.kinds
+        requested_kinds = (
+            (weight_options.kind,) if entry == ALL_ENTRY else weight_options.weight_kinds
+        )
         if entry not in flags or set(kinds) & set(requested_kinds):
             continue
         kind_names = ", ".join(f"`{kind}`" for kind in dict.fromkeys(requested_kinds) if kind)

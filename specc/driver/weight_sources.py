@@ -351,7 +351,7 @@ def load_training_model(spec: LoadedSpec, sources: WeightSources, graph: str = "
         warnings = get_checkpoint_warnings(values)
     return TrainingModel(
         # simplify the graph as in a compiled model, e.g. move loop-invariant nodes out of loops
-        graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),
+        graph=pass_pipeline.simplify_graph(model.graph, fuse_loops=False),
         parameter_values=arrays,
         ties=ties,
         defaults=model.defaults,

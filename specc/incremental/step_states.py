@@ -54,7 +54,7 @@ class StateNameGenerator:
             if isinstance(node.op, ops.Attend):
                 scope = _get_last_scope(node_origins, node) or f"attention.{attentions}"
                 users.setdefault(node.op.key(node), (f"{scope}.key", "key", attentions))
-                users.setdefault(node.op.values(node), (f"{scope}.value", "value", attentions))
+                users.setdefault(node.op.value(node), (f"{scope}.value", "value", attentions))
                 attentions += 1
             elif isinstance(node.op, ops.Scan | ops.RecurrentLayer):
                 loops[node] = len(loops)

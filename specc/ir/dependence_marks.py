@@ -16,7 +16,7 @@ from specc.ir.ops import (
     Einsum,
     Extent,
     MaskedHardmax,
-    MaskedNormalization,
+    MaskedL1Normalization,
     MaskedSoftmax,
     MatMul,
     WeightedSum,
@@ -102,7 +102,7 @@ MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     Attend: Attend.mask,
     MaskedSoftmax: MaskedSoftmax.mask,
     MaskedHardmax: MaskedHardmax.mask,
-    MaskedNormalization: MaskedNormalization.mask,
+    MaskedL1Normalization: MaskedL1Normalization.mask,
     WeightedSum: WeightedSum.weights,
     MatMul: MatMul.left,
 }
@@ -152,7 +152,7 @@ def _iterate_operand_axes(
 ) -> Iterator["_OperandAxis"]:
     """Yield the operand axes that the result with index `result` may read."""
     for n, axis_marks in enumerate(operand_marks):
-        if isinstance(op, Attend) and (n, result) == (op.values.index, op.weights_result):
+        if isinstance(op, Attend) and (n, result) == (op.value.index, op.weights_result):
             continue  # attention weights do not depend on the value operand
         for mark, dims in axis_marks:
             if isinstance(op, Extent) and mark.mark != "@":

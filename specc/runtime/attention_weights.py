@@ -178,7 +178,7 @@ def _evaluate_values(
     extended_graph = replace(
         extended_graph, parameters=used_parameters, outputs=added_outputs, names={}
     )
-    return backend.load_reference().evaluate_graph(
+    return backend.load_reference_backend().evaluate_graph(
         extended_graph, inputs, parameters() if used_parameters else {}
     )
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from specc.artifact.generation_metadata import GenerationMetadata
-from specc.backend import BoundSession, DeviceTensor, DeviceTensors, Executable, Session
+from specc.backend import DeviceTensor, DeviceTensors, Executable, IOBindingSession, Session
 from specc.decode.setting_names_and_limits import PREFILL_CHUNK_SIZE
 from specc.decode.token_selection import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
@@ -145,7 +145,7 @@ class KVCacheSession:
         self.other_states = tuple(s for s in metadata.states if s.name not in names)
         self.state_outputs = frozenset(s.next_output for s in metadata.states)
         self.past_length = 0
-        self.bound_run: BoundSession | None = None
+        self.bound_run: IOBindingSession | None = None
         self.bound_mappings: tuple[DeviceTensors, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:

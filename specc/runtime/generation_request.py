@@ -243,7 +243,7 @@ def _recompute_padding_mask(
         )
         raise_error("E0912", title, helps=[f"pass `{mask_input}` with the prompts"])
     mask_defaults = build_input_defaults_graph(defaults, (mask_input,))
-    mask, reference = prepared[mask_input].copy(), backend.load_reference()
+    mask, reference = prepared[mask_input].copy(), backend.load_reference_backend()
     for row, tokens in enumerate(prepared[sequence_input]):
         start = len(tokens) - int(mask[row].sum())
         inputs = {sequence_input: tokens[None, start:]}

@@ -168,7 +168,7 @@ class ModelInputs:
         # compute only the required defaults, because other defaults may depend on omitted inputs
         defaults = build_input_defaults_graph(self.defaults, absent)
         default_inputs = select_entries(values, defaults.inputs)
-        computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
+        computed = backend.load_reference_backend().evaluate_graph(defaults, default_inputs, {})
         inputs = self.graph.inputs
         return {
             name: cast_input_array(np.asarray(value), inputs[name].dtype, name)
@@ -311,7 +311,7 @@ class PerTokenInputs:
         max_id = int(tokens.max(initial=0))
         if max_id >= len(self.default_tables.get(name, ())):
             ids = np.arange(2 * max_id + 2)[None]
-            results = backend.load_reference().evaluate_graph(
+            results = backend.load_reference_backend().evaluate_graph(
                 table_graph, {self.input_signature.sequence_input: ids}, {}
             )
             self.default_tables[name] = results[name][0]
@@ -354,7 +354,7 @@ class PerTokenInputs:
         # an input without a consumer may lack the new positions
         sources = {*self.constant_inputs, tokens} | find_default_inputs(graph, name)
         inputs = {n: values[n] for n in graph.inputs if n in sources and n in values}
-        return np.array(backend.load_reference().evaluate_graph(graph, inputs, {})[name])
+        return np.array(backend.load_reference_backend().evaluate_graph(graph, inputs, {})[name])
 
 
 def split_prefill_chunks(inputs: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:

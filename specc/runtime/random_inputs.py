@@ -208,7 +208,7 @@ def move_padding_to_declared_side(
         if not sources <= moved_inputs.keys():
             continue
         mask_graph = build_input_defaults_graph(defaults, (name,))
-        mask = backend.load_reference().evaluate_graph(
+        mask = backend.load_reference_backend().evaluate_graph(
             mask_graph, {n: moved_inputs[n] for n in sources}, {}
         )[name]
         order = np.argsort(mask != (side == "right"), axis=-1, kind="stable")
@@ -311,7 +311,7 @@ class StepInputSampler:
         if (name := self.metadata.generation.sequence_input) in inputs:
             inputs[name] = inputs[name][:, :0]
         weights = self.encoder_weights or {}
-        results = backend.load_reference().evaluate_graph(self.encoder, inputs, weights)
+        results = backend.load_reference_backend().evaluate_graph(self.encoder, inputs, weights)
         outputs = self.encoder.outputs
         return {n: _convert_dtype(v, outputs[n].dtype) for n, v in results.items()}
 
@@ -371,7 +371,7 @@ def _run_first_step(
     step: Graph, first_inputs: Arrays, weights: Arrays, outputs: Mapping[str, str]
 ) -> dict[str, Array]:
     """Run a first step and return the resulting states. `outputs` maps states to outputs."""
-    results = backend.load_reference().evaluate_graph(step, first_inputs, weights)
+    results = backend.load_reference_backend().evaluate_graph(step, first_inputs, weights)
     return {
         name: _convert_dtype(results[output], step.inputs[name].dtype)
         for name, output in outputs.items()

@@ -152,7 +152,7 @@ class LoadedModel:
     @cached_property
     def _attention_session(self) -> tuple[Session, dict[str, str]]:
         """A session that also outputs attention weights, and the names of the weights by scope."""
-        return self.file.open_with_attention(self.provider, self.manifest.attentions)
+        return self.file.open_with_attention_outputs(self.provider, self.manifest.attentions)
 
     @property
     def input_signature(self) -> ModelInputs:
@@ -179,14 +179,14 @@ class LoadedModel:
         session, products = self.file.open_with_quantized_matmul_outputs(self.provider)
         return self._wrap_kv_buffers(session), products
 
-    def open_with_execution_counts(
+    def open_with_execution_counters(
         self, wrap_session: Callable[[Session], Executable]
     ) -> Executable:
         """Open a session that counts subgraph executions. `wrap_session` wraps the runtime's
         session.
         """
         return self._wrap_kv_buffers(
-            wrap_session(self.file.open_with_execution_counts(self.provider))
+            wrap_session(self.file.open_with_execution_counters(self.provider))
         )
 
     def _wrap_kv_buffers(self, runtime: Executable) -> Executable:

@@ -276,10 +276,10 @@ def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
     return run_passes(CompilerPassState(graph=graph, defaults=defaults), ("inline",)).graph
 
 
-def simplify_graph(graph: Graph, *, fuses_loops: bool = True) -> Graph:
-    """Fuse loops into recurrent layers if `fuses_loops`, and move invariant nodes out of loops."""
+def simplify_graph(graph: Graph, *, fuse_loops: bool = True) -> Graph:
+    """Fuse loops into recurrent layers if `fuse_loops`, and move invariant nodes out of loops."""
     return run_passes(
-        CompilerPassState(graph=graph), SIMPLIFY_PASSES if fuses_loops else LOOP_PASSES
+        CompilerPassState(graph=graph), SIMPLIFY_PASSES if fuse_loops else LOOP_PASSES
     ).graph
 
 

@@ -64,7 +64,7 @@ class QuantizationOptions:
     packed_weight_formats: Mapping[str, PackedWeightFormat] = field(default_factory=dict)
 
     @property
-    def kinds(self) -> tuple[str | None, ...]:
+    def weight_kinds(self) -> tuple[str | None, ...]:
         """Return the quantization kinds that may be chosen for a weight."""
         return self.kind, self.lm_head_kind, *(kind for _, kind in self.kind_by_pattern)
 
@@ -365,7 +365,7 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
     """Return the weights of the query, key and value projections of the first attention layer."""
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Attend):
-            operands = node.op.query(node), node.op.key(node), node.op.values(node)
+            operands = node.op.query(node), node.op.key(node), node.op.value(node)
             return frozenset(_iterate_upstream_weights(graph, list(operands)))
     return frozenset()
 

@@ -228,7 +228,7 @@ class _ReferenceSession:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Evaluate the graph on `inputs` and return its outputs."""
         graph_inputs = select_entries(inputs, self.graph.inputs)
-        results = backend.load_reference().evaluate_graph(
+        results = backend.load_reference_backend().evaluate_graph(
             self.graph, graph_inputs, self.weights, result_hook=self.perturbation
         )
         if self.exact is not None:

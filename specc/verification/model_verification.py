@@ -144,7 +144,7 @@ class _ReferenceComparison:
         """
         results = self.weight_only_model.session.run(inputs)
         result_hook = make_kv_cache_rounding_hook(self.graph, results, self.weights)
-        reference_results = backend.load_reference().evaluate_graph(
+        reference_results = backend.load_reference_backend().evaluate_graph(
             self.graph, inputs, self.weights, result_hook=result_hook
         )
         expected = {name: np.asarray(value) for name, value in reference_results.items()}
@@ -226,7 +226,7 @@ def _check_float32_overflow(
                 raise_overflow_error(graph, operand, max_magnitudes[operand], use)
         return array
 
-    backend.load_reference().evaluate_graph(graph, inputs, weights, result_hook=check_value)
+    backend.load_reference_backend().evaluate_graph(graph, inputs, weights, result_hook=check_value)
 
 
 def _compute_relative_bound(expected: Array, error_bound: Array) -> float:

@@ -134,7 +134,7 @@ class QuantizationComparison:
         inputs = make_random_inputs(
             graph, choose_verification_axis_sizes(graph), np.random.default_rng(seed)
         )
-        reference = backend.load_reference()
+        reference = backend.load_reference_backend()
         quantized, baseline = (
             reference.evaluate_graph(graph, inputs, model.weights(), value_names=scopes)
             for model in (self.quantized_model, self.baseline_model)

@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 
 from specc.analysis.value_ranges import find_op_behind_views
-from specc.backend import Executable, Session, Subgraphs, TensorSpec
+from specc.backend import Executable, Session, SubgraphInfo, TensorSpec
 from specc.io.memory_check import get_free_memory
 from specc.ir import ops
 from specc.ir.array import Array
@@ -54,7 +54,7 @@ class SubgraphCoverage:
     of the model.
     """
 
-    subgraphs: Subgraphs
+    subgraphs: SubgraphInfo
     session: Executable | None = None
     execution_counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -67,7 +67,7 @@ class SubgraphCoverage:
         if coverage.execution_counts.size and (
             free_memory is None or weight_sizes.memory_bytes <= free_memory
         ):
-            coverage.session = model.open_with_execution_counts(
+            coverage.session = model.open_with_execution_counters(
                 lambda s: _CountingSession(s, coverage)
             )
         return coverage
@@ -215,7 +215,7 @@ class _RoundPlanner:
     """
 
     graph: Graph
-    subgraphs: Subgraphs
+    subgraphs: SubgraphInfo
     rounds: int
     max_lengths: Sizes | None
 

@@ -66,7 +66,7 @@ def make_perturbed_evaluator(
     the function is the perturbation. As in the reference run, `result_hook` replaces results before
     they are perturbed.
     """
-    numpy = backend.load_reference()
+    numpy = backend.load_reference_backend()
 
     def run_rounded(errors: RoundingPerturbation) -> dict[str, Array]:
         errors.result_hook = result_hook
@@ -369,7 +369,7 @@ class HalfPrecisionErrorEstimator:
                 exact_values[value] = array
             return array
 
-        backend.load_reference().evaluate_graph(
+        backend.load_reference_backend().evaluate_graph(
             self.graph, self.inputs, self.weights, result_hook=record_score
         )
         return exact_values
@@ -380,7 +380,7 @@ class HalfPrecisionErrorEstimator:
         rounding = HalfPrecisionRounding(np.random.default_rng(seed) if seed else None)
         if seed >= SAMPLE_COUNT:
             rounding.exact_scores = self._exact_scores
-        rounded = backend.load_reference().evaluate_graph(
+        rounded = backend.load_reference_backend().evaluate_graph(
             self.graph, self.inputs, self.weights, result_hook=rounding
         )
         if rounding.overflow is not None:

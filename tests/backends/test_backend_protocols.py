@@ -24,7 +24,7 @@ TABLES: dict[str, Mapping[type[Op], Callable[..., object]]] = {
 def test_packages_implement_the_protocols() -> None:
     assert backend.load_compiler() is specc_onnx
     assert backend.load_runner() is specc_onnx
-    assert backend.load_reference() is specc_numpy
+    assert backend.load_reference_backend() is specc_numpy
 
 
 def test_package_without_a_function_is_no_backend() -> None:

@@ -74,7 +74,7 @@ class ReferencePart:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         given = {name: read_weight(name) for name in self.graph.parameters}
-        return backend.load_reference().evaluate_graph(self.graph, inputs, given)
+        return backend.load_reference_backend().evaluate_graph(self.graph, inputs, given)
 
 
 def list_samples() -> list[dict[str, Array]]:

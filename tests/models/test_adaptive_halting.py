@@ -82,7 +82,7 @@ def test_missing_keys_of_halted_positions_are_detected(
         is_done = op.split_body_inputs().initial_carries[op.end_condition_index]
         left = loop._emit_any_unfinished(g.values.tensors[is_done])
         return [
-            value if n < op.carry_count else left.if_else(value, 0) for n, value in enumerate(made)
+            value if n < op.carry_count else left.where(value, 0) for n, value in enumerate(made)
         ]
 
     monkeypatch.setattr(loop, "_lower_body_with_early_exit", nothing)

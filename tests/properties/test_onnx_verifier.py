@@ -34,7 +34,7 @@ from support.small_configs import SMALL_CONFIGS
 
 from specc.ir.model_definition import ModelDefinition
 from specc.runtime.random_inputs import make_random_inputs
-from specc_onnx import BuiltModel, build_model, get_target
+from specc_onnx import OnnxBuildResult, build_model, get_target
 from specc_onnx.lower.subgraphs import iterate_node_subgraphs
 from specc_onnx.write.onnx_value_types import (
     InferredTypes,
@@ -86,11 +86,11 @@ def build_spec_model(spec: str) -> ModelDefinition:
     ).model
 
 
-def built(spec: str, where: str, opset: int) -> BuiltModel:
+def built(spec: str, where: str, opset: int) -> OnnxBuildResult:
     return build_model(build_spec_model(spec).graph, get_target(where), opset)
 
 
-def infer_types(one: BuiltModel) -> InferredTypes:
+def infer_types(one: OnnxBuildResult) -> InferredTypes:
     """Return the types that the verifier infers from the nodes alone, without declared types."""
     model = convert_weights_to_inputs(one)
     env = check_value_types(one, model).lengths
@@ -98,7 +98,9 @@ def infer_types(one: BuiltModel) -> InferredTypes:
     return infer_onnx_value_types(strip_declared_types(model), env, told)
 
 
-def run_all_values(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[int, ...]]]:
+def run_all_values(
+    one: OnnxBuildResult, found: InferredTypes
+) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Return every value of the main graph, computed by ONNX Runtime from inputs of equal lengths."""
     model = strip_declared_types(convert_weights_to_inputs(one))
     graph = one.graph
@@ -173,7 +175,7 @@ def test_every_value_of_a_step_is_inferred(spec: str) -> None:
     assert [n for n, type in found.types.items() if has_unknown_length(type)] == []
 
 
-def is_detected(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
+def is_detected(one: OnnxBuildResult, mutant: onnx.ModelProto) -> bool:
     """Return True if the verifier rejects a model."""
     try:
         verify_model_statically(one, mutant)
@@ -183,7 +185,7 @@ def is_detected(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
 
 
 def count_undetected_mutants(
-    one: BuiltModel, seed: str, tries: int
+    one: OnnxBuildResult, seed: str, tries: int
 ) -> tuple[int, list[tuple[ShapeMutation, list[str]]]]:
     """Return the number of mutants with an effect, and the undetected ones with the values that
     changed. All mutants of outputs are tried.

@@ -31,7 +31,7 @@ def compute_weight_factors(
 
         def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
             given = {name: weights[name] for name in self.graph.parameters}
-            return backend.load_reference().evaluate_graph(self.graph, inputs, given)
+            return backend.load_reference_backend().evaluate_graph(self.graph, inputs, given)
 
     @contextmanager
     def opened(graph: Graph) -> Iterator[Part]:

@@ -16,7 +16,7 @@ from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.ir.input_shapes_and_defaults import build_input_defaults_graph
 from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
-from specc_onnx import DEFAULT_OPSET, BuiltModel, build_generation_model, get_target
+from specc_onnx import DEFAULT_OPSET, OnnxBuildResult, build_generation_model, get_target
 from specc_onnx.generate.generator_inputs import GeneratorDefinition
 from specc_onnx.write.onnx_verifier import verify_built_model
 from support.derived_graphs import derive_encoder_and_step
@@ -133,7 +133,7 @@ def make_decoding(settings: GenerationSettings, source: str, penalized: bool) ->
     )
 
 
-def fill_weights(built: BuiltModel, weights: Arrays) -> ModelProto:
+def fill_weights(built: OnnxBuildResult, weights: Arrays) -> ModelProto:
     """Return the model with weight values, after the checks of a built model."""
     verify_built_model(built)
     for name, initializer in built.weights.items():

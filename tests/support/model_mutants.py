@@ -157,7 +157,7 @@ class MutantJudge:
         for _, inputs in iterate_verification_inputs(
             self.loaded, SubgraphCoverage.from_model(self.loaded)
         ):
-            expected = backend.load_reference().evaluate_graph(graph, inputs, weights)
+            expected = backend.load_reference_backend().evaluate_graph(graph, inputs, weights)
             expected = {n: np.asarray(v) for n, v in expected.items()}
             sample = make_perturbed_evaluator(graph, inputs, weights)
             self.rounds.append(

@@ -285,7 +285,7 @@ def _layers() -> list[OpExample]:
         OpExample(ops.MaskedSoftmax(), mask),
         OpExample(ops.MaskedSoftmax(), (float_type(2, 3, 5), bool_type(2, 1, 5))),
         OpExample(ops.MaskedHardmax(), mask),
-        OpExample(ops.MaskedNormalization(), mask),
+        OpExample(ops.MaskedL1Normalization(), mask),
         OpExample(ops.WeightedSum(), (float_type(2, 3, 5), float_type(2, 5, 7))),
         OpExample(ops.WeightedSum(), (float_type(6, 3, 5), float_type(1, 5, 7))),
         OpExample(ops.Attend(0.5), (*qkv, None, None, None)),

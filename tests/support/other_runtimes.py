@@ -166,7 +166,7 @@ def _inputs(path: Path) -> list[Arrays]:
         given = make_random_inputs(graph, choose_dim_sizes(graph, turn), rng)
         told = {name: _told(array) for name, array in given.items()}
         path.with_suffix(f".{turn}.json").write_text(json.dumps(told))
-        outputs = backend.load_reference().evaluate_graph(graph, given, weights)
+        outputs = backend.load_reference_backend().evaluate_graph(graph, given, weights)
         wanted.append({n: np.asarray(v) for n, v in outputs.items()})
     return wanted
 

@@ -14,7 +14,7 @@ from specc.ir.model_definition import (
 )
 from specc.transforms import pass_pipeline
 from specc_onnx import (
-    BuiltModel,
+    OnnxBuildResult,
     build_generation_model,
     build_model,
     find_in_place_kv_caches,
@@ -37,25 +37,25 @@ def derive_graphs(model: ModelDefinition) -> DerivedGraphs:
 
 def build_package_graph(
     model: ModelDefinition, part: str, where: str, opset: int
-) -> BuiltModel | None:
+) -> OnnxBuildResult | None:
     """Return one graph as an ONNX model; None if the model does not have it."""
     return PARTS[part](model, where, opset)
 
 
-def _score(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
+def _score(model: ModelDefinition, where: str, opset: int) -> OnnxBuildResult:
     return build_model(pass_pipeline.simplify_graph(model.graph), get_target(where), opset)
 
 
-def _encode(model: ModelDefinition, where: str, opset: int) -> BuiltModel | None:
+def _encode(model: ModelDefinition, where: str, opset: int) -> OnnxBuildResult | None:
     encode = derive_graphs(model).encode
     return build_model(encode, get_target(where), opset) if encode else None
 
 
-def _step(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
+def _step(model: ModelDefinition, where: str, opset: int) -> OnnxBuildResult:
     return build_model(derive_graphs(model).step, get_target(where), opset)
 
 
-def _buffers(model: ModelDefinition, where: str, opset: int) -> BuiltModel | None:
+def _buffers(model: ModelDefinition, where: str, opset: int) -> OnnxBuildResult | None:
     derived = derive_graphs(model)
     caches = find_in_place_kv_caches(derived.step, derived.states, get_target(where), opset)
     if not caches:
@@ -63,8 +63,8 @@ def _buffers(model: ModelDefinition, where: str, opset: int) -> BuiltModel | Non
     return build_model(KVBufferGraph(derived.step, caches), get_target(where), opset)
 
 
-def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel | None]:
-    def made(model: ModelDefinition, where: str, opset: int) -> BuiltModel | None:
+def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], OnnxBuildResult | None]:
+    def made(model: ModelDefinition, where: str, opset: int) -> OnnxBuildResult | None:
         generation = model.generation
         assert generation
         if count_codebooks(model.graph.inputs[generation.sequence_input].type):
@@ -83,7 +83,7 @@ def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel
     return made
 
 
-PARTS: Mapping[str, Callable[[ModelDefinition, str, int], BuiltModel | None]] = {
+PARTS: Mapping[str, Callable[[ModelDefinition, str, int], OnnxBuildResult | None]] = {
     "score": _score,
     "encode": _encode,
     "step": _step,

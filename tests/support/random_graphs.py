@@ -188,7 +188,9 @@ class RandomGraphBuilder:
 
     def weigh(self, x: Value, y: Value) -> Value:
         mask = self.mask()
-        op = self.rng.choice([ops.MaskedSoftmax(), ops.MaskedHardmax(), ops.MaskedNormalization()])
+        op = self.rng.choice(
+            [ops.MaskedSoftmax(), ops.MaskedHardmax(), ops.MaskedL1Normalization()]
+        )
         weights = self.one(op, self.scores(x, y), mask)
         if self.rng.random() < 0.3:
             weights = self.one(

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from specc.artifact.manifest import METADATA_KEY, Manifest
-from specc.backend import EmittedModel, MetadataBuilder, PackageGraph, PackageMetadata, WrittenModel
+from specc.backend import EmittedModel, MetadataBuilder, PackageGraph, PackageMetadata, WriteResult
 from specc.driver import preprocessing_section
 from specc.driver import weight_sources as loading
 from specc.driver.compile_model_and_graph_selection import compile_model
@@ -96,7 +96,7 @@ def write_pair_package(
     graphs: tuple[str, ...] = ("score", "encode"),
     weights: str = "",
     **options: Any,
-) -> WrittenModel:
+) -> WriteResult:
     """Write the graphs as a package, with random weights or those of a checkpoint."""
     directory.parent.mkdir(exist_ok=True)
     spec, found = elaborate_pair()

@@ -76,7 +76,7 @@ class Evaluation:
         """Return the results, rounded with a seed from 0 on, with the weight `scaled` 6 % larger."""
         weights = {n: w * 1.06 if n == scaled else w for n, w in self.weights.items()}
         hook = HalfPrecisionRounding(np.random.default_rng(seed)) if seed >= 0 else None
-        made = backend.load_reference().evaluate_graph(
+        made = backend.load_reference_backend().evaluate_graph(
             self.graph, inputs, weights, result_hook=hook
         )
         return {n: np.asarray(v) for n, v in made.items()}

@@ -218,7 +218,7 @@ graph g(x: float[batch, 64]) -> (y: float[batch, 16]) {
     rng = np.random.default_rng(0)
     w = (rng.normal(size=(16, 64)) * scale).astype("f4")
     inputs = make_random_inputs(graph, {"batch": 200}, rng)
-    want = backend.load_reference().evaluate_graph(graph, inputs, {name: w})
+    want = backend.load_reference_backend().evaluate_graph(graph, inputs, {name: w})
     (bound,) = compute_position_error_bounds(
         make_perturbed_evaluator(graph, inputs, {name: w}), want
     ).values()

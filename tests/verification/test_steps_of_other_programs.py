@@ -69,7 +69,7 @@ def _has_consistent_states(step: Graph, weights: Mapping[str, Array]) -> bool:
             whole[name] = np.concatenate([first[name], given[name]], axis=1)
         else:
             whole[name] = given[name]
-    stepped = backend.load_reference().evaluate_graph(step, given, weights)["logits"]
-    at_once = backend.load_reference().evaluate_graph(step, whole, weights)["logits"]
+    stepped = backend.load_reference_backend().evaluate_graph(step, given, weights)["logits"]
+    at_once = backend.load_reference_backend().evaluate_graph(step, whole, weights)["logits"]
     assert np.allclose(stepped[:, -1], at_once[:, -1], rtol=1e-4, atol=1e-5)
     return True

@@ -149,8 +149,8 @@ def emit_beam_search_step(
     # NaN logits end the search of all sequences; the returned score is NaN.
     should_continue = _emit_any(can_improve, 0) & ~_emit_any(has_failed, 0)
     should_continue = should_continue.squeeze(0, 1)
-    finished_scores = has_failed.if_else(float("nan"), finished_scores)
-    finished_sequences = has_failed.unsqueeze(2).if_else(NO_TOKEN, finished_sequences)
+    finished_scores = has_failed.where(float("nan"), finished_scores)
+    finished_sequences = has_failed.unsqueeze(2).where(NO_TOKEN, finished_sequences)
     next_state = BeamState(
         scores, sequences, finished_scores, finished_sequences, is_finished, can_improve
     )
@@ -166,7 +166,7 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
     parent_scores = step.state.scores.unsqueeze(2)
     # An unused beam may have NaN logits.
     is_live = parent_scores > NO_SCORE
-    total_scores = is_live.if_else(log_probs + parent_scores, NO_SCORE)
+    total_scores = is_live.where(log_probs + parent_scores, NO_SCORE)
     total_scores = total_scores.reshape([-1, n * step.vocabulary])
     scores, indices = emit_top_k(total_scores, [step.candidate_count], axis=1)
     parents, tokens = (indices.emit_node(kind, step.vocabulary) for kind in ("Div", "Mod"))
@@ -206,7 +206,7 @@ def _emit_finished_beams(
     best_scores, indices = emit_top_k(merged_scores, [n], axis=1)
     is_beam_finished = is_beam_finished.gather_elements(indices, 1).cast("bool")
     finished_sequences = _emit_gathered_beams(step, sequences, indices, n + step.candidate_count)
-    finished_sequences = is_beam_finished.unsqueeze(2).if_else(
+    finished_sequences = is_beam_finished.unsqueeze(2).where(
         finished_sequences, step.decoding_config.fill_token_id
     )
     return best_scores, finished_sequences, is_beam_finished
@@ -237,7 +237,7 @@ def _emit_can_improve(
     worst_score = finished_scores.slice(
         1, step.decoding_config.num_beams - 1, step.decoding_config.num_beams
     )
-    worst_score = is_finished.if_else(worst_score, NO_SCORE)
+    worst_score = is_finished.where(worst_score, NO_SCORE)
     can_improve = _emit_any(best_score > worst_score)
     return step.state.can_improve & can_improve
 
@@ -256,7 +256,7 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: Onnx
 
 def _emit_masked_scores(scores: OnnxValue, condition: OnnxValue) -> OnnxValue:
     """Set `scores` to `NO_SCORE` where `condition` is true."""
-    return condition.if_else(NO_SCORE, scores)
+    return condition.where(NO_SCORE, scores)
 
 
 def _emit_any(x: OnnxValue, axis: int = 1) -> OnnxValue:
@@ -296,7 +296,7 @@ class BeamSearchStrategy:
         sequences = g.emit_shape([inputs.batch])
         self.carried_values = [
             *emit_beam_loop_carries(g, inputs.decoding_config, sequences),
-            *self.processors.emit_history_carries(inputs.batch, inputs.prompt, inputs.padding_mask),
+            *self.processors.emit_initial_history(inputs.batch, inputs.prompt, inputs.padding_mask),
         ]
 
     def emit_step(
@@ -312,7 +312,7 @@ class BeamSearchStrategy:
             # a softmax of logits that are all -inf would return NaN
             is_allowed = log_probs > NO_SCORE
             renormalized = log_probs.emit_node("LogSoftmax", axis=1)
-            log_probs = is_allowed.if_else(renormalized, NO_SCORE)
+            log_probs = is_allowed.where(renormalized, NO_SCORE)
         search = BeamSearchStep(
             g=logits.g,
             decoding_config=decoding,

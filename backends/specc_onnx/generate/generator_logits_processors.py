@@ -53,7 +53,7 @@ class LogitsProcessors:
         needs_count = decoding.min_length and decoding.stop_token_ids
         return bool(decoding.no_repeat_ngram_size or decoding.bad_words_ids or needs_count)
 
-    def emit_history_carries(
+    def emit_initial_history(
         self, batch: Dim, prompt: OnnxValue, padding_mask: OnnxValue | None
     ) -> list[LoopCarry]:
         """Emit the loop-carried values of the logits processors for a prompt i64[batch, n]:
@@ -73,7 +73,7 @@ class LogitsProcessors:
     def emit_updated_history(
         self, history: Sequence[OnnxValue], tokens: OnnxValue
     ) -> list[OnnxValue]:
-        """Emit the values of `emit_history_carries`, updated with the new tokens i64[batch, 1]."""
+        """Emit the values of `emit_initial_history`, updated with the new tokens i64[batch, 1]."""
         updated_history = []
         if self.penalty:
             updated_history.append(_emit_updated_seen_tokens(history[0], tokens))
@@ -86,7 +86,7 @@ class LogitsProcessors:
     ) -> OnnxValue:
         """Apply the repetition penalty to `scores` f32[batch, vocabulary], and set the scores of
         tokens that are banned at step `iteration` i64[] to -inf. `history` are the values of
-        `emit_history_carries`.
+        `emit_initial_history`.
         """
         g, decoding = self.g, self.decoding_config
         if self.penalty:
@@ -94,7 +94,7 @@ class LogitsProcessors:
         raw_scores = scores
         if self.needs_token_history:
             for banned_tokens in self._emit_banned_tokens(history[-1]):
-                scores = banned_tokens.if_else(FORBIDDEN_SCORE, scores)
+                scores = banned_tokens.where(FORBIDDEN_SCORE, scores)
         if decoding.min_tokens and decoding.stop_token_ids:
             is_early = iteration < decoding.min_tokens
             scores = self._emit_suppressed_scores(scores, decoding.stop_token_ids, is_early)
@@ -102,7 +102,7 @@ class LogitsProcessors:
             is_last_step = (iteration + 1).equals(self.max_tokens)
             columns = range(self.vocabulary)
             only_token = [[0.0 if i == forced_token else FORBIDDEN_SCORE for i in columns]]
-            scores = is_last_step.if_else(g.emit_constant(only_token, "f32"), scores)
+            scores = is_last_step.where(g.emit_constant(only_token, "f32"), scores)
         if decoding.suppress_tokens:
             scores = self._emit_suppressed_scores(scores, decoding.suppress_tokens)
         if decoding.begin_suppress_tokens:
@@ -116,7 +116,7 @@ class LogitsProcessors:
             allowed_score = raw_scores if len(tokens) > 1 else 0.0
             operands = self._emit_token_set(tokens), allowed_score, FORBIDDEN_SCORE
             forced_scores = g.emit_node("Where", *operands)
-            scores = iteration.equals(step).if_else(forced_scores, scores)
+            scores = iteration.equals(step).where(forced_scores, scores)
         return scores
 
     def _emit_banned_tokens(self, history: OnnxValue) -> list[OnnxValue]:
@@ -177,7 +177,7 @@ class LogitsProcessors:
         banned_tokens = self._emit_token_set(tokens)
         if condition is not None:
             banned_tokens = banned_tokens & condition
-        return banned_tokens.if_else(FORBIDDEN_SCORE, scores)
+        return banned_tokens.where(FORBIDDEN_SCORE, scores)
 
 
 def emit_prompt_vocabulary_mask(
@@ -189,7 +189,7 @@ def emit_prompt_vocabulary_mask(
     if padding_mask is not None:
         is_counted = is_counted & padding_mask
     # the ids of padded positions are scattered to an additional column, which is sliced off
-    columns = is_counted.if_else(prompt, vocabulary)
+    columns = is_counted.where(prompt, vocabulary)
     shape = emit_axis_length(prompt, 0).emit_node("Concat", [vocabulary + 1], axis=0)
     no_tokens = prompt.g.emit_node("Expand", False, shape)
     return _emit_updated_seen_tokens(no_tokens, columns).slice(1, 0, vocabulary)
@@ -209,8 +209,8 @@ def emit_repetition_penalty(
     only divides).
     """
     divided, multiplied = logits / penalty, logits * penalty
-    penalized_logits = (logits > 0.0).if_else(divided, multiplied)
-    return seen_tokens.if_else(penalized_logits, logits)
+    penalized_logits = (logits > 0.0).where(divided, multiplied)
+    return seen_tokens.where(penalized_logits, logits)
 
 
 def _emit_prompt_history(
@@ -236,7 +236,7 @@ def _emit_right_aligned(prompt: OnnxValue, padding_mask: OnnxValue) -> OnnxValue
     following_count = is_token.emit_node("CumSum", 1, exclusive=1, reverse=1)
     columns = length - one - following_count
     # the ids of padded positions are scattered to an additional column, which is sliced off
-    columns = padding_mask.if_else(columns, length)
+    columns = padding_mask.where(columns, length)
     batch_size = emit_axis_length(prompt, 0)
     shape = batch_size.emit_node("Concat", length + one, axis=0)
     padding = prompt.g.emit_node("Expand", NO_TOKEN, shape)

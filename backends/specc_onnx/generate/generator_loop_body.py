@@ -30,7 +30,7 @@ from specc_onnx.lower.subgraphs import (
 )
 
 
-def find_mask_default_graph(context: GenerationContext, name: str) -> Graph | None:
+def find_default_mask_graph(context: GenerationContext, name: str) -> Graph | None:
     """Return the input default that computes whether a generated token is valid, or None if all
     generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
@@ -176,7 +176,7 @@ def emit_iteration_logits(
         g, "start", [logits_type, *(c.type for c in loop.state_carries)], lambda: start_results
     )
     g.context = LoweringContext(("start",))
-    logits, *next_values = g.emit_nodes(
+    logits, *next_values = g.emit_multi_output_node(
         "If", len(types), has_tokens, then_branch=step_branch, else_branch=start_branch
     )
     for value, next_value in zip(next_states, next_values, strict=True):
@@ -186,7 +186,7 @@ def emit_iteration_logits(
     # A batch may contain sequences with a prompt and sequences without a prompt.
     is_first = iteration.equals(0)
     operands = loop.empty_prompt_mask, empty_prompt_logits, logits
-    branches = {"first": lambda: g.emit_nodes("Where", 1, *operands), "later": lambda: [logits]}
+    branches = {"first": lambda: [g.emit_node("Where", *operands)], "later": lambda: [logits]}
     return emit_if(g, is_first, [logits_type], branches)[0]
 
 
@@ -219,7 +219,7 @@ def _emit_next_mask(
     """
     g = context.g
     mask: OnnxValue = x
-    default = find_mask_default_graph(context, name)
+    default = find_default_mask_graph(context, name)
     batch_axis = context.find_batch_axis(x.type)
     # If all generated tokens are valid, all beams of a sequence have equal masks.
     beams_share_mask = context.repeat_count > 1 and default is None

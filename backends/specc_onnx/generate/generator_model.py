@@ -46,7 +46,7 @@ from specc_onnx.lower.emitter import Emitter, LoweringContext, NameTable, make_u
 from specc_onnx.lower.onnx_values import Tensor
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.reshape_reduce_and_matmul import emit_full
-from specc_onnx.write.onnx_graph import BuiltModel, add_initializers, finish_model
+from specc_onnx.write.onnx_graph import OnnxBuildResult, add_initializers, finish_model
 
 
 def build_generation_model(
@@ -55,7 +55,7 @@ def build_generation_model(
     opset: int = onnx_targets.DEFAULT_OPSET,
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
-) -> BuiltModel:
+) -> OnnxBuildResult:
     """Build the standalone generator for `source`. `storage_dtypes` and `ties` have the same
     meaning as in `build_model`. The model has the inputs of the definition and of
     `get_scalar_input_types`, the output `tokens`, and the output `log_probs` or (for beam search)
@@ -84,7 +84,9 @@ def build_generation_model(
     has_batch = g.emit_length(context.batch) > 0
     initial_values = (c.initial_value for c in loop.carried_values)
     loop_inputs = (context.scalars[MAX_TOKENS_INPUT], has_batch, *initial_values)
-    final_values = g.emit_nodes("Loop", len(loop.carried_values), *loop_inputs, body=body)
+    final_values = g.emit_multi_output_node(
+        "Loop", len(loop.carried_values), *loop_inputs, body=body
+    )
     strategy_values = final_values[len(loop.token_carries) + len(loop.state_carries) :]
     outputs = loop.strategy.emit_outputs(strategy_values)
     inputs = {**context.types, **{x.name: x.type for x in context.scalars.values()}}

@@ -64,7 +64,7 @@ class SamplingStrategy:
             LoopCarry("is_finished", Type.of("bool", size), is_finished),
             LoopCarry("tokens", Type.of("i64", size, GENERATED_DIM), tokens),
             LoopCarry("scores", Type.of("f32", size, GENERATED_DIM), scores),
-            *self.processors.emit_history_carries(inputs.batch, inputs.prompt, inputs.padding_mask),
+            *self.processors.emit_initial_history(inputs.batch, inputs.prompt, inputs.padding_mask),
         ]
 
     def emit_step(
@@ -80,12 +80,12 @@ class SamplingStrategy:
             # if several tokens are equally likely, the one with the lowest id is selected
             sampled = allowed_scores.emit_node("ArgMax", axis=1, keepdims=False)
         score = emit_log_probability(logits, sampled)
-        score = is_finished.if_else(0.0, score)
-        tokens = is_finished.if_else(decoding.fill_token_id, sampled)
+        score = is_finished.where(0.0, score)
+        tokens = is_finished.where(decoding.fill_token_id, sampled)
         is_invalid = emit_invalid_logits_mask(logits)
         is_invalid = ~is_finished & is_invalid
-        score = is_invalid.if_else(float("nan"), score)
-        tokens = is_invalid.if_else(NO_TOKEN, tokens)
+        score = is_invalid.where(float("nan"), score)
+        tokens = is_invalid.where(NO_TOKEN, tokens)
         for stop in decoding.stop_token_ids:
             is_finished = is_finished | tokens.equals(stop)
         column = sampled.unsqueeze(1)
@@ -190,13 +190,13 @@ def emit_sampler_settings(
     temperature = settings["temperature"]
     is_sampling = temperature > 0.0
     # Temperature 0 is greedy decoding: one candidate, whose logit is divided by 1.
-    temperature_divisor = is_sampling.if_else(temperature, 1.0)
+    temperature_divisor = is_sampling.where(temperature, 1.0)
     sequence_ids = seed.g.emit_node("Range", 0, batch_size, 1)
     keys = emit_random_substream_key(
         emit_random_stream_key(seed, "sample"), sequence_ids.cast("u64")
     )
     max_candidates = _emit_candidate_count(vocabulary, settings)
-    candidate_count = is_sampling.if_else(max_candidates, 1)
+    candidate_count = is_sampling.where(max_candidates, 1)
     top_p, min_p = (settings[name].cast(PROBABILITY_DTYPE) for name in ("top_p", "min_p"))
     return SamplerSettings(temperature_divisor, candidate_count.unsqueeze(0), top_p, min_p, keys)
 
@@ -209,10 +209,10 @@ def _emit_candidate_count(vocabulary: int, settings: Mapping[str, OnnxValue]) ->
     has_cutoff = (settings["top_p"] < 1.0) | (settings["min_p"] > 0.0)
     # Top-p and min-p sort only the candidates instead of the whole vocabulary.
     cutoff_count = min(MAX_SAMPLED_CANDIDATES, vocabulary)
-    default_count = has_cutoff.if_else(cutoff_count, vocabulary)
+    default_count = has_cutoff.where(cutoff_count, vocabulary)
     has_top_k = top_k > 0
     top_k = top_k.minimum(vocabulary)
-    return has_top_k.if_else(top_k, default_count)
+    return has_top_k.where(top_k, default_count)
 
 
 def emit_sampled_tokens(
@@ -243,7 +243,7 @@ def _emit_top_p_filter(sampler: SamplerSettings, probabilities: OnnxValue) -> On
     max_probability = probabilities.slice(1, 0, 1)
     is_kept = is_kept & (probabilities >= max_probability * sampler.min_p)
     is_kept = is_kept | preceding_sum.equals(0)
-    return is_kept.if_else(probabilities, 0)
+    return is_kept.where(probabilities, 0)
 
 
 def emit_log_probability(logits: OnnxValue, tokens: OnnxValue) -> OnnxValue:

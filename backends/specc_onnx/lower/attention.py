@@ -24,7 +24,7 @@ from specc_onnx.lower.blocked_attention_slices import (
     QueryKeyAxes,
     QueryKeySlicer,
     emit_position_slice,
-    emit_recomputed_slice,
+    emit_query_key_slice,
 )
 from specc_onnx.lower.dynamic_shapes import assume_nonzero_dims
 from specc_onnx.lower.emitter import Emitter
@@ -32,7 +32,7 @@ from specc_onnx.lower.fused_and_decomposed_attention import (
     AttentionOperands,
     emit_dense_attention,
     emit_masked_softmax,
-    emit_unpacked_output,
+    emit_unpacked_heads,
 )
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
@@ -55,7 +55,7 @@ def attend(
     g: Emitter,
     query: Tensor,
     key: Tensor,
-    values: Tensor,
+    value: Tensor,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
@@ -63,8 +63,8 @@ def attend(
     """Lower `Attend`. Return its output and its attention weights (None if unused)."""
     if is_kv_buffer(g, key):
         _record_attention_weight_location(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
-        return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), None
-    operands = AttentionOperands(q=query, k=key, v=values, mask=mask, bias=bias, sinks=sinks)
+        return emit_kv_buffer_attention(op, g, query, key, value, mask, bias), None
+    operands = AttentionOperands(q=query, k=key, v=value, mask=mask, bias=bias, sinks=sinks)
     plan = _plan_attention_blocks(g, operands)
     if isinstance(plan, BlockedAttentionPlan):
         attention = emit_local_attention(op, g, operands, plan)
@@ -73,7 +73,7 @@ def attend(
         attention, description = emit_dense_attention(op, g, operands), f"dense: {plan}"
     location = {**attention.weight_location, ATTENTION_FORM: description}
     _record_attention_weight_location(g, query.dtype, location)
-    return emit_unpacked_output(attention, query.shape[1], values.shape[3]), attention.weights
+    return emit_unpacked_heads(attention, query.shape[1], value.shape[3]), attention.weights
 
 
 def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> BlockedAttentionPlan | str:
@@ -111,13 +111,13 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> On
         return None
     type = g.context.types[0]
     n = type.shape[-2]
-    is_long = emit_blocked_attention_condition(
+    is_blocked = emit_blocked_attention_condition(
         g, multiply_dims(type.shape[:-2]), n, plan, GlobalTokens()
     )
     axes = _get_weight_axes(weights)
 
     def emit_block_sum(queries: PositionSpan, keys: PositionSpan) -> Tensor:
-        block_weights = emit_recomputed_slice(
+        block_weights = emit_query_key_slice(
             g, weights, axes, (queries, keys), visible_band=plan.band
         )
         block_values = emit_position_slice(g, values, (values.rank - 2,), (keys,))
@@ -129,11 +129,11 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> On
             return [emit_query_block_loop(g, n, plan, emit_block_sum)]
 
     def emit_dense_sum() -> list[OnnxValue]:
-        all_weights = emit_recomputed_slice(g, weights, axes, (None, None), visible_band=plan.band)
+        all_weights = emit_query_key_slice(g, weights, axes, (None, None), visible_band=plan.band)
         return [emit_matmul(all_weights, values)]
 
     branches = {"long": emit_blocked_sum, "short": emit_dense_sum}
-    return emit_if(g, is_long, [type], branches, isolated_branches=["short"])[0]
+    return emit_if(g, is_blocked, [type], branches, isolated_branches=["short"])[0]
 
 
 def _plan_attention_weight_blocks(
@@ -155,7 +155,7 @@ def _plan_attention_weight_blocks(
     slicer = QueryKeySlicer(
         queries=queries, keys=keys, scope=g.context.scope, visible_band=plan.band
     )
-    slicer.slice_value(value, _get_weight_axes(weights))
+    slicer.build_slice(value, _get_weight_axes(weights))
     return plan if value not in slicer.query_key_leaves else None
 
 
@@ -179,7 +179,7 @@ def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tens
     or to zeros if all keys are masked.
     """
     axis, lowest = scores.rank - 1, float("-inf")
-    visible_scores = mask.if_else(scores, lowest)
+    visible_scores = mask.where(scores, lowest)
     maximum = emit_reduce("ReduceMax", visible_scores, axis, keepdims=True)
     # A score of -inf is treated as masked.
     is_maximum = visible_scores.equals(maximum) & (visible_scores > lowest)
@@ -188,13 +188,13 @@ def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tens
 
 
 @lower
-def masked_normalization(
-    op: ops.MaskedNormalization, g: Emitter, scores: Tensor, mask: Tensor
+def masked_l1_normalization(
+    op: ops.MaskedL1Normalization, g: Emitter, scores: Tensor, mask: Tensor
 ) -> OnnxValue:
     """Apply ReLU to the unmasked scores and divide them by their sum, or by 1 if the sum is 0."""
-    visible_scores = mask.if_else(scores.emit_node("Relu"), 0)
+    visible_scores = mask.where(scores.emit_node("Relu"), 0)
     score_sum = emit_reduce("ReduceSum", visible_scores, scores.rank - 1, keepdims=True)
-    return visible_scores / score_sum.equals(0).if_else(1, score_sum)
+    return visible_scores / score_sum.equals(0).where(1, score_sum)
 
 
 @lower
@@ -210,7 +210,7 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
 
 def _record_attention_weight_location(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
     """Record the names of the values from which a layer's attention weights can be computed, for
-    `BuiltModel.attention_weight_locations`. Layers inside loops are not recorded.
+    `OnnxBuildResult.attention_weight_locations`. Layers inside loops are not recorded.
     """
     if len(g.bodies.open_bodies) == 1:
         g.attention_weight_locations += (

@@ -26,7 +26,7 @@ from specc.ir.graph import Value
 from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention_slices import (
     PositionSpan,
-    emit_recomputed_mask_slice,
+    emit_mask_slice,
     slice_attention_operands,
 )
 from specc_onnx.lower.dynamic_shapes import assume_nonzero_dims, bind_dim_size
@@ -78,8 +78,8 @@ def emit_local_attention(
     with _enter_blocks_scope(g):
         keys, queries = plan.decomposition.key_conditions, plan.decomposition.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
-    is_long = emit_blocked_attention_condition(g, b, n, plan, global_tokens)
-    dense_operands, weight_location = emit_dense_attention_operands(op, g, operands, is_long)
+    is_blocked = emit_blocked_attention_condition(g, b, n, plan, global_tokens)
+    dense_operands, weight_location = emit_dense_attention_operands(op, g, operands, is_blocked)
 
     def emit_dense() -> list[OnnxValue]:
         attention = emit_dense_attention(op, g, dense_operands)
@@ -99,7 +99,7 @@ def emit_local_attention(
                 )
             return [result]
 
-    (result,) = emit_if(g, is_long, [result_type], {"long": emit_blocks, "short": emit_dense})
+    (result,) = emit_if(g, is_blocked, [result_type], {"long": emit_blocks, "short": emit_dense})
     return AttentionResult(
         output=result,
         is_packed=is_packed,
@@ -109,10 +109,10 @@ def emit_local_attention(
 
 
 def emit_dense_attention_operands(
-    op: ops.Attend, g: Emitter, operands: AttentionOperands, is_long: OnnxValue
+    op: ops.Attend, g: Emitter, operands: AttentionOperands, is_blocked: OnnxValue
 ) -> tuple[AttentionOperands, dict[str, str]]:
     """Emit the mask and bias of dense attention inside an `If`, so that they are computed only if
-    `is_long` is false. Return the operands with the new mask and bias, and the names of both.
+    `is_blocked` is false. Return the operands with the new mask and bias, and the names of both.
     """
     mask, bias = operands.mask, operands.bias
 
@@ -124,11 +124,11 @@ def emit_dense_attention_operands(
 
     def emit_short_sequence_branch(x: Tensor) -> Tensor:
         operand = partial(_emit_recomputed_full_mask, g, x)
-        return _emit_short_operand(g, is_long, (x.value,), operand).with_type(x.type, x.value)
+        return _emit_short_operand(g, is_blocked, (x.value,), operand).with_type(x.type, x.value)
 
     if can_fuse_attention(op, g, operands):
         key = tuple(x.value if x else None for x in (mask, bias))
-        combined_mask = _emit_short_operand(g, is_long, key, emit_mask)
+        combined_mask = _emit_short_operand(g, is_blocked, key, emit_mask)
         weight_location = {"mask": combined_mask.name}
         return replace(operands, mask=None, bias=None, combined_mask=combined_mask), weight_location
     mask, bias = (x and emit_short_sequence_branch(x) for x in (mask, bias))
@@ -138,12 +138,12 @@ def emit_dense_attention_operands(
 
 def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
     """Emit a mask or bias for all queries and keys, recomputed in the innermost body."""
-    return emit_recomputed_mask_slice(g, x) if x.value else x
+    return emit_mask_slice(g, x) if x.value else x
 
 
 def _emit_short_operand(
     g: Emitter,
-    is_long: OnnxValue,
+    is_blocked: OnnxValue,
     key: tuple[Value | None, ...],
     emit_operand: Callable[[], Tensor],
 ) -> Tensor:
@@ -151,8 +151,8 @@ def _emit_short_operand(
     a short sequence, and an unused one-element tensor for a long sequence. Attention layers with
     the same mask share the `If`.
     """
-    if (is_long.name, *key) in g.cache.hoisted_masks:
-        return g.cache.hoisted_masks[is_long.name, *key]
+    if (is_blocked.name, *key) in g.cache.hoisted_masks:
+        return g.cache.hoisted_masks[is_blocked.name, *key]
     with g.open_body(is_isolated=True) as body:
         operand = emit_operand()
         results = emit_subgraph_outputs(g, [operand])
@@ -160,11 +160,11 @@ def _emit_short_operand(
     placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
     placeholder = partial(emit_full, g, 0, placeholder_type.dtype, placeholder_type.shape)
     unused_branch = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
-    name = is_long.emit_node("If", then_branch=unused_branch, else_branch=short_branch)
+    name = is_blocked.emit_node("If", then_branch=unused_branch, else_branch=short_branch)
     result = name.with_type(operand.type)
     # Values of a loop body are visible only inside the loop body.
     if len(g.bodies.open_bodies) == 1:
-        g.cache.hoisted_masks[is_long.name, *key] = result
+        g.cache.hoisted_masks[is_blocked.name, *key] = result
     return result
 
 
@@ -186,16 +186,16 @@ def emit_blocked_attention_condition(
     """
     g.analysis.add_branch_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
-        is_long = g.emit_length(queries) > plan.length_threshold
+        is_blocked = g.emit_length(queries) > plan.length_threshold
         if not g.lengths.is_positive(batch):
             has_batch = g.emit_length(batch) > 0
-            is_long = is_long & has_batch
+            is_blocked = is_blocked & has_batch
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_blocks_scope(g):
             scaled_count = indices.numel() * GLOBAL_TOKEN_RATIO
             has_few_tokens = scaled_count <= g.emit_length(queries)
-            is_long = is_long & has_few_tokens
-    return is_long
+            is_blocked = is_blocked & has_few_tokens
+    return is_blocked
 
 
 def _emit_true_indices(

@@ -37,22 +37,22 @@ LeafFunction: TypeAlias = Callable[[Value, QueryKeyAxes], Value]
 class QueryKeySlicer:
     """A builder that recomputes slices of query-key tensors `[…, q, k]` for the spans `queries` and
     `keys`. `slice_leaf` slices leaves. `query_key_leaves` collects the leaves with both axes. If
-    `recomputes_single_axis` is True, values with only one of the two axes are also recomputed,
-    except results of expensive ops other than MatMul. Attention weights are recomputed only if
-    their mask excludes all keys outside `visible_band`.
+    `recomputes_single_axis_values` is True, values with only one of the two axes are also
+    recomputed, except results of expensive ops other than MatMul. Attention weights are recomputed
+    only if their mask excludes all keys outside `visible_band`.
     """
 
     queries: Dim
     keys: Dim
     slice_leaf: LeafFunction = lambda value, axes: value
     scope: str = ""
-    recomputes_single_axis: bool = False
+    recomputes_single_axis_values: bool = False
     visible_band: Interval = EMPTY_INTERVAL
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     query_key_leaves: list[Value] = field(default_factory=list)
     _slices: dict[tuple[Value, QueryKeyAxes], Value] = field(default_factory=dict)
 
-    def slice_value(self, value: Value, axes: QueryKeyAxes) -> Value:
+    def build_slice(self, value: Value, axes: QueryKeyAxes) -> Value:
         """Add nodes that compute the slice of `value` along `axes`, and return their result."""
         stack = [(value, axes)]
         # The traversal uses an explicit stack, because masks may be computed by thousands of nodes.
@@ -74,7 +74,7 @@ class QueryKeySlicer:
         return self._slices[value, axes]
 
     def build_graph(self, value: Value) -> Graph:
-        """Return the graph that computes `value`, a result of `slice_value`, from the leaves."""
+        """Return the graph that computes `value`, a result of `build_slice`, from the leaves."""
         return self.builder.build_graph("slice", {"slice": value})
 
     def _slice_all_operands(
@@ -102,7 +102,9 @@ class QueryKeySlicer:
         if isinstance(op, ops.Scan):
             return False
         is_cheap = not op.is_compute_intensive or isinstance(op, ops.MatMul | ops.Einsum)
-        return axis_count == 2 or (axis_count == 1 and self.recomputes_single_axis and is_cheap)
+        return axis_count == 2 or (
+            axis_count == 1 and self.recomputes_single_axis_values and is_cheap
+        )
 
     def _takes_all_keys(self, node: Node, axes: QueryKeyAxes) -> bool:
         """Return True if the slice contains all keys whose attention weights can be nonzero."""
@@ -202,7 +204,7 @@ def slice_attention_operands(
     and bias are recomputed. Queries, keys and values are sliced.
     """
     mask, bias = (
-        emit_recomputed_mask_slice(g, x, queries, keys) if x and x.value else x
+        emit_mask_slice(g, x, queries, keys) if x and x.value else x
         for x in (operands.mask, operands.bias)
     )
     if mask is not None and keys is not None and keys.global_positions:
@@ -221,13 +223,13 @@ def slice_attention_operands(
     return replace(operands, q=q, k=k, v=v, mask=mask, bias=bias)
 
 
-def emit_recomputed_slice(
+def emit_query_key_slice(
     g: Emitter,
     x: Tensor,
     axes: QueryKeyAxes,
     spans: tuple[PositionSpan | None, PositionSpan | None],
     *,
-    recomputes_single_axis: bool = False,
+    recomputes_single_axis_values: bool = False,
     visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
     """Recompute `x` in the innermost body for a span of queries and a span of keys (None: all
@@ -236,7 +238,7 @@ def emit_recomputed_slice(
     """
     assert x.value is not None, "an operand of the graph has a value"
 
-    def slice_value(value: Value, axes: QueryKeyAxes) -> Value:
+    def slice_leaf(value: Value, axes: QueryKeyAxes) -> Value:
         tensor = g.values.tensors[value]
         slice_tensor = emit_position_slice(g, tensor, axes, spans)
         if slice_tensor is tensor:
@@ -252,23 +254,23 @@ def emit_recomputed_slice(
     slicer = QueryKeySlicer(
         queries=queries,
         keys=keys,
-        slice_leaf=slice_value,
+        slice_leaf=slice_leaf,
         scope=g.context.scope,
-        recomputes_single_axis=recomputes_single_axis,
+        recomputes_single_axis_values=recomputes_single_axis_values,
         visible_band=visible_band,
     )
-    value = slicer.slice_value(x.value, axes)
+    value = slicer.build_slice(x.value, axes)
     lower_nodes(g, slicer.build_graph(value))
     return g.values.tensors[value]
 
 
-def emit_recomputed_mask_slice(
+def emit_mask_slice(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
     """Emit a mask or bias `[b, h, q, k]` for spans of queries and keys (None: all positions)."""
     shape = x.shape
     axes: QueryKeyAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
-    return emit_recomputed_slice(g, x, axes, (queries, keys))
+    return emit_query_key_slice(g, x, axes, (queries, keys))
 
 
 def _emit_not_duplicated(keys: PositionSpan, global_positions: OnnxValue) -> OnnxValue:

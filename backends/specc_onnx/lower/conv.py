@@ -17,7 +17,7 @@ from specc_onnx.lower.onnx_targets import BF16_CONV_SINCE
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.reshape_reduce_and_matmul import (
-    emit_nonnegative_size,
+    emit_checked_length,
     emit_padding_to_min_length,
 )
 
@@ -89,7 +89,7 @@ def conv_transpose(
     result = _emit_channels_first(op.kernel, result_channels_first)
     for axis in may_be_empty:
         length = op.compute_length(x.shape[axis], axis - first_axis)
-        stop = emit_nonnegative_size(g, length, length)
+        stop = emit_checked_length(g, length, length)
         result = result.emit_node("Slice", [0], stop, [axis])
     return result
 
@@ -124,7 +124,7 @@ MAX_SLICE_END = 2**62
 
 def _emit_max_pool(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
     """Emit `MaxPool`. Padding of at least the kernel size becomes a separate `Pad`."""
-    if x.g.lacks_kernel("MaxPool", x.dtype):
+    if not x.g.has_kernel("MaxPool", x.dtype):
         return _emit_max_of_slices(op, x)
     pads = list(op.pads)
     # ONNX Runtime rejects padding of at least the kernel size.

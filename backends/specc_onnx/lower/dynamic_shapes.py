@@ -139,7 +139,7 @@ class DimResolver:
         if function.fn in ("min", "max"):
             return left.emit_node(function.fn.capitalize(), right)
         if not (function.args[1].number or self.is_positive(function.args[1])):
-            right = right.equals([0]).if_else([1], right)
+            right = right.equals([0]).where([1], right)
         if function.fn == "/":
             return emit_exact_quotient(left, right)
         remainder = left % right

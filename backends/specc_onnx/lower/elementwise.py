@@ -36,7 +36,7 @@ lower.add_rules(
         ops.And: lambda op, g, left, right: left & right,
         ops.Or: lambda op, g, left, right: left | right,
         ops.Not: lambda op, g, x: ~x,
-        ops.Where: lambda op, g, condition, x, y: condition.if_else(x, y),
+        ops.Where: lambda op, g, condition, x, y: condition.where(x, y),
     }
 )
 
@@ -87,7 +87,7 @@ def emit_integer_floordiv(x: Tensor, y: Tensor) -> OnnxValue:
             zero = x.g.emit_constant(0, x.dtype)
             is_too_large = remainder < zero if divisor_value > 0 else zero < remainder
         quotient = quotient - is_too_large.cast(x.dtype)
-    return is_special.if_else(x * y, quotient) if is_special else quotient
+    return is_special.where(x * y, quotient) if is_special else quotient
 
 
 def _emit_safe_divisor(y: Tensor) -> tuple[OnnxValue, OnnxValue | None]:
@@ -100,7 +100,7 @@ def _emit_safe_divisor(y: Tensor) -> tuple[OnnxValue, OnnxValue | None]:
     is_special = y.equals(0)
     if not _is_nonnegative_tensor(y):
         is_special = is_special | y.equals(-1)
-    return is_special.if_else(1, y), is_special
+    return is_special.where(1, y), is_special
 
 
 def emit_integer_power(x: Tensor, y: Tensor) -> OnnxValue:
@@ -122,8 +122,8 @@ def emit_integer_power(x: Tensor, y: Tensor) -> OnnxValue:
 
 
 INTEGER_RULES: dict[str, Callable[[Tensor, Tensor], OnnxValue]] = {
-    "min": lambda x, y: (y < x).if_else(y, x),
-    "max": lambda x, y: (x < y).if_else(y, x),
+    "min": lambda x, y: (y < x).where(y, x),
+    "max": lambda x, y: (x < y).where(y, x),
     "mod": emit_integer_mod,
     "floordiv": emit_integer_floordiv,
     "pow": emit_integer_power,
@@ -139,7 +139,7 @@ def emit_float_divmod(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
     remainder = x.emit_node("Mod", y, fmod=1)
     has_opposite_signs = remainder.emit_node("Sign") * y.emit_node("Sign") < zero
     if fn == "mod":
-        return has_opposite_signs.if_else(remainder + y, remainder)
+        return has_opposite_signs.where(remainder + y, remainder)
     # Dividend minus remainder is a multiple of the divisor, so the quotient of `Div` has only a
     # rounding error, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
     quotient = ((x - remainder) / y).round()
@@ -147,7 +147,7 @@ def emit_float_divmod(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
     # A nonzero constant divisor requires no `Where`.
     if find_scalar_constant(y):
         return quotient
-    return y.equals(zero).if_else(x / y, quotient)
+    return y.equals(zero).where(x / y, quotient)
 
 
 def find_scalar_constant(x: Tensor) -> int | float | None:
@@ -206,7 +206,7 @@ def emit_expm1(x: OnnxValue) -> OnnxValue:
     u = x.exp()
     difference = u - 1.0
     near_zero = difference * (x / u.emit_node("Log"))
-    return _emit_near_zero(x, u.equals(1.0).if_else(x, near_zero), difference)
+    return _emit_near_zero(x, u.equals(1.0).where(x, near_zero), difference)
 
 
 def _emit_near_zero(
@@ -216,7 +216,7 @@ def _emit_near_zero(
     direct formula has no cancellation, but `u` in the accurate formula may be infinite or 0.
     """
     is_near_zero = x.abs() < 0.5
-    return is_near_zero.if_else(value_near_zero, value_elsewhere)
+    return is_near_zero.where(value_near_zero, value_elsewhere)
 
 
 def emit_log1p(x: OnnxValue) -> OnnxValue:
@@ -226,7 +226,7 @@ def emit_log1p(x: OnnxValue) -> OnnxValue:
     u = x + 1.0
     log_u = u.emit_node("Log")
     near_zero = log_u * (x / (u - 1.0))
-    return _emit_near_zero(x, u.equals(1.0).if_else(x, near_zero), log_u)
+    return _emit_near_zero(x, u.equals(1.0).where(x, near_zero), log_u)
 
 
 def emit_sigmoid(x: OnnxValue) -> OnnxValue:
@@ -273,7 +273,7 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> OnnxVal
 
 
 @lower
-def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
+def cast(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
     """Emit a `Cast` in which out-of-range floats saturate to the limits of integer types."""
     # a weight that is stored in the target type requires no cast
     stored_weight = g.values.narrow_weights.get(x.name)
@@ -287,5 +287,5 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
 def emit_float_to_integer(x: OnnxValue, dtype: str) -> OnnxValue:
     """Emit a cast that truncates towards zero. NaN becomes 0, and out-of-range values saturate."""
     lowest, highest = (x.g.emit_constant(limit, x.dtype) for limit in FLOAT32_INTEGER_RANGES[dtype])
-    x_without_nan = x.emit_node("IsNaN").if_else(0, x)
+    x_without_nan = x.emit_node("IsNaN").where(0, x)
     return x_without_nan.emit_node("Clip", lowest, highest).cast(dtype)

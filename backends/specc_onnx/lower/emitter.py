@@ -163,17 +163,17 @@ class Emitter:
         is_available = onnx_targets.is_operator_available(op_type, self.opset)
         return is_available and op_type in self.target.fused_operators
 
-    def lacks_kernel(self, op_type: str, dtype: str) -> bool:
-        """Return True if the target has no kernel for operator `op_type` with type `dtype`."""
-        return bool({op_type, f"{op_type} {dtype}"} & self.target.missing_kernels)
+    def has_kernel(self, op_type: str, dtype: str) -> bool:
+        """Return True if the target has a kernel for operator `op_type` with type `dtype`."""
+        return self.target.missing_kernels.isdisjoint({op_type, f"{op_type} {dtype}"})
 
     def emit_node(
         self, op_type: str, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> OnnxValue:
         """Emit an ONNX node, or reuse an equal node, and return its result."""
-        return self.emit_nodes(op_type, 1, *inputs, domain=domain, **attributes)[0]
+        return self.emit_multi_output_node(op_type, 1, *inputs, domain=domain, **attributes)[0]
 
-    def emit_nodes(
+    def emit_multi_output_node(
         self, op_type: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[OnnxValue, ...]:
         """Emit an ONNX node, or reuse an equal node. Return its first `result_count` results."""

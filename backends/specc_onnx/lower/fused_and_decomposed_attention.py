@@ -45,7 +45,7 @@ class AttentionOperands:
         return b, h, q, self.k.shape[2]
 
     @property
-    def kv_heads(self) -> Dim:
+    def num_kv_heads(self) -> Dim:
         """Return the number of key/value heads, which may be smaller than that of query heads."""
         return self.k.shape[1]
 
@@ -85,7 +85,7 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) 
     )
 
 
-def emit_unpacked_output(attention: AttentionResult, heads: Dim, head_dim: Dim) -> OnnxValue:
+def emit_unpacked_heads(attention: AttentionResult, heads: Dim, head_dim: Dim) -> OnnxValue:
     """Emit the attention output as `[b, h, t, e]`."""
     if not attention.is_packed:
         return attention.output
@@ -108,9 +108,10 @@ def emit_decomposed_attention(
     of a group are broadcast to its query heads.
     """
     b, h, q, k = operands.score_shape
-    group_size = None if h == operands.kv_heads else divide_dims_exactly(h, operands.kv_heads)
+    num_kv_heads = operands.num_kv_heads
+    group_size = None if h == num_kv_heads else divide_dims_exactly(h, num_kv_heads)
     queries, keys, values = (
-        _emit_grouped_heads(t, operands.kv_heads, group_size)
+        _emit_grouped_heads(t, num_kv_heads, group_size)
         for t in (operands.q, operands.k, operands.v)
     )
     rank = 4 if group_size is None else 5
@@ -120,7 +121,7 @@ def emit_decomposed_attention(
     if op.scale != 1.0:
         queries = queries * op.scale
     scores = queries.emit_node("MatMul", keys)
-    leading_shape = (b, h) if group_size is None else (b, operands.kv_heads, group_size)
+    leading_shape = (b, h) if group_size is None else (b, num_kv_heads, group_size)
     scores = emit_reshape(scores, operands.score_shape, source_shape=(*leading_shape, q, k))
     if op.cap > 0:
         scores = (scores / op.cap).emit_node("Tanh") * op.cap
@@ -137,16 +138,16 @@ def emit_decomposed_attention(
     )
 
 
-def _emit_grouped_heads(x: Tensor, kv_heads: Dim, group_size: Dim | None) -> OnnxValue:
+def _emit_grouped_heads(x: Tensor, num_kv_heads: Dim, group_size: Dim | None) -> OnnxValue:
     """Emit queries `[b, h, t, d]` as `[b, g, h/g, t, d]`, and keys and values as `[b, g, 1, t, d]`,
-    for `kv_heads` = g and `group_size` = h/g (None if g is h).
+    for `num_kv_heads` = g and `group_size` = h/g (None if g is h).
     """
     if group_size is None:
         return x
     b, heads, t, d = x.shape
-    if heads == kv_heads:
+    if heads == num_kv_heads:
         return x.unsqueeze(2)
-    return emit_reshape(x, (b, kv_heads, group_size, t, d))
+    return emit_reshape(x, (b, num_kv_heads, group_size, t, d))
 
 
 def _emit_attention_weights(
@@ -159,7 +160,7 @@ def _emit_attention_weights(
     if operands.sinks is None:
         return emit_masked_softmax(scores, operands.mask, is_finite=operands.bias is None)
     if operands.mask is not None and not is_constant_true(operands.mask):
-        scores = operands.mask.if_else(scores, float("-inf"))
+        scores = operands.mask.where(scores, float("-inf"))
     sinks = operands.sinks.reshape(g.emit_shape((1, h, 1, 1)))
     sinks = sinks.expand(g.emit_shape((b, 1, q, 1)))
     weights_and_sink = scores.emit_node("Concat", sinks, axis=3).emit_node("Softmax", axis=-1)
@@ -179,7 +180,7 @@ def emit_fused_attention(
     packed_inputs = find_packed_heads(g, operands)
     # Packed heads require no transposes before and after the operator.
     if packed_inputs is not None:
-        options |= {"q_num_heads": h.number, "kv_num_heads": operands.kv_heads.number}
+        options |= {"q_num_heads": h.number, "kv_num_heads": operands.num_kv_heads.number}
     # If the attention weights (the fourth output) are unused, the kernel need not materialize them.
     result_count, output_count = (2, 4) if g.context.used_results[1] else (1, 1)
     if result_count == 2:
@@ -190,7 +191,7 @@ def emit_fused_attention(
     types = [Type(dtype, shape), Type(dtype, operands.score_shape)][:result_count]
 
     def emit_attention() -> list[OnnxValue]:
-        results = g.emit_nodes("Attention", output_count, *inputs, mask, **options)
+        results = g.emit_multi_output_node("Attention", output_count, *inputs, mask, **options)
         return [results[0], results[-1]][:result_count]
 
     possibly_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
@@ -225,7 +226,7 @@ def _emit_nonempty_branch(
     empty_branch = make_branch(
         g, "empty", types, lambda: [emit_full(g, 0, t.dtype, t.shape) for t in types]
     )
-    results = g.emit_nodes(
+    results = g.emit_multi_output_node(
         "If", len(types), is_nonempty, then_branch=nonempty_branch, else_branch=empty_branch
     )
     return [*results], {"node": nonempty_branch.output[0].name, "guard": results[0].name}
@@ -240,7 +241,7 @@ def find_packed_heads(g: Emitter, operands: AttentionOperands) -> list[OnnxValue
         for x in (operands.q, operands.k, operands.v)
         if (packed := g.cache.packed_heads.get(x.name)) is not None
     ]
-    has_static_heads = operands.score_shape[1].number and operands.kv_heads.number
+    has_static_heads = operands.score_shape[1].number and operands.num_kv_heads.number
     can_use_all = g.target.uses_3d_attention_inputs and has_static_heads and len(packed_heads) == 3
     return packed_heads if can_use_all else None
 
@@ -257,7 +258,7 @@ def emit_combined_mask(
     if combined_mask is None:
         return None
     if mask is not None and bias is not None:
-        masked_bias = mask.if_else(bias, float("-inf"))
+        masked_bias = mask.where(bias, float("-inf"))
         pairs = zip(mask.shape, bias.shape, strict=True)
         broadcast_shape = [m if b == 1 else b for m, b in pairs]
         combined_mask = masked_bias.with_shape(broadcast_shape)
@@ -277,11 +278,11 @@ def emit_masked_softmax(
     mask = None if mask is None or is_constant_true(mask) else mask
     lowest = g.emit_constant(float("-inf"), dtype)
     if mask is not None:
-        scores = mask.if_else(scores, lowest)
+        scores = mask.where(scores, lowest)
     weights, zero = scores.emit_node("Softmax", axis=-1), g.emit_constant(0, dtype)
     # A bias of -inf also masks out keys.
     if not is_finite:
-        comparable_scores = scores.cast("f32" if g.lacks_kernel("Equal", dtype) else dtype)
+        comparable_scores = scores.cast(dtype if g.has_kernel("Equal", dtype) else "f32")
         is_empty = comparable_scores.equals(float("-inf"))
-        return is_empty.if_else(zero, weights)
-    return weights if mask is None else mask.if_else(weights, zero)
+        return is_empty.where(zero, weights)
+    return weights if mask is None else mask.where(weights, zero)

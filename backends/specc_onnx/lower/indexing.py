@@ -16,7 +16,7 @@ from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Operand, Tensor
 from specc_onnx.lower.registry import lower
-from specc_onnx.lower.reshape_reduce_and_matmul import emit_arange, emit_nonnegative_size
+from specc_onnx.lower.reshape_reduce_and_matmul import emit_arange, emit_checked_length
 
 lower.add_rules({ops.Last: lambda op, g, x: x.gather(-1, op.axis)})
 
@@ -32,7 +32,7 @@ def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
 def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
     """Lower a top-k selection to a `TopK` of `k` elements."""
     remaining_count = x.shape[op.axis] - op.k
-    count = emit_nonnegative_size(g, op.k, op.k, remaining_count)
+    count = emit_checked_length(g, op.k, op.k, remaining_count)
     return emit_stable_top_k(x, count, axis=op.axis, largest=op.largest)
 
 
@@ -40,8 +40,8 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[OnnxValue, ...]:
 def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower a strided slice to `Slice` with a step."""
     length = x.shape[op.axis]
-    start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
-    stop = emit_nonnegative_size(g, op.stop, length - op.stop, op.step - 1)
+    start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
+    stop = emit_checked_length(g, op.stop, length - op.stop, op.step - 1)
     return x.emit_node("Slice", start, stop, [op.axis], g.emit_shape([op.step]))
 
 
@@ -54,10 +54,10 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> OnnxValue:
     if x.value and (ends := g.analysis.split_ends.get(x.value, {}).get(op.axis)):
         starts = [0, *ends[:-1]]
         sizes = [b - a for a, b in zip(starts, ends, strict=True)]
-        pieces = g.emit_nodes("Split", len(ends), x, sizes, axis=op.axis)
+        pieces = g.emit_multi_output_node("Split", len(ends), x, sizes, axis=op.axis)
         return pieces[starts.index(op.start.number or 0)]
-    start = emit_nonnegative_size(g, op.start, op.start, op.stop - op.start)
-    stop = emit_nonnegative_size(g, op.stop, length - op.stop)
+    start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
+    stop = emit_checked_length(g, op.stop, length - op.stop)
     return x.emit_node("Slice", start, stop, [op.axis])
 
 
@@ -66,7 +66,7 @@ def index(op: ops.Index, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower the selection of one position to a `Gather` with a scalar index."""
     if op.index.number is not None:
         return x.gather(g.emit_length(op.index), op.axis)
-    position = emit_nonnegative_size(g, op.index, op.index)
+    position = emit_checked_length(g, op.index, op.index)
     return x.gather(position.squeeze(0), op.axis)
 
 
@@ -99,12 +99,12 @@ def emit_top_k(
     (`emit_stable_top_k`).
     """
     g, options = x.g, dict[str, Any](axis=axis, largest=int(largest), sorted=1)
-    if not g.lacks_kernel("TopK inf", x.dtype):
-        return g.emit_nodes("TopK", 2, x, count, **options)
+    if g.has_kernel("TopK inf", x.dtype):
+        return g.emit_multi_output_node("TopK", 2, x, count, **options)
     # The CUDA kernel of `TopK` pads the axis with the lowest finite value and returns padding
     # instead of -inf.
     kind, limit = ("Max", LOWEST_KEY) if largest else ("Min", -LOWEST_KEY)
-    _, indices = g.emit_nodes("TopK", 2, x.emit_node(kind, limit), count, **options)
+    _, indices = g.emit_multi_output_node("TopK", 2, x.emit_node(kind, limit), count, **options)
     return x.gather_elements(indices, axis), indices
 
 
@@ -114,7 +114,7 @@ def emit_stable_top_k(
     """Emit a `TopK` that orders equal elements by index even on long axes."""
     g, length = x.g, x.shape[axis]
     is_short = length.number is not None and length.number <= STABLE_TOP_K_LENGTH
-    if is_short or not g.lacks_kernel("stable TopK", x.dtype):
+    if is_short or g.has_kernel("stable TopK", x.dtype):
         return emit_top_k(x, count, axis=axis, largest=largest)
     # The first `TopK` sorts all elements, because `TopK` may select any of several equal elements.
     # The second `TopK` sorts the indices within each run of equal elements by the key `run index *
@@ -151,13 +151,13 @@ def emit_checked_indices(ids: Tensor) -> OnnxValue:
     """
     if ids.value is not None and is_nonnegative_value(ids.value, ids.g):
         return ids
-    return (ids < 0).if_else(MAX_INTEGERS[ids.dtype], ids)
+    return (ids < 0).where(MAX_INTEGERS[ids.dtype], ids)
 
 
 def emit_zeroed_padding_indices(ids: Tensor, keep: Tensor) -> OnnxValue:
     """Replace negative values of `ids` with 0 where the padding mask `keep` is false."""
     zero = ids.g.emit_constant(0, ids.dtype)
-    return (~keep & (ids < zero)).if_else(zero, ids)
+    return (~keep & (ids < zero)).where(zero, ids)
 
 
 def is_nonnegative_value(value: Value, g: Emitter) -> bool:

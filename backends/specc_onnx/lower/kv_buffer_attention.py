@@ -160,7 +160,7 @@ class _GroupQueryCall:
         rotation = [None, None, None]  # omit the optional rotary operands
         buffers = [x.past for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)
-        return g.emit_nodes(
+        return g.emit_multi_output_node(
             "GroupQueryAttention",
             3,
             *(*self.packed_operands, *buffers, *self.sequence_lengths, *rotation, bias, *scales),
@@ -239,7 +239,7 @@ def _emit_zeros_for_masked(result: OnnxValue, mask: Tensor) -> OnnxValue:
     """Set `result` `[b, t, h·d]` to zeros for fully masked queries. All heads share `mask`."""
     visibility = mask.cast("f32").emit_node("ReduceMax", [3], keepdims=0)
     has_visible_key = visibility.transpose([0, 2, 1])
-    return has_visible_key.cast("bool").if_else(result, 0)
+    return has_visible_key.cast("bool").where(result, 0)
 
 
 MIN_KV_BUFFER_OPSET = 18
@@ -288,7 +288,7 @@ def _find_attention_cache(
     keys or values are not appended to a state or have other users.
     """
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
-    value = _find_appended_state(op.values(node), states_by_input, use_counts)
+    value = _find_appended_state(op.value(node), states_by_input, use_counts)
     # a state that contains both keys and values would be updated twice
     if key is None or value is None or key is value:
         return None
@@ -299,7 +299,7 @@ def _is_supported_by_kernel(node: Node, target: Target) -> bool:
     """Return True if the kernel of the target supports an attention node and its dtype."""
     op = node.op
     assert isinstance(op, ops.Attend)
-    q, k, v = op.query(node), op.key(node), op.values(node)
+    q, k, v = op.query(node), op.key(node), op.value(node)
     has_sinks = op.sinks(node) is not None
     lengths = [q.type.shape[1].number, k.type.shape[1].number, q.type.shape[3].number]
     has_equal_widths = q.type.shape[3] == v.type.shape[3] and None not in lengths

@@ -19,7 +19,7 @@ from specc.transforms.chunk_scan import LinearRecurrence, build_chunkwise_recurr
 from specc_onnx.lower.dynamic_shapes import assume_nonzero_dims
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.registry import lower, lower_expanded_op, lower_nodes
+from specc_onnx.lower.registry import lower, lower_by_expansion, lower_nodes
 from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_axis_length,
     emit_count_nonzero,
@@ -57,7 +57,7 @@ def _emit_chunks(
     def add_chunks(b: GraphBuilder, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return build_chunkwise_recurrence(b, op, [x for x in inputs if x], recurrence)
 
-    return lower_expanded_op(g, args, add_chunks)
+    return lower_by_expansion(g, args, add_chunks)
 
 
 def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
@@ -69,7 +69,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
     body = _build_scan_body(op, g, operands)
     directions = [int(op.reverse)]
     scan_output_count = len(op.body.outputs) - op.carry_count
-    results = g.emit_nodes(
+    results = g.emit_multi_output_node(
         "Scan",
         len(op.body.outputs),
         *operands.initial_carries,
@@ -130,7 +130,7 @@ def _emit_without_placeholder(
     """
     has_positions = g.emit_length(length) > 0
     final_carries = [
-        has_positions.if_else(final_carry, initial_carry)
+        has_positions.where(final_carry, initial_carry)
         for initial_carry, final_carry in zip(
             initial_carries, results[: op.carry_count], strict=True
         )
@@ -217,7 +217,7 @@ def _emit_at_valid_positions(
 ) -> OnnxValue:
     """Select `new_value` `[b, …]` where `position_mask`, bool[b], is true, else `old_value`."""
     shape = (*position_mask.shape, *[Dim.from_value(1)] * (new_value.rank - position_mask.rank))
-    return emit_reshape(position_mask, shape).if_else(new_value, old_value)
+    return emit_reshape(position_mask, shape).where(new_value, old_value)
 
 
 def emit_loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
@@ -231,7 +231,7 @@ def emit_loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
     if has_early_exit:
         condition = _emit_any_unfinished(operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
-    results = g.emit_nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
+    results = g.emit_multi_output_node("Loop", len(op.body.outputs), *loop_inputs, body=body)
     # scan outputs are complete if all iterations run and there is at least one
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     scan_outputs = []

@@ -108,7 +108,7 @@ def _emit_expert_ids(
         shape = operands.keep.shape
         keep = emit_reshape(operands.keep, (multiply_dims(shape), 1))
         is_valid = is_valid & keep
-    return is_valid.if_else(ids, no_expert)
+    return is_valid.where(ids, no_expert)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ class _ExpertEmitter:
         output = self._lower_expert(token_ids, expert_weights)
         factors = (x.cast(self.result_type.dtype) for x in (output, token_gates))
         weighted_output = g.emit_node("Mul", *factors)
-        return g.emit_nodes(
+        return g.emit_multi_output_node(
             "ScatterND", 1, sums, token_ids.unsqueeze(1), weighted_output, reduction="add"
         )
 
@@ -187,7 +187,7 @@ class _ExpertEmitter:
         """Return the indices i64[m] of the tokens routed to an expert, and the gates [m, 1]."""
         any_chosen = emit_reduce("ReduceMax", is_chosen.cast("i64"), 1)
         token_ids = any_chosen.emit_node("NonZero").squeeze(0)
-        gates = is_chosen.if_else(self.gates, 0)
+        gates = is_chosen.where(self.gates, 0)
         token_gates = emit_reduce("ReduceSum", gates, 1, keepdims=True)
         return token_ids, token_gates.gather(token_ids, 0)
 
@@ -217,7 +217,7 @@ class _ExpertEmitter:
         g = self.g
         stored = g.values.narrow_weights.get(stacked.name, stacked)
         with g.hoist_nodes(g.context.scope, level=0):
-            parts = g.emit_nodes("Split", count, stored, [1] * count, axis=0)
+            parts = g.emit_multi_output_node("Split", count, stored, [1] * count, axis=0)
             return [_cast_expert_part(stacked, part.squeeze(0)) for part in parts]
 
     def _slice_expert_weights(self, stacked: Tensor, expert: OnnxValue) -> Tensor:

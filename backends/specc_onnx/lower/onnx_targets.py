@@ -72,6 +72,11 @@ PROBABILITIES_OUTPUT_MODE = 3
 """The `qk_matmul_output_mode` that returns attention weights after softcap, mask and softmax."""
 
 
+def get_default_opset() -> int:
+    """Return the default opset of compiled models."""
+    return DEFAULT_OPSET
+
+
 def is_operator_available(op_type: str, opset: int) -> bool:
     """Return True if the standard operator `op_type` exists at `opset`."""
     return OPERATOR_SINCE.get(op_type, MIN_OPSET) <= opset

@@ -127,7 +127,7 @@ class OnnxValue:
         """Emit the elementwise minimum."""
         return self.g.emit_node("Min", self, other)
 
-    def if_else(self, x: "Operand", y: "Operand") -> "OnnxValue":
+    def where(self, x: "Operand", y: "Operand") -> "OnnxValue":
         """Select `x` where the mask is true and `y` where it is false."""
         # ONNX Runtime's `Where` does not support boolean operands.
         if isinstance(x, OnnxValue) and x.dtype == "bool":

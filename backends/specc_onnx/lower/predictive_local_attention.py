@@ -17,7 +17,7 @@ from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention_slices import (
     PositionSpan,
     emit_position_slice,
-    emit_recomputed_slice,
+    emit_query_key_slice,
 )
 from specc_onnx.lower.dynamic_shapes import bind_dim_size
 from specc_onnx.lower.emitter import Emitter
@@ -197,7 +197,9 @@ def _emit_key_weights(
     in the innermost body.
     """
     scores, mask = (
-        emit_recomputed_slice(g, x, (None, x.rank - 1), (None, keys), recomputes_single_axis=True)
+        emit_query_key_slice(
+            g, x, (None, x.rank - 1), (None, keys), recomputes_single_axis_values=True
+        )
         for x in operands
     )
     return emit_masked_softmax(scores, mask)

@@ -97,7 +97,7 @@ def _emit_integer_product(
     g = x.g
     token_scales, scaled_tokens = _emit_token_scales(x)
     # `QuantizeLinear` has no per-token scales, so it is applied to scaled tokens with the scale 1.
-    is_float = g.lacks_kernel("MatMulInteger", "i8")
+    is_float = not g.has_kernel("MatMulInteger", "i8")
     zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
     codes = scaled_tokens.emit_node("QuantizeLinear", 1.0, zero_point)
     if g.target.quantized_matmul_mode == "rows" and op.layout == "columns":
@@ -129,7 +129,7 @@ def _emit_per_tensor_product(
     op: ops.QuantizedLinear, x: Tensor, w: Tensor, scales: Tensor
 ) -> OnnxValue:
     """Emit an integer MatMul of dynamically quantized activations (one scale per tensor)."""
-    codes, scale, zero_point = x.g.emit_nodes("DynamicQuantizeLinear", 3, x)
+    codes, scale, zero_point = x.g.emit_multi_output_node("DynamicQuantizeLinear", 3, x)
     product = codes.emit_node("MatMulInteger", _emit_columns(op, w), zero_point)
     return product.cast("f32") * (scale * scales)
 

@@ -15,7 +15,7 @@ from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.recurrent_as_loop import RecurrentOp, expand_recurrent_to_scan
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
-from specc_onnx.lower.registry import lower, lower_expanded_op
+from specc_onnx.lower.registry import lower, lower_by_expansion
 from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_arange,
     emit_count_nonzero,
@@ -61,7 +61,7 @@ def _emit_target_positions(layer: "_RecurrentLayer") -> OnnxValue:
     valid_index = valid_flags.emit_node("CumSum", 1) - 1
     count = valid_flags.emit_node("ReduceSum", [1], keepdims=True)
     padded_index = padding_flags.emit_node("CumSum", 1) - 1 + count
-    return keep.if_else(valid_index, padded_index)
+    return keep.where(valid_index, padded_index)
 
 
 def _emit_source_positions(layer: "_RecurrentLayer") -> OnnxValue:
@@ -125,7 +125,7 @@ def emit_reordered_gates(
         return weights
     size = divide_dims_exactly(weights.shape[axis], count)
     sizes = g.emit_shape([size] * count)
-    parts = list(g.emit_nodes("Split", count, weights, sizes, axis=axis))
+    parts = list(g.emit_multi_output_node("Split", count, weights, sizes, axis=axis))
     if gate_order.negated_index is not None:
         parts[gate_order.negated_index] = parts[gate_order.negated_index].emit_node("Neg")
     return g.emit_node("Concat", *(parts[n] for n in gate_order.order), axis=axis)
@@ -224,7 +224,7 @@ class _RecurrentLayer:
             return time_major
         sequence: OnnxValue = x
         if zero_padding and self.keep:
-            sequence = self.keep.unsqueeze(2).if_else(x, 0.0)
+            sequence = self.keep.unsqueeze(2).where(x, 0.0)
         if not self.is_right_padded:
             sequence = _emit_gathered_positions(sequence, _emit_source_positions(self))
         padded = self.pad_empty_axes(sequence, x.shape)
@@ -290,7 +290,7 @@ class _RecurrentLayer:
             has_positions = g.emit_length(self.batch_and_length[1]) > 0
         else:
             return final_state
-        return has_positions.if_else(final_state, initial_state or 0.0)
+        return has_positions.where(final_state, initial_state or 0.0)
 
     def is_fusible(self, feature: str) -> bool:
         """Return True if ONNX's operator supports the layer and `feature` ("" for no feature)."""
@@ -310,7 +310,7 @@ def _emit_layer(
     assert not isinstance(op, ops.QuantizedLstm), (
         "quantization plans check that the target has `QuantizedLstm`"
     )
-    return lower_expanded_op(
+    return lower_by_expansion(
         layer.g, layer.tensors, lambda b, x: expand_recurrent_to_scan(b, op, x, scope)
     )
 
@@ -339,7 +339,7 @@ def _emit_fused_layer(
     # the cell gate has no peephole weights: [1, 3·h]
     order = GateOrder(PEEPHOLE_ORDER)
     peepholes = x.peepholes and emit_reordered_gates(g, x.peepholes, order).unsqueeze(0)
-    hidden_states, *final_states = g.emit_nodes(
+    hidden_states, *final_states = g.emit_multi_output_node(
         op_type,
         3 if isinstance(layer.op, ops.Lstm | ops.QuantizedLstm) else 2,
         *(time_major_input, *weights, padded_lengths, *states, peepholes, *_emit_scales(layer)),

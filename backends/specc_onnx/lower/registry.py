@@ -62,7 +62,7 @@ def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
             g.innermost_body.types[value.name] = result.type
 
 
-def lower_expanded_op(
+def lower_by_expansion(
     g: Emitter,
     args: Sequence[Tensor | None],
     add_nodes: Callable[[GraphBuilder, Sequence[Value | None]], Sequence[Value]],

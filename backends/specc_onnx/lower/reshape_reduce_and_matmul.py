@@ -66,7 +66,7 @@ def emit_full(
     return scalar.expand(g.emit_shape(shape)) if shape else scalar
 
 
-def emit_nonnegative_size(g: Emitter, length: Dim, *nonnegative_dims: Dim) -> OnnxValue:
+def emit_checked_length(g: Emitter, length: Dim, *nonnegative_dims: Dim) -> OnnxValue:
     """Emit `length`, i64[1]. The model fails at run time if a size in `nonnegative_dims` is
     negative.
     """

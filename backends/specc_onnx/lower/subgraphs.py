@@ -122,7 +122,9 @@ def emit_if(
         make_branch(g, name, types, emit_results, is_isolated=name in isolated_branches)
         for name, emit_results in branches.items()
     ]
-    return g.emit_nodes("If", len(types), condition, then_branch=graphs[0], else_branch=graphs[1])
+    return g.emit_multi_output_node(
+        "If", len(types), condition, then_branch=graphs[0], else_branch=graphs[1]
+    )
 
 
 def make_value_infos(body: "GraphBody", results: Sequence[str]) -> list[ValueInfoProto]:

@@ -19,10 +19,10 @@ from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.reshape_reduce_and_matmul import (
     emit_arange,
+    emit_checked_length,
     emit_count_nonzero,
     emit_full,
     emit_matmul,
-    emit_nonnegative_size,
     emit_padding_to_min_length,
     emit_reduce,
     emit_reshape,
@@ -72,7 +72,7 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> OnnxValue:
 
 
 @lower
-def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> OnnxValue:
+def expand(op: ops.Expand, g: Emitter, x: Tensor) -> OnnxValue:
     """Emit `Expand`, whose target shape has 1 for unchanged axes."""
     target = [Dim.from_value(1)] * x.rank
     target[op.axis] = op.length
@@ -111,7 +111,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> OnnxValue:
 
 
 @lower
-def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> OnnxValue:
+def reduce(op: ops.Reduce, g: Emitter, x: Tensor) -> OnnxValue:
     """Emit a reduction. `any` and `all` compare a count with 0, because the axis may be empty."""
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
     if op.fn == "sum" and x.dtype in INTEGER_DTYPES:
@@ -126,7 +126,7 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> OnnxValue:
 @lower
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> OnnxValue:
     """Emit `ArgMax`, or a `TopK` of one element if the target has no kernel for `ArgMax`."""
-    if g.lacks_kernel("ArgMax", x.dtype):
+    if not g.has_kernel("ArgMax", x.dtype):
         _, index = emit_stable_top_k(x, [1], axis=op.axis, largest=True)
         return index.squeeze(op.axis)
     return x.emit_node("ArgMax", axis=op.axis, keepdims=0, select_last_index=0)
@@ -261,10 +261,10 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
     ends = [Dim.from_value(0)] * (2 * x.rank)
     ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
     first_length, *other_lengths = op.list_nonnegative_dims(length)
-    start_width = emit_nonnegative_size(g, op.padding_before, first_length, *other_lengths)
+    start_width = emit_checked_length(g, op.padding_before, first_length, *other_lengths)
     widths = [g.emit_shape([end]) for end in ends]
     widths[op.axis] = start_width
-    if op.mode == "constant" and g.lacks_kernel("Pad", x.dtype):
+    if op.mode == "constant" and not g.has_kernel("Pad", x.dtype):
         start_padding, end_padding = (
             emit_full(
                 g, op.value, x.dtype, (*x.shape[: op.axis], pad_width, *x.shape[op.axis + 1 :])

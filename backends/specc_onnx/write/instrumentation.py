@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from specc.backend import Subgraphs
+from specc.backend import SubgraphInfo
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, PROBABILITIES_OUTPUT_MODE
 from specc_onnx.lower.subgraphs import iterate_node_subgraphs
 
@@ -31,7 +31,7 @@ MAX_CONSTANT_ELEMENTS = 64
 """Maximum number of elements of a constant in a branch condition."""
 
 
-def collect_subgraphs(model: ModelProto) -> Subgraphs:
+def collect_subgraphs(model: ModelProto) -> SubgraphInfo:
     """Return the names of all subgraphs, and the integer constants in branch conditions."""
     copy = ModelProto()
     # only small constants are copied, not the weights
@@ -40,7 +40,7 @@ def collect_subgraphs(model: ModelProto) -> Subgraphs:
             copy.graph.initializer.append(tensor)
     copy.graph.node.extend(model.graph.node)
     names = tuple(_iterate_subgraph_names(copy.graph))
-    return Subgraphs(EXECUTION_COUNTS_OUTPUT, names, list_branch_condition_constants(copy))
+    return SubgraphInfo(EXECUTION_COUNTS_OUTPUT, names, list_branch_condition_constants(copy))
 
 
 def list_branch_condition_constants(model: ModelProto) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from specc.artifact.package_index_and_format_versions import (
     WeightFileMetadata,
     read_weight_file_metadata,
 )
-from specc.backend import EmittedModel, MetadataBuilder, WeightStorage, WrittenModel
+from specc.backend import EmittedModel, MetadataBuilder, WeightStorage, WriteResult
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space
 from specc.io.file_type_detection import find_unused_sidecar_files
 from specc.io.output_paths import sanitize_file_stem
@@ -28,7 +28,7 @@ from specc_onnx.generate.generator_inputs import GeneratorDefinition
 from specc_onnx.generate.generator_model import build_generation_model
 from specc_onnx.lower import onnx_targets
 from specc_onnx.model_reader import BLANK_HASH, HASH_KEY, insert_model_hash
-from specc_onnx.write.onnx_graph import BuiltModel, build_model, set_doc_strings
+from specc_onnx.write.onnx_graph import OnnxBuildResult, build_model, set_doc_strings
 from specc_onnx.write.onnx_verifier import verify_built_model
 from specc_onnx.write.weight_placement import (
     WeightPlacement,
@@ -49,7 +49,7 @@ def write_model(
     metadata: MetadataBuilder | None = None,
     verify_load: bool = True,
     sidecar_files: Sequence[tuple[str, bytes]] = (),
-) -> WrittenModel:
+) -> WriteResult:
     """Write `graph` as the model `path`. `metadata` returns the metadata of the built model.
     `verify_load=False` skips the load check in ONNX Runtime. The names of `sidecar_files` (suffix,
     content) contain a content hash. These files replace the previous model's side files. Raise one
@@ -73,14 +73,14 @@ def write_model(
         data = write_verified_models(out, stem, prepared, parameters, [(path.name, metadata)])
     names = [path.name, *([data] if data else []), *side_names]
     files = tuple((path.parent / n, (path.parent / n).stat().st_size) for n in names)
-    return WrittenModel(path, data, prepared.placement.plan, files)
+    return WriteResult(path, data, prepared.placement.plan, files)
 
 
 @dataclass(frozen=True)
-class VerifiedModels:
+class VerifiedModelSet:
     """Verified graphs that are ready to be written, and the placement of their weights."""
 
-    models: tuple[BuiltModel, ...]
+    models: tuple[OnnxBuildResult, ...]
     placement: WeightPlacement
 
 
@@ -94,7 +94,7 @@ def build_verified_models(
     weights_as: WeightStorage,
     dtype: str = "",
     verify_load: bool = True,
-) -> VerifiedModels:
+) -> VerifiedModelSet:
     """Plan the weight files in `directory`, then lower and verify all graphs."""
     onnx_targets.check_opset(opset)
     weight_graphs = [_get_weight_graph(g) for g in graphs]
@@ -114,7 +114,7 @@ def build_verified_models(
     built_models = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
     for built_model in built_models:
         verify_built_model(built_model, verify_load=verify_load)
-    return VerifiedModels(
+    return VerifiedModelSet(
         built_models,
         replace(placement, weight_files=_record_linked_checkpoints(placement, parameters)),
     )
@@ -149,7 +149,7 @@ def _get_weight_graph(source: ModelSource) -> Graph:
 
 def _build_source(
     graph: ModelSource, target: Target, opset: int, placement: WeightPlacement
-) -> BuiltModel:
+) -> OnnxBuildResult:
     if isinstance(graph, StandaloneGeneratorSource):
         return build_generation_model(
             graph, target, opset, placement.storage_dtypes, placement.ties
@@ -160,7 +160,7 @@ def _build_source(
 def write_verified_models(
     out: OutputDirectory,
     stem: str,
-    verified: VerifiedModels,
+    verified: VerifiedModelSet,
     parameters: ParameterSource,
     entries: Sequence[tuple[str, MetadataBuilder | None]],
 ) -> str | None:
@@ -190,7 +190,7 @@ def write_verified_models(
     return data
 
 
-def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -> EmittedModel:
+def _describe_built_model(built_model: OnnxBuildResult, placement: WeightPlacement) -> EmittedModel:
     """Return the properties of a built model that its metadata records."""
     initializer_names = {}
     for name in built_model.graph.parameters:

@@ -126,7 +126,7 @@ LOCATION_NAME_FIELDS = frozenset({"node", "guard", "weights", "blocks", "mask", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltModel:
+class OnnxBuildResult:
     """A built ONNX model without the data of its weights.
 
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
@@ -155,7 +155,7 @@ def build_model(
     opset: int = onnx_targets.DEFAULT_OPSET,
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
-) -> BuiltModel:
+) -> OnnxBuildResult:
     """Build the ONNX model of `graph`. The input `PAST_LENGTH_INPUT` is the number of positions
     that KV buffers contain. `storage_dtypes` maps parameters to a different storage dtype. `ties`
     maps tied parameters to the parameter that stores their values.
@@ -214,7 +214,7 @@ def finish_model(
     inputs: Mapping[str, Type],
     outputs: Mapping[str, Tensor],
     weights: Mapping[str, TensorProto],
-) -> BuiltModel:
+) -> OnnxBuildResult:
     """Remove unused nodes, assign final names and build the model of a lowered graph. `inputs` are
     the input types and `outputs` the returned tensors, by name. `weights` are the initializers from
     `add_initializers`.
@@ -236,7 +236,7 @@ def finish_model(
     # protobuf copies initializers, so the weights are looked up in the model
     stored_weights = dict(zip(weights, model.graph.initializer, strict=False))
     types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.values.stored_types}
-    return BuiltModel(
+    return OnnxBuildResult(
         model=model,
         graph=graph,
         target=g.target,

@@ -32,7 +32,7 @@ from specc.analysis.length_limits import find_max_lengths
 from specc.ir.types import ShapeError
 from specc_onnx.lower.subgraphs import make_value_info
 from specc_onnx.ort_session import open_serialized_ort_model
-from specc_onnx.write.onnx_graph import BuiltModel
+from specc_onnx.write.onnx_graph import OnnxBuildResult
 from specc_onnx.write.onnx_shape_rules import (
     CONTRIB_SHAPE_RULES,
     DATA_DEPENDENT_OPS,
@@ -279,7 +279,7 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 """Type inference rules of operators with subgraphs."""
 
 
-def verify_built_model(built_model: BuiltModel, *, verify_load: bool = True) -> None:
+def verify_built_model(built_model: OnnxBuildResult, *, verify_load: bool = True) -> None:
     """Verify a model. If `verify_load` is True and the target is a CPU, also load it in ONNX
     Runtime. Raise E0923 if ONNX Runtime cannot load the model, and InvalidModelError if another
     check fails.
@@ -290,7 +290,7 @@ def verify_built_model(built_model: BuiltModel, *, verify_load: bool = True) -> 
         open_serialized_ort_model(model.SerializeToString())
 
 
-def verify_model_statically(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
+def verify_model_statically(built_model: OnnxBuildResult, model: ModelProto) -> InferredTypes:
     """Run ONNX's checker and `check_value_types` on `model`, a result of
     `convert_weights_to_inputs`. Return the inferred types of its values.
     """
@@ -303,7 +303,7 @@ def verify_model_statically(built_model: BuiltModel, model: ModelProto) -> Infer
     return check_value_types(built_model, model)
 
 
-def convert_weights_to_inputs(built_model: BuiltModel) -> ModelProto:
+def convert_weights_to_inputs(built_model: OnnxBuildResult) -> ModelProto:
     """Return a copy of the model in which weights are inputs."""
     names = {tensor.name for tensor in built_model.weights.values()}
     source_graph = built_model.model.graph
@@ -328,7 +328,7 @@ def convert_weights_to_inputs(built_model: BuiltModel) -> ModelProto:
     )
 
 
-def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
+def check_value_types(built_model: OnnxBuildResult, model: ModelProto) -> InferredTypes:
     """Check that inputs, outputs and weights have the types in the IR graph. Check that the
     declared types of all values agree with the types inferred for distinct axis sizes. Return the
     inferred types.
@@ -350,7 +350,9 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
     return inferred_types
 
 
-def _choose_lengths(built_model: BuiltModel, lower_limits: Mapping[str, int]) -> dict[str, int]:
+def _choose_lengths(
+    built_model: OnnxBuildResult, lower_limits: Mapping[str, int]
+) -> dict[str, int]:
     graph = built_model.graph
     types = (*built_model.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
@@ -362,7 +364,7 @@ def _choose_lengths(built_model: BuiltModel, lower_limits: Mapping[str, int]) ->
 
 
 def _infer_at_lengths(
-    built_model: BuiltModel, model: ModelProto, lengths: Mapping[str, int]
+    built_model: OnnxBuildResult, model: ModelProto, lengths: Mapping[str, int]
 ) -> InferredTypes:
     scalars = {
         name: lengths[symbol]

@@ -18,7 +18,7 @@ from specc.artifact.package_index_and_format_versions import (
     is_portable_file_name,
     read_previous_package_index,
 )
-from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WeightStorage, WrittenModel
+from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WeightStorage, WriteResult
 from specc.io.atomic_write import FileDigest, OutputDirectory
 from specc.io.file_type_detection import filter_unreferenced_files, is_package_index, is_specc_model
 from specc.io.output_paths import (
@@ -51,7 +51,7 @@ def write_package(
     input_paths: Sequence[Path] = (),
     force: bool = False,
     checks_hashes_on_open: bool = False,
-) -> WrittenModel:
+) -> WriteResult:
     """Write `graphs` by role into `directory`, replacing an existing package. If
     `checks_hashes_on_open` is True, content hashes are compared on every load. Raise E0833 if the
     package would overwrite a file that specc did not write (unless `force` is True), E0814 if it
@@ -95,7 +95,7 @@ def write_package(
         out.write_named_file(INDEX_FILE, [index_content])
     sizes = {**{n: facts.bytes for n, facts in index.files.items()}, INDEX_FILE: len(index_content)}
     files = tuple((directory / name, size) for name, size in sizes.items())
-    return WrittenModel(directory, data, prepared_graphs.placement.plan, files)
+    return WriteResult(directory, data, prepared_graphs.placement.plan, files)
 
 
 def _find_superseded_files(directory: Path, previous_index: PackageIndex | None) -> Sequence[str]:

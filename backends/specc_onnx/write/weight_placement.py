@@ -28,7 +28,7 @@ from specc.weights.external_data import (
 )
 from specc.weights.parameter_sources import ParameterSource
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
-from specc_onnx.write.onnx_graph import BuiltModel
+from specc_onnx.write.onnx_graph import OnnxBuildResult
 
 MAX_INLINE_BYTES = 1 << 20
 """Weights whose total size in bytes is below this limit are stored in the ONNX file by default."""
@@ -179,7 +179,7 @@ def _check_all_linked(plan: ExternalDataPlan, tensors: list[ExternalTensor]) -> 
 
 
 def set_initializer_data(
-    built_model: BuiltModel,
+    built_model: OnnxBuildResult,
     placement: WeightPlacement,
     values: ParameterSource,
     weight_file: str | None,

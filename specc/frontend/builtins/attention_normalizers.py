@@ -51,8 +51,8 @@ OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
     "softmax": ops.MaskedSoftmax,
     "hard": ops.MaskedHardmax,
     "sampled": ops.MaskedHardmax,
-    "kernel": ops.MaskedNormalization,
-    "uniform": ops.MaskedNormalization,
+    "kernel": ops.MaskedL1Normalization,
+    "uniform": ops.MaskedL1Normalization,
 }
 """The ops that normalize scores along the keys, by normalizer name."""
 

@@ -75,7 +75,7 @@ class MaskedHardmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s 
     """
 
 
-class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+class MaskedL1Normalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """Unmasked scores divided by their sum, as in kernel regression (Nadaraya 1964). Negative
     scores are treated as zero. If the sum is zero, the weights are zero.
     """
@@ -109,7 +109,7 @@ class Attend(
     scale: float
     cap: float = 0.0
 
-    query, key, values = Operand(0), Operand(1), Operand(2)
+    query, key, value = Operand(0), Operand(1), Operand(2)
     mask, bias, sinks = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
     weights_result = 1
 

@@ -16,7 +16,7 @@ from support.decoder_graphs import build_decoder, sample_parameters
 from support.onnx_sessions import assert_outputs_match
 
 import specc_numpy
-from specc.backend import EmittedModel, WrittenModel
+from specc.backend import EmittedModel, WriteResult
 from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.graph import Graph
 from specc.weights.external_data import MAX_INLINE
@@ -78,7 +78,7 @@ def write_checkpoint(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Pat
     return Arrays(graph, arrays, runs=runs)
 
 
-def write_to(graph: Graph, values: Arrays, path: Path, **options: Any) -> WrittenModel:
+def write_to(graph: Graph, values: Arrays, path: Path, **options: Any) -> WriteResult:
     return write_model(
         graph, path, values, target=get_target("onnx"), metadata=lambda emitted: KEPT, **options
     )

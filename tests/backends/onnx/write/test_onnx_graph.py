@@ -17,7 +17,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input, Parameter
 from specc.ir.types import Type
-from specc_onnx import TARGETS, BuiltModel, build_model, get_target
+from specc_onnx import TARGETS, OnnxBuildResult, build_model, get_target
 from specc_onnx.write.onnx_verifier import verify_built_model
 
 ONES = {"batch": 1, "seq": 1}
@@ -25,11 +25,11 @@ WHOLE = replace(get_target("onnx"), uses_blocked_attention=False)
 """Attention as one node, whatever its mask: `test_blocks.py` has the other form."""
 
 
-def list_op_types(built: BuiltModel) -> Counter[str]:
+def list_op_types(built: OnnxBuildResult) -> Counter[str]:
     return Counter(n.op_type for n in built.model.graph.node)
 
 
-def fill_weights(built: BuiltModel, values: dict[str, np.ndarray]) -> onnx.ModelProto:
+def fill_weights(built: OnnxBuildResult, values: dict[str, np.ndarray]) -> onnx.ModelProto:
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
     return built.model
