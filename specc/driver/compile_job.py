@@ -237,7 +237,7 @@ class LoweringJob(CompileJob):
         half = self.half_dtype
         return pass_pipeline.convert_to_half_precision(graph, half) if half else graph
 
-    def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
+    def convert_derived_graphs_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
         """Convert derived graphs and their KV caches to `half_dtype`, unless the dtype is None."""
         half = self.half_dtype
         return (

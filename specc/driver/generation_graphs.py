@@ -45,7 +45,7 @@ from specc.ir.types import SAME_POSITION
 from specc.transforms import pass_pipeline
 
 
-def derive_graphs(
+def derive_generation_graphs(
     graph: Graph,
     generation: GenerateSection,
     output_positions: OutputPositions = "newest",
@@ -130,7 +130,7 @@ def build_standalone_generator(
     generation = get_generate_section(job.model)
     full_graph = _inline_defaults(job, graph, generation)
     if derived is None or full_graph is not graph:
-        derived = derive_graphs(full_graph, generation, defaults=job.model.defaults)
+        derived = derive_generation_graphs(full_graph, generation, defaults=job.model.defaults)
     settings = merge_generation_settings(job)
     check_generator_settings(settings)
     _check_token_settings(full_graph, generation, job.options.generation_config)
@@ -289,7 +289,7 @@ def build_generator_source(
     return replace(
         source,
         graph=job.convert_dtype(source.graph),
-        derived=job.convert_derived_dtype(source.derived),
+        derived=job.convert_derived_graphs_dtype(source.derived),
     )
 
 
@@ -297,7 +297,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
     """Add the graphs of a generative model to the full-forward graph in `graphs`."""
     graph_names, is_native_profile = job.options.graphs, job.options.io_names == "specc"
     generation = get_generate_section(job.model)
-    derived = derive_graphs(
+    derived = derive_generation_graphs(
         job.simplified_graph,
         generation,
         RETURNED_LOGITS[job.options.io_names],
@@ -308,7 +308,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
     extra_files: tuple[ExtraFile, ...] = ()
     buffers: tuple[str, ...] = ()
     if {"encode", "step"} & set(graph_names):
-        converted = job.convert_derived_dtype(derived)
+        converted = job.convert_derived_graphs_dtype(derived)
         exported = apply_export_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
         extra_files = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
@@ -333,7 +333,7 @@ def _build_runtime_metadata(
     """Return the metadata for specc's generation runtime, or {} if tokens cannot be sampled."""
     if not can_sample_tokens(job.model.graph, get_generate_section(job.model)):
         return {}
-    converted = job.convert_derived_dtype(derived)
+    converted = job.convert_derived_graphs_dtype(derived)
     return build_generation_metadata(job, converted, buffers).to_json()
 
 

@@ -9,7 +9,7 @@ from specc.analysis.model_cost import format_dim_formula
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import extract_docstring_summary
-from specc.driver.generation_graphs import derive_graphs
+from specc.driver.generation_graphs import derive_generation_graphs
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
@@ -234,7 +234,7 @@ def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
     """
     graphs = {WHOLE_MODEL: model.graph}
     if model.generation is not None:
-        derived = derive_graphs(model.graph, model.generation, defaults=model.defaults)
+        derived = derive_generation_graphs(model.graph, model.generation, defaults=model.defaults)
         if derived.encode is not None:
             graphs["encode"] = derived.encode
         graphs["step"] = derived.step

@@ -11,7 +11,7 @@ from support.parameter_sweeps import sample_sweep
 from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
-from specc.driver.generation_graphs import derive_graphs
+from specc.driver.generation_graphs import derive_generation_graphs
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
 from specc.frontend.spec_inheritance_and_config_overrides import (
@@ -61,7 +61,7 @@ def test_steps_equal_the_full_pass(variant: str) -> None:
     )
     assert model.generation
     graph = pass_pipeline.simplify_graph(model.graph)
-    parts = derive_graphs(graph, model.generation)
+    parts = derive_generation_graphs(graph, model.generation)
     rng = np.random.default_rng(len(variant))
     inputs = make_random_inputs(graph, {"batch": 3, "src": 5, "tgt": ROWS}, rng)
     weights = {
