@@ -70,10 +70,10 @@ def find_max_lengths(graph: Graph) -> dict[str, int]:
 
 
 def compute_max_symbol_size(
-    length: Dim, symbol: str, other_lengths: Mapping[str, int], max_length: int
+    length: Dim, symbol: str, other_sizes: Mapping[str, int], max_length: int
 ) -> int:
     """Return the largest size of `symbol` for which the expression `length` is at most `max_length`
-    if all other symbolic dimensions have the sizes `other_lengths`. Return 0 if `length` exceeds
+    if all other symbolic dimensions have the sizes `other_sizes`. Return 0 if `length` exceeds
     `max_length` for every size.
     """
     # Limited expressions are monotone in each symbolic dimension (`_is_monotone`), so bisection
@@ -81,7 +81,7 @@ def compute_max_symbol_size(
     first_excess = bisect_left(
         range(MAX_WINDOW_LENGTH),
         True,
-        key=lambda n: length.evaluate({**other_lengths, symbol: n}) > max_length,
+        key=lambda n: length.evaluate({**other_sizes, symbol: n}) > max_length,
     )
     return max(first_excess - 1, 0)
 

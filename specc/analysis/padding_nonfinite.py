@@ -12,8 +12,8 @@ from typing import TypeAlias
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedOpResult
 from specc.analysis.value_ranges import (
     ValueRange,
-    find_constant_fraction,
     find_constant_value,
+    find_rational_constant,
     find_softmax_scores,
     find_value_range,
     skip_views,
@@ -276,7 +276,7 @@ def _is_softmax_denominator(result: PaddedOpResult) -> bool:
 
 def _can_power_be_undefined(result: PaddedOpResult) -> bool:
     """Return True if an exponentiation may be infinite or NaN at a padded position."""
-    exponent = find_constant_fraction(ops.Arith.right(result.node))
+    exponent = find_rational_constant(ops.Arith.right(result.node))
     if not (_has_padding(result, 0) or _has_padding(result, 1)):
         return False
     low, _ = find_value_range_at_padding(result, 0)

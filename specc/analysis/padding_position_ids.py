@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TypeAlias
 
-from specc.analysis.value_ranges import find_constant_fraction, find_op_behind_views, skip_views
+from specc.analysis.value_ranges import find_op_behind_views, find_rational_constant, skip_views
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -124,7 +124,7 @@ def _infer_arithmetic_count(
             return _add_counts(first, second, 1 if function_name == "add" else -1)
         case "mul" if not (first and second):
             return _scale_count(first or second, left if second else right, padded_length)
-        case "div" if not second and (divisor := find_constant_fraction(right)):
+        case "div" if not second and (divisor := find_rational_constant(right)):
             return _add_counts({}, first, 1 / divisor)
         case "min" | "max":
             return merge_padding_counts(first, second)
@@ -149,7 +149,7 @@ def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) 
     """Return the product of a padding count and `factor`, or None if `factor` varies along the
     padded axis.
     """
-    number = find_constant_fraction(factor)
+    number = find_rational_constant(factor)
     if number is not None:
         return _add_counts({}, count, number)
     if factor is None or padded_length in factor.shape:
@@ -240,7 +240,7 @@ def _is_order_only(count: PaddingCount) -> bool:
 
 def is_last_valid_index(node: Node, padding_mask: Value) -> bool:
     """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the last index with right padding."""
-    if node.op != ops.Arith("sub") or find_constant_fraction(node.args[1]) != 1:
+    if node.op != ops.Arith("sub") or find_rational_constant(node.args[1]) != 1:
         return False
     match skip_views(node.first_operand):
         case Value(node=Node(ops.Reduce("sum", axis), (Value(node=Node(ops.Cast(), (mask,))),))):

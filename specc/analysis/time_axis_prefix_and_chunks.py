@@ -87,28 +87,28 @@ class TimeAxis:
         assert name is not None, "the size of the time axis is a single symbolic dimension"
         return name
 
-    def get_prefix_length(self, length: Dim) -> Dim | None:
+    def get_prefix_length(self, axis_size: Dim) -> Dim | None:
         """Return the number of prefix positions of a time axis, or None for other axes."""
-        layout = self.get_layout(length)
+        layout = self.get_layout(axis_size)
         return None if layout is None else layout.prefix_length
 
-    def get_positions_per_chunk(self, length: Dim) -> int:
+    def get_positions_per_chunk(self, axis_size: Dim) -> int:
         """Return the number of positions per chunk of an axis, or 0 if it is not a time axis."""
-        layout = self.get_layout(length)
+        layout = self.get_layout(axis_size)
         return 0 if layout is None else layout.rate
 
-    def get_layout(self, length: Dim) -> TimeAxisLayout | None:
-        """Return the layout of a time axis of size `length`, or None for other axes."""
-        return _find_layout(self, length)
+    def get_layout(self, axis_size: Dim) -> TimeAxisLayout | None:
+        """Return the layout of a time axis of size `axis_size`, or None for other axes."""
+        return _find_layout(self, axis_size)
 
-    def has_prefix(self, length: Dim) -> bool:
-        """Return True if an axis of size `length` always has at least one prefix position."""
-        prefix_length = self.get_prefix_length(length)
+    def has_prefix_positions(self, axis_size: Dim) -> bool:
+        """Return True if an axis of size `axis_size` always has at least one prefix position."""
+        prefix_length = self.get_prefix_length(axis_size)
         return prefix_length is not None and self.is_non_negative(prefix_length - 1)
 
-    def is_non_negative(self, length: Dim) -> bool:
+    def is_non_negative(self, axis_size: Dim) -> bool:
         """Return True if an axis size is never negative."""
-        return is_provably_nonnegative(length, dict(self.min_lengths))
+        return is_provably_nonnegative(axis_size, dict(self.min_lengths))
 
 
 @lru_cache(maxsize=4096)
@@ -154,7 +154,7 @@ FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
 """A read of only the first position, which is never later than the current position."""
 
 
-def resolve_concat_or_slice(
+def resolve_concat_or_slice_read(
     node: Node, dependence: Dependence, time_axis: TimeAxis
 ) -> TimeRead | None:
     """Return the positions of the time axis that an op reads if it is a concatenation or a

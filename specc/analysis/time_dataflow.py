@@ -51,7 +51,7 @@ from specc.analysis.time_axis_prefix_and_chunks import (
     TimeAxis,
     TimeRead,
     find_time_axis,
-    resolve_concat_or_slice,
+    resolve_concat_or_slice_read,
     resolve_strided_read,
 )
 from specc.analysis.time_dependence_and_unsupported_loops import (
@@ -63,7 +63,7 @@ from specc.analysis.time_dependence_and_unsupported_loops import (
     inline_loop_captures,
     is_length_dependent,
     is_time_loop,
-    iterate_capture_violations,
+    iterate_captured_value_violations,
     violates_prefix_causality,
 )
 from specc.ir import ops
@@ -223,7 +223,7 @@ def _find_mixing_violations(
         has_composite_result = any(flow.has_time_dependent_size(r) for r in results)
         if has_composite_result and not any(s.depends_on_all for s in states):
             violations.append(CausalityViolation(node, "shape"))
-    violations += iterate_capture_violations(node, operand_states, flow.time_axis)
+    violations += iterate_captured_value_violations(node, operand_states, flow.time_axis)
     if violates_prefix_causality(node, results, operand_states, flow.time_axis):
         violations.append(CausalityViolation(node, "first"))
     return violations
@@ -363,7 +363,7 @@ def resolve_time_dependence(
     if (
         dependence.kind == "all"
         and time_axis
-        and (splice := resolve_concat_or_slice(node, dependence, time_axis))
+        and (splice := resolve_concat_or_slice_read(node, dependence, time_axis))
     ):
         return splice
     if dependence.kind == "strided" and time_axis:

@@ -120,7 +120,7 @@ class TimeDataflow:
         )
 
 
-def iterate_capture_violations(
+def iterate_captured_value_violations(
     node: Node, operand_states: Sequence[TimeDependence], time_axis: TimeAxis
 ) -> Iterator[CausalityViolation]:
     """Yield a violation for each initial value or capture of a time loop that depends on time."""

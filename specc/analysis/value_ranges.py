@@ -279,7 +279,7 @@ def find_op_behind_views(value: Value | None, *skipped_ops: type[Op]) -> Op | No
     return inner.op if inner else None
 
 
-def find_constant_fraction(value: Value | None) -> Fraction | None:
+def find_rational_constant(value: Value | None) -> Fraction | None:
     """Return the finite constant that equals all elements of a value, or None."""
     number = find_constant_value(value)
     return None if number is None or not isfinite(number) else Fraction(number)

@@ -1,5 +1,5 @@
-"""Propagate position demands backward through a graph and through loops over an axis other than the
-time axis.
+"""Propagate demanded positions backward through a graph and through loops over an axis other than
+the time axis.
 
     scan row in memory along src carry y {       y: f[batch, seq, d], seq grows
       y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
@@ -15,12 +15,12 @@ from math import inf
 
 from specc.analysis.time_axis_prefix_and_chunks import is_prefix_slice
 from specc.analysis.time_dependence_and_unsupported_loops import TimeDataflow
-from specc.incremental.position_demand import (
+from specc.incremental.demanded_positions import (
     NEWEST_ONLY,
     AxisName,
     AxisNames,
-    PositionDemand,
-    PositionDemandContext,
+    DemandedPositions,
+    DemandedPositionsContext,
     PositionNeeds,
     compute_op_demand,
 )
@@ -28,8 +28,8 @@ from specc.ir import ops
 from specc.ir.graph import Graph, Node, NodeResults, Value, collect_required_nodes
 
 
-def compute_position_demand(
-    context: PositionDemandContext, outputs: Mapping[Value, float]
+def compute_demanded_positions(
+    context: DemandedPositionsContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
     """Return the number of earlier positions of every live value that a step needs, per time axis.
     The input is this number for each output, along its first time axis. All positions of a second
@@ -47,7 +47,7 @@ def compute_position_demand(
 
 
 def _propagate_demand(
-    context: PositionDemandContext,
+    context: DemandedPositionsContext,
     graph: Graph,
     live_nodes: Collection[Node],
     needs: dict[Value, dict[int, float]],
@@ -66,13 +66,13 @@ def _propagate_demand(
 
 
 def _propagate_into_body(
-    context: PositionDemandContext,
+    context: DemandedPositionsContext,
     node: Node,
     results: NodeResults,
     needs: dict[Value, dict[int, float]],
 ) -> None:
     """Merge the demands of a loop body on its values and captures into `needs`."""
-    loop = NonTimeAxisLoop.from_node(context, node)
+    loop = PerStepLoop.from_node(context, node)
     live_nodes = collect_decode_step_nodes(loop.body_outputs, context.flow)
     previous: list[Mapping[int, float]] = []
     while True:
@@ -115,22 +115,23 @@ def _merge_need(
 
 
 def compute_node_demand(
-    context: PositionDemandContext, node: Node, results: NodeResults, demands: PositionNeeds
-) -> PositionDemand:
+    context: DemandedPositionsContext, node: Node, results: NodeResults, demands: PositionNeeds
+) -> DemandedPositions:
     """Return the number of earlier positions that an op or loop must read to satisfy `demands`."""
     if node in context.flow.inlined_loop_bodies:
-        return NonTimeAxisLoop.from_node(context, node).compute_demand(results, demands)
+        return PerStepLoop.from_node(context, node).compute_demand(results, demands)
     return compute_op_demand(context, node, results, demands)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonTimeAxisLoop:
-    """A loop over an axis other than the time axis, with its op and body. `body_carries` are the
+class PerStepLoop:
+    """A loop over an axis other than the time axis, which a decode step runs completely, with its
+    op and body. `body_carries` are the
     loop-carried inputs of the body, and `body_inputs` are all inputs. `body_outputs` are the next
     loop-carried values, followed by the scan outputs.
     """
 
-    context: PositionDemandContext
+    context: DemandedPositionsContext
     node: Node
     op: ops.Scan
     body: Graph
@@ -139,7 +140,7 @@ class NonTimeAxisLoop:
     body_outputs: NodeResults
 
     @classmethod
-    def from_node(cls, context: PositionDemandContext, node: Node) -> "NonTimeAxisLoop":
+    def from_node(cls, context: DemandedPositionsContext, node: Node) -> "PerStepLoop":
         """Describe the loop `node`."""
         body, op = context.flow.inlined_loop_bodies[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
@@ -171,7 +172,7 @@ class NonTimeAxisLoop:
             output_positions.append(positions)
         return output_positions
 
-    def compute_demand(self, results: NodeResults, demands: PositionNeeds) -> PositionDemand:
+    def compute_demand(self, results: NodeResults, demands: PositionNeeds) -> DemandedPositions:
         """Return the demand on the loop's operands from the `demands` of results and body."""
         result_demands = self.count_output_positions(results, demands)
         positions: dict[AxisName, float] = {}
@@ -194,7 +195,7 @@ class NonTimeAxisLoop:
             }
             positions.update({("result", r, a): need for a, need in axes.items()})
             result_axes.append(dict(result_names))
-        return PositionDemand(positions, tuple(operands), tuple(result_axes))
+        return DemandedPositions(positions, tuple(operands), tuple(result_axes))
 
     def _get_operand_demand(
         self,

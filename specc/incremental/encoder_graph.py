@@ -72,16 +72,16 @@ LastPosition: TypeAlias = tuple[Value, int]
 """The last position of a value along an axis, as a pair (value, axis)."""
 
 
-def has_prefix_position(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
+def has_position_before_first_token(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
     """Return True if an output has a position before the first token, because of a prefix."""
     value, time_axis = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
-    if not all(time_axis.has_prefix(value.shape[axis]) for axis in axes):
+    if not all(time_axis.has_prefix_positions(value.shape[axis]) for axis in axes):
         return False
     # every last position that a node reads must also be a position before the first token
     last_positions = _iterate_last_position_reads(graph, collect_decode_step_nodes([value], flow))
     along_time = ((x, axis) for x, axis in last_positions if axis in flow.get_state(x).axes)
-    return all(time_axis.has_prefix(x.shape[axis]) for x, axis in along_time)
+    return all(time_axis.has_prefix_positions(x.shape[axis]) for x, axis in along_time)
 
 
 def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
@@ -96,8 +96,9 @@ def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterat
 
 
 @dataclass(kw_only=True)
-class LastPositionBuilder:
-    """A builder of the last position of `value` along `axis`, for a time axis (`symbol`) of size 0.
+class LastPositionSubgraph:
+    """The subgraph that computes the last position of `value` along `axis`, for a time axis
+    (`symbol`) of size 0.
 
     If the node of the value is in `computed_nodes` (nodes whose results are computed at all
     positions), the position is sliced from the value. Otherwise, it is computed from positions of
@@ -181,7 +182,7 @@ class LastPositionBuilder:
                         return operand_index, (a, axis)
         return None
 
-    def build_position(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
+    def build_nodes(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
         """Build the last position in `builder`. Its graph contains the values of `new_values`."""
         built_positions: dict[LastPosition, Value] = {}
 
@@ -259,7 +260,7 @@ class EncoderGraphBuilder:
         self.plan = plan
         self.builder = GraphBuilder()
         self.new_values: dict[Value, Value] = {}
-        self.last_positions: dict[Value, LastPositionBuilder] = {}
+        self.last_positions: dict[Value, LastPositionSubgraph] = {}
 
     def copy_nodes(self, targets: Iterable[InitialStateValue]) -> None:
         """Copy every node on which the targets depend, except nodes of which only the last position
@@ -301,7 +302,7 @@ class EncoderGraphBuilder:
         computed_nodes = collect_required_nodes(values, self._list_read_operands)
         for target in targets:
             if target.is_last_position and target.axis is not None:
-                last_position = LastPositionBuilder(
+                last_position = LastPositionSubgraph(
                     value=target.value,
                     axis=target.axis,
                     computed_nodes=computed_nodes,
@@ -314,7 +315,7 @@ class EncoderGraphBuilder:
     def build_output(self, target: InitialStateValue) -> Value:
         """Build an encoder output that contains only the positions that `target` requests."""
         if target.is_last_position and target.axis is not None:
-            return self.last_positions[target.value].build_position(self.builder, self.new_values)
+            return self.last_positions[target.value].build_nodes(self.builder, self.new_values)
         value, axis = self.new_values[target.value], target.axis
         if target.is_sum and axis is not None:
             value = self.builder.add_op(ops.Reduce("sum", axis), value)

@@ -9,7 +9,7 @@ belongs to batch element `r // k`. States and encoder outputs are passed as `[ba
 beam search reorders batch elements and needs a separate batch axis.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from specc.ir import ops
@@ -138,7 +138,7 @@ class FoldedBatchAxis:
     batch: Dim
     elements_per_sequence: Dim
 
-    def split_type_axis(self, type: Type) -> Type:
+    def unfold_type(self, type: Type) -> Type:
         """Split the folded axis of a type into a batch axis and an element axis."""
         leading_shape, trailing_shape = type.shape[: self.axis], type.shape[self.axis + 1 :]
         return Type(
@@ -149,7 +149,7 @@ class FoldedBatchAxis:
         """Return the index of another axis after the folded axis has been split."""
         return axis + (axis > self.axis)
 
-    def fold_batch_axis(self, builder: GraphBuilder, value: Value) -> Value:
+    def fold_value(self, builder: GraphBuilder, value: Value) -> Value:
         """Fold the batch axis and the element axis of a graph input into one axis."""
         return builder.add_op(ops.Merge(self.axis, 2), value)
 
@@ -180,3 +180,10 @@ def split_folded_batch_axis(builder: GraphBuilder, value: Value, batch_size: Dim
     return builder.add_op(
         ops.Split(folded.axis, (folded.batch, folded.elements_per_sequence)), value
     )
+
+
+def uniquify_name(name: str, used_names: Collection[str]) -> str:
+    """Return a name that is not in `used_names`: `name`, followed by underscores if necessary."""
+    while name in used_names:
+        name += "_"
+    return name

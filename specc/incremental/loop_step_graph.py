@@ -17,10 +17,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specc.incremental.demand_propagation import NonTimeAxisLoop
+from specc.incremental.demand_propagation import PerStepLoop
+from specc.incremental.demanded_positions import DemandedPositions
 from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis
-from specc.incremental.position_demand import PositionDemand
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_required_nodes
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def stack_initial_values(
-    loop: NonTimeAxisLoop, initial_values: Mapping[str, InitialStateValue], batch: Dim | None
+    loop: PerStepLoop, initial_values: Mapping[str, InitialStateValue], batch: Dim | None
 ) -> dict[str, InitialStateValue]:
     """Stack the initial states of a loop body along the scan axis. Return the stacked states in the
     outer graph, where they are scan outputs of a loop that computes only initial states.
@@ -63,7 +63,7 @@ def stack_initial_values(
 
 
 def _build_initial_loop(
-    loop: NonTimeAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
+    loop: PerStepLoop, body: "_ClosedBody", values: Mapping[str, Value]
 ) -> Node:
     """Build a loop with the scan outputs `values`, and only the body nodes on which they depend."""
     op, op_body, operands = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
@@ -139,7 +139,7 @@ class _ClosedBody:
     added_nodes: list[tuple[Node, NodeResults]] = field(default_factory=list)
 
     @classmethod
-    def from_loop(cls, loop: NonTimeAxisLoop) -> "_ClosedBody":
+    def from_loop(cls, loop: PerStepLoop) -> "_ClosedBody":
         """Map the values of the (open) body of `loop` to values of its closed body."""
         op, open_body = loop.op, loop.body
         closed_values = {v: v for v in loop.body_inputs}
@@ -174,8 +174,8 @@ class _ClosedBody:
 def build_loop_decode_step(
     outer: "StepGraphBuilder",
     inner: "StepGraphBuilder",
-    loop: NonTimeAxisLoop,
-    demand: PositionDemand,
+    loop: PerStepLoop,
+    demand: DemandedPositions,
     results: NodeResults,
 ) -> NodeResults:
     """Build the decode step of a loop. Return the loop's results in the outer step.
@@ -237,7 +237,7 @@ def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> D
 
 
 def _add_body_inputs(
-    builder: "StepGraphBuilder", loop: NonTimeAxisLoop, operands: LoopOperands[Value]
+    builder: "StepGraphBuilder", loop: PerStepLoop, operands: LoopOperands[Value]
 ) -> None:
     """Add the inputs of the body: slices of scanned operands, loop-carried values, captures."""
     b, new_values = builder.draft.builder, builder.draft.new_values
@@ -257,7 +257,7 @@ def _add_body_inputs(
 
 def _finish_body(
     builder: "StepGraphBuilder",
-    loop: NonTimeAxisLoop,
+    loop: PerStepLoop,
     output_positions: Sequence[Mapping[int, float]],
     scanned_count: int,
 ) -> Graph:
@@ -269,7 +269,7 @@ def _finish_body(
     for (name, value), axes in zip(loop.body.outputs.items(), output_positions, strict=True):
         output = draft.new_values[value]
         for axis, position_count in axes.items():
-            output = draft.trim_to_demand(
+            output = draft.slice_to_demand(
                 output, value, axis, builder.plan.needs[value][axis], position_count
             )
         outputs[name] = output

@@ -7,7 +7,7 @@ cached or recomputed. The selection with the lowest cost is a minimum cut in a n
 nodes per value: "available" and "recomputed". If there are several minimum cuts, the cut nearest to
 the sinks is chosen.
 
-The input is the result of `compute_position_demand`. Earlier positions of a value are available
+The input is the result of `compute_demanded_positions`. Earlier positions of a value are available
 only if they are cached, or if they can be recomputed from cached values.
 
 Contractions and loops are never recomputed. Reshapes and other views have no cost. Values that
@@ -46,13 +46,13 @@ from typing import Generic, TypeVar
 from specc.analysis.time_dependence_and_unsupported_loops import TimeDataflow
 from specc.incremental.demand_propagation import (
     collect_decode_step_nodes,
-    compute_position_demand,
+    compute_demanded_positions,
     is_fixed_prefix_slice,
 )
-from specc.incremental.position_demand import (
+from specc.incremental.demanded_positions import (
     NEWEST_ONLY,
     STATEFUL_OPS,
-    PositionDemandContext,
+    DemandedPositionsContext,
     PositionNeeds,
 )
 from specc.ir import ops
@@ -210,14 +210,16 @@ def _find_moving_operands(node: Node, flow: TimeDataflow) -> set[Value]:
 
 
 def select_cached_values(
-    context: PositionDemandContext, outputs: Mapping[Value, float]
+    context: DemandedPositionsContext, outputs: Mapping[Value, float]
 ) -> list[Value]:
     """Return the values to cache between steps for the minimum cost of `outputs`."""
-    candidates = _find_history_values(context, compute_position_demand(context, outputs))
+    candidates = _find_history_values(context, compute_demanded_positions(context, outputs))
     if not candidates:
         return []
     cached_context = replace(context, cached_values=frozenset(candidates))
-    sinks = _find_history_values(cached_context, compute_position_demand(cached_context, outputs))
+    sinks = _find_history_values(
+        cached_context, compute_demanded_positions(cached_context, outputs)
+    )
     choices: dict[Value, CacheCandidate[Value]] = {}
     scanned_operands = {
         x: outer
@@ -254,7 +256,7 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
     return list(zip(op.split_body_inputs().scanned, outer, strict=True))
 
 
-def _find_history_values(context: PositionDemandContext, needs: PositionNeeds) -> list[Value]:
+def _find_history_values(context: DemandedPositionsContext, needs: PositionNeeds) -> list[Value]:
     """Return the values whose earlier positions a step uses, in graph order."""
     values = list(context.graph.inputs.values())
     for node, results in iterate_nodes_and_loop_bodies(context.graph, context.flow):
@@ -271,7 +273,7 @@ def _find_history_values(context: PositionDemandContext, needs: PositionNeeds) -
 
 
 def _find_recompute_sources(
-    context: PositionDemandContext,
+    context: DemandedPositionsContext,
     value: Value,
     cacheable_values: Collection[Value],
     scanned_operands: Mapping[Value, Value],

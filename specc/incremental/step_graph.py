@@ -1,6 +1,6 @@
 """Derive the encoder graph, the decode step and its states (docs/derivation.md).
 
-`position_demand` computes the number of positions of each value that a step needs.
+`demanded_positions` computes the number of positions of each value that a step needs.
 `state_selection` selects the values that a step caches. This module builds the graph of the step.
 
 Position ids start at the first needed position. A concatenation that adds positions before the
@@ -42,60 +42,64 @@ positions and adds the state. Its last position is the next state:
 """  # noqa: E501 (a graph is printed with one node per line)
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from specc.analysis.causality import find_time_symbol
 from specc.incremental.demand_propagation import (
-    NonTimeAxisLoop,
+    PerStepLoop,
     compute_node_demand,
     is_fixed_prefix_slice,
+)
+from specc.incremental.demanded_positions import (
+    NEWEST_ONLY,
+    DemandedPositions,
+    get_stateful_operand,
 )
 from specc.incremental.encoder_graph import (
     InitialStateValue,
     build_encoder_graph,
-    has_prefix_position,
+    has_position_before_first_token,
     pad_top_k_keys,
 )
 from specc.incremental.graph_boundary import (
     add_shape_only_inputs,
     find_folded_batch_axis,
     remove_unused_inputs,
+    uniquify_name,
 )
 from specc.incremental.loop_step_graph import build_loop_decode_step
-from specc.incremental.position_demand import NEWEST_ONLY, PositionDemand, get_stateful_operand
 from specc.incremental.state_selection import select_encoder_outputs
 from specc.incremental.step_plan import (
     OutputPositions,
     PartialStepGraph,
     StepPlan,
-    make_unused_name,
+    adapt_size_attributes,
     replace_axis_sizes,
 )
 from specc.incremental.step_states import (
     StateNameGenerator,
     StepStateBuilder,
     add_position_ids,
+    build_first_position_slice,
     map_state_operands,
-    select_first_position,
 )
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, select_entries
 from specc.ir.model_definition import DecodeState, DerivedGraphs
-from specc.ir.op import Op
 
-SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
+PREFIX_OPS = (ops.Concat, ops.Slice, ops.Pad)
 """Ops that add or remove positions at the start of a time axis."""
 
 
-def build_concat_or_slice(
-    draft: PartialStepGraph, node: Node, result: Value, demand: PositionDemand
+def build_prefix_op(
+    draft: PartialStepGraph, node: Node, result: Value, demand: DemandedPositions
 ) -> Value:
     """Build the result of an op that adds or removes positions at the start of the time axis. New
     positions are unchanged. If earlier positions are needed, the prefix is added again.
     """
     plan = draft.plan
-    assert isinstance(node.op, SPLICE_OPS)
+    assert isinstance(node.op, PREFIX_OPS)
     axis = node.op.axis
     need = demand.positions[demand.result_axes[0][axis]]
     result_layout = plan.get_axis_layout(result, axis)
@@ -163,9 +167,9 @@ class StepGraphBuilder:
             # An input of the spec keeps its type, so its folded batch axis is not split.
             batch_size = None if value in input_facts else plan.batch_size
             folded = find_folded_batch_axis(value.type, batch_size)
-            type = folded.split_type_axis(value.type) if folded else value.type
+            type = folded.unfold_type(value.type) if folded else value.type
             new_value = draft.builder.add_input(name, input_facts.get(value, Input(type)))
-            new_value = folded.fold_batch_axis(draft.builder, new_value) if folded else new_value
+            new_value = folded.fold_value(draft.builder, new_value) if folded else new_value
             draft.new_values[value] = new_value
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
@@ -220,28 +224,30 @@ class StepGraphBuilder:
             for axis, name in axes.items():
                 need = 0.0 if is_cached else needs.get(axis, NEWEST_ONLY)
                 available = demand.positions[name]
-                new_value = self.draft.trim_to_demand(new_value, value, axis, available, need)
+                new_value = self.draft.slice_to_demand(new_value, value, axis, available, need)
             new_value = self.states.append_to_cache(value, new_value) if is_cached else new_value
             self.draft.new_values[value] = new_value
 
-    def _copy_op(self, node: Node, results: NodeResults, demand: PositionDemand) -> NodeResults:
+    def _copy_op(self, node: Node, results: NodeResults, demand: DemandedPositions) -> NodeResults:
         """Build a node that has no state by applying its op to the needed positions."""
         if (counted := _build_counted_op(self.states, node, results, demand)) is not None:
             return counted
         if node in self.plan.flow.inlined_loop_bodies:
-            loop = NonTimeAxisLoop.from_node(self.plan, node)
+            loop = PerStepLoop.from_node(self.plan, node)
             body_builder = StepGraphBuilder(self.plan.make_loop_body_plan(loop.body), self.names)
             return build_loop_decode_step(self, body_builder, loop, demand, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"
-        op = update_op_sizes(self.plan, node, results, demand)
+        op = adapt_size_attributes(self.plan, node, results, demand)
         return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
 
-    def _resume_op(self, node: Node, results: NodeResults, demand: PositionDemand) -> NodeResults:
+    def _resume_op(
+        self, node: Node, results: NodeResults, demand: DemandedPositions
+    ) -> NodeResults:
         """Build a stateful node by applying its op to the state and the new positions."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
             (rows,) = (x for x in draft.slice_operands(node, demand) if x)
-            return select_first_position(self.states, node, results[0], rows)
+            return build_first_position_slice(self.states, node, results[0], rows)
         if isinstance(node.op, ops.CumSum):
             (sums,) = draft.add_node(node, node.op, *draft.slice_operands(node, demand))
             axis = get_stateful_operand(node)[1]
@@ -260,14 +266,14 @@ class StepGraphBuilder:
 
 
 def _build_counted_op(
-    states: StepStateBuilder, node: Node, results: NodeResults, demand: PositionDemand
+    states: StepStateBuilder, node: Node, results: NodeResults, demand: DemandedPositions
 ) -> NodeResults | None:
     """Build an op that creates position ids, adds or removes positions, or selects keys."""
     match node.op:
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)
         case ops.Concat(n) | ops.Slice(n) | ops.Pad(n) if n in demand.result_axes[0]:
-            return (build_concat_or_slice(states.draft, node, results[0], demand),)
+            return (build_prefix_op(states.draft, node, results[0], demand),)
         case ops.TopK(n) as op if n in demand.operand_axes[0]:
             (keys,) = (x for x in states.draft.slice_operands(node, demand) if x)
             return states.draft.add_node(node, op, pad_top_k_keys(states.draft.builder, op, keys))
@@ -296,7 +302,7 @@ def _is_prefix_dropped(plan: StepPlan, node: Node, results: NodeResults) -> bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class DerivedStep:
+class DecodeStep:
     """A decode step, and the values that the encoder graph must compute for it.
 
     `loop_invariant_inputs` maps inputs of the step to values of the full graph that are the same in
@@ -320,7 +326,7 @@ def derive_step_graph(
     evicts_positions: bool = True,
     first_token_logits: str = "",
     chunk_length: int = 1,
-) -> DerivedStep:
+) -> DecodeStep:
     """Derive the decode step of `graph`, which must have been proved causal for `outputs`
     (`specc.analysis.causality.check_causality`).
 
@@ -335,7 +341,9 @@ def derive_step_graph(
     options = (evicts_positions, chunk_length)
     plan = StepPlan.from_graph(graph, symbol, time_axis_input, outputs, *options)
     builder = StepGraphBuilder(plan)
-    if first_token_logits and not has_prefix_position(graph, plan.flow, first_token_logits):
+    if first_token_logits and not has_position_before_first_token(
+        graph, plan.flow, first_token_logits
+    ):
         first_token_logits = ""
     # Keep the input of a state even if no node reads it, because the runtime always passes it.
     step, states = builder.build_graph(), tuple(builder.states.states)
@@ -343,7 +351,7 @@ def derive_step_graph(
     invariants = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
     step = add_shape_only_inputs(step, graph, invariants)
     invariants |= builder.loop_invariant_inputs
-    return DerivedStep(
+    return DecodeStep(
         plan=plan,
         graph=step,
         states=states,
@@ -353,7 +361,7 @@ def derive_step_graph(
     )
 
 
-def build_derived_graphs(step: DerivedStep) -> DerivedGraphs:
+def build_encoder_and_step_graphs(step: DecodeStep) -> DerivedGraphs:
     """Build the encoder graph of `step`. Return the encoder graph, the step and the states."""
     inputs, invariants = step.plan.graph.inputs.values(), step.loop_invariant_inputs.items()
     # A static input of the spec is also an input of the step; `encode` returns all other values.
@@ -371,29 +379,11 @@ def build_derived_graphs(step: DerivedStep) -> DerivedGraphs:
     )
 
 
-def _make_first_result(step: DerivedStep, names: Collection[str]) -> dict[str, InitialStateValue]:
+def _make_first_result(step: DecodeStep, names: Collection[str]) -> dict[str, InitialStateValue]:
     """Return the encoder output, by name, whose last position contains the first token's logits."""
     if not step.first_token_logits:
         return {}
-    name = make_unused_name(f"first.{step.first_token_logits}", names)
+    name = uniquify_name(f"first.{step.first_token_logits}", names)
     value = step.plan.graph.outputs[step.first_token_logits]
     axis = next(iter(step.plan.find_time_axes(value)), None)
     return {name: InitialStateValue(value, axis, is_last_position=axis is not None)}
-
-
-def update_op_sizes(plan: StepPlan, node: Node, results: NodeResults, demand: PositionDemand) -> Op:
-    """Return a copy of a node's op with its size attributes adapted to the needed positions."""
-    match op := node.op:
-        case ops.Expand(axis) if axis in demand.result_axes[0]:
-            # The op broadcasts to the size of a time axis.
-            layout = plan.get_axis_layout(results[0], axis)
-            need = demand.positions[demand.result_axes[0][axis]]
-            return ops.Expand(axis, plan.count_positions(need, layout))
-        case ops.StridedSlice(axis) if axis in demand.result_axes[0]:
-            # The strided slice selects every n-th position, and the number of positions is a
-            # multiple of n.
-            (x,) = node.operands
-            need = demand.positions[demand.operand_axes[0][axis]]
-            stop = plan.count_positions(need, plan.get_axis_layout(x, axis))
-            return replace(op, stop=stop)
-    return op

@@ -2,7 +2,7 @@
 dimensions. `PartialStepGraph` builds the step graph.
 
 The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
-every live value has a position demand (a number of earlier positions) along each of its time axes.
+every live value has a demand (a number of earlier positions) along each of its time axes.
 A cached value, an input with all positions, or recomputation satisfies each demand.
 
 A delay by 2 has a look-back of two positions, so at most two positions of `x` are cached. The size
@@ -28,13 +28,17 @@ from typing import Literal
 
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxisLayout, is_first_position_slice
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.incremental.demand_propagation import collect_decode_step_nodes, compute_position_demand
-from specc.incremental.position_demand import (
+from specc.incremental.demand_propagation import (
+    collect_decode_step_nodes,
+    compute_demanded_positions,
+)
+from specc.incremental.demanded_positions import (
     NEWEST_ONLY,
-    PositionDemand,
-    PositionDemandContext,
+    DemandedPositions,
+    DemandedPositionsContext,
     PositionNeeds,
 )
+from specc.incremental.graph_boundary import uniquify_name
 from specc.incremental.state_selection import (
     find_recomputable_values,
     iterate_nodes_and_loop_bodies,
@@ -58,15 +62,15 @@ OutputPositions = Literal["newest", "new"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepPlan(PositionDemandContext):
+class StepPlan(DemandedPositionsContext):
     """The plan for one graph with the time axis `time_symbol`.
 
-    `needs` is the number of earlier positions of each value (`specc.incremental.position_demand`),
-    and `full_inputs` are the names of inputs along the time axis that are passed with all
-    positions. A step processes `new_chunk_count` new chunks of positions. `past_chunk_count` is the
-    number of cached earlier chunks: all earlier chunks, or at most the last `max_cached_chunks`.
-    Without strides, a chunk is one position. `batch_size` is None if the generated input has no
-    batch axis.
+    `needs` is the number of earlier positions of each value
+    (`specc.incremental.demanded_positions`), and `full_inputs` are the names of inputs along the
+    time axis that are passed with all positions. A step processes `new_chunk_count` new chunks of
+    positions. `past_chunk_count` is the number of cached earlier chunks: all earlier chunks, or at
+    most the last `max_cached_chunks`. Without strides, a chunk is one position. `batch_size` is
+    None if the generated input has no batch axis.
     """
 
     time_symbol: str
@@ -95,7 +99,7 @@ class StepPlan(PositionDemandContext):
         needs_by_kind = {"newest": NEWEST_ONLY, "new": 0.0}
         requested = {graph.outputs[n]: needs_by_kind[kind] for n, kind in outputs.items()}
         recomputable = frozenset(find_recomputable_values(graph, flow, time_axis_input))
-        uncached = PositionDemandContext(graph, flow, (), recomputable, evicts_positions)
+        uncached = DemandedPositionsContext(graph, flow, (), recomputable, evicts_positions)
         cached = frozenset(select_cached_values(uncached, requested))
         context, needs, full_inputs = _count_needs(uncached, cached, requested, time_axis_input)
         max_chunks = inf if full_inputs else _find_max_chunks(context, needs, context.cached_values)
@@ -147,7 +151,7 @@ class StepPlan(PositionDemandContext):
         takes_all = demand == inf or (chunks >= self.max_cached_chunks > 0 and is_prefix_fixed)
         return self._count_needed_positions(self.past_chunk_count, demand, layout, takes_all)
 
-    def count_next_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
+    def count_past_positions_after_step(self, demand: float, layout: TimeAxisLayout) -> Dim:
         """Return the number of earlier positions in the next step, including the new positions."""
         return self._count_needed_positions(
             self.past_chunk_count + self.new_chunk_count, demand, layout, demand == inf
@@ -198,17 +202,17 @@ class StepPlan(PositionDemandContext):
 
 
 def _count_needs(
-    uncached_context: PositionDemandContext,
+    uncached_context: DemandedPositionsContext,
     cached_values: frozenset[Value],
     requested_positions: Mapping[Value, float],
     time_axis_input: str,
-) -> tuple[PositionDemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
+) -> tuple[DemandedPositionsContext, dict[Value, dict[int, float]], tuple[str, ...]]:
     """Compute the number of needed positions of every value if `cached_values` are cached. Return
     the context with `cached_values`, the demands, and the names of inputs that are passed with all
     positions because earlier positions are needed.
     """
     context = replace(uncached_context, cached_values=cached_values)
-    needs = compute_position_demand(context, requested_positions)
+    needs = compute_demanded_positions(context, requested_positions)
     inputs = {
         n: v
         for n, v in uncached_context.graph.inputs.items()
@@ -223,7 +227,7 @@ def _count_needs(
 
 
 def _count_missing_positions(
-    context: PositionDemandContext, demand: float, prefix_length: Dim
+    context: DemandedPositionsContext, demand: float, prefix_length: Dim
 ) -> float:
     """Return the number of needed earlier positions that are not prefix positions."""
     if demand <= 0 or demand == inf:
@@ -233,7 +237,9 @@ def _count_missing_positions(
     return 0.0 if context.flow.time_axis.is_non_negative(prefix_length - int(demand)) else demand
 
 
-def _count_chunks(context: PositionDemandContext, demand: float, layout: TimeAxisLayout) -> float:
+def _count_chunks(
+    context: DemandedPositionsContext, demand: float, layout: TimeAxisLayout
+) -> float:
     """Return the number of chunks that contain the needed earlier positions after the prefix."""
     missing_positions = _count_missing_positions(context, demand, layout.prefix_length)
     return (
@@ -244,7 +250,7 @@ def _count_chunks(context: PositionDemandContext, demand: float, layout: TimeAxi
 
 
 def _find_max_chunks(
-    context: PositionDemandContext, needs: PositionNeeds, values: Iterable[Value]
+    context: DemandedPositionsContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
     """Return the maximum number of earlier chunks that are needed of any value in `values`."""
     chunk_counts = (
@@ -255,7 +261,7 @@ def _find_max_chunks(
     return max(chunk_counts, default=0.0)
 
 
-def _count_cached_first_positions(context: PositionDemandContext) -> float:
+def _count_cached_first_positions(context: DemandedPositionsContext) -> float:
     """Return 1 if the first position of a value is cached, otherwise 0."""
     nodes = iterate_nodes_and_loop_bodies(context.graph, context.flow)
     slices = ((n, r) for n, r in nodes if is_first_position_slice(n, context.flow.time_axis))
@@ -263,7 +269,7 @@ def _count_cached_first_positions(context: PositionDemandContext) -> float:
 
 
 def _is_length_known(
-    context: PositionDemandContext, needs: PositionNeeds, max_cached_chunks: float
+    context: DemandedPositionsContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
     """Return True if a cached size determines the chunk count. `min(past + m, 3)` does not."""
     if max_cached_chunks in (0.0, inf):
@@ -285,16 +291,9 @@ def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, D
     used_symbols = collect_shape_symbols(graph.inputs.values())
     name = "past" if max_cached_chunks == inf else "kept"
     past_chunk_count, new_chunk_count = (
-        make_unused_name(n, {*used_symbols, *graph.length_equations}) for n in (name, "new")
+        uniquify_name(n, {*used_symbols, *graph.length_equations}) for n in (name, "new")
     )
     return Dim.symbol(past_chunk_count), Dim.symbol(new_chunk_count)
-
-
-def make_unused_name(name: str, taken_names: Collection[str]) -> str:
-    """Return a name that is not in `taken_names`: `name`, followed by underscores if necessary."""
-    while name in taken_names:
-        name += "_"
-    return name
 
 
 @dataclass
@@ -317,7 +316,7 @@ class PartialStepGraph:
             self.builder.node_origins[new_node] = merged_origin.merge(origin)
         return results
 
-    def trim_to_demand(
+    def slice_to_demand(
         self, new_value: Value, value: Value, axis: int, available: float, demand: float
     ) -> Value:
         """Return the last positions of `new_value`, with `demand` earlier positions along `axis`.
@@ -345,7 +344,7 @@ class PartialStepGraph:
         )
 
     def slice_operands(
-        self, node: Node, demand: PositionDemand, excluded: Collection[int] = ()
+        self, node: Node, demand: DemandedPositions, excluded: Collection[int] = ()
     ) -> list[Value | None]:
         """Return a node's operands, sliced to the needed positions except the `excluded` ones."""
         operands: list[Value | None] = []
@@ -356,7 +355,7 @@ class PartialStepGraph:
             operand = self.new_values[value]
             for axis, name in axes.items():
                 available, need = self.plan.needs[value][axis], demand.positions[name]
-                operand = self.trim_to_demand(operand, value, axis, available, need)
+                operand = self.slice_to_demand(operand, value, axis, available, need)
             operands.append(operand)
         return operands
 
@@ -367,10 +366,30 @@ class PartialStepGraph:
         output = self.new_values[value]
         for axis in self.plan.find_time_axes(value)[:1]:
             available = self.plan.needs[value][axis]
-            output = self.trim_to_demand(output, value, axis, available, demand)
+            output = self.slice_to_demand(output, value, axis, available, demand)
         return output
 
 
 def replace_axis_sizes(type: Type, lengths: Mapping[int, Dim]) -> Type:
     """Return `type` with the axis sizes `lengths`, by axis."""
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))
+
+
+def adapt_size_attributes(
+    plan: StepPlan, node: Node, results: NodeResults, demand: DemandedPositions
+) -> Op:
+    """Return a copy of a node's op with its size attributes adapted to the needed positions."""
+    match op := node.op:
+        case ops.Expand(axis) if axis in demand.result_axes[0]:
+            # The op broadcasts to the size of a time axis.
+            layout = plan.get_axis_layout(results[0], axis)
+            need = demand.positions[demand.result_axes[0][axis]]
+            return ops.Expand(axis, plan.count_positions(need, layout))
+        case ops.StridedSlice(axis) if axis in demand.result_axes[0]:
+            # The strided slice selects every n-th position, and the number of positions is a
+            # multiple of n.
+            (x,) = node.operands
+            need = demand.positions[demand.operand_axes[0][axis]]
+            stop = plan.count_positions(need, plan.get_axis_layout(x, axis))
+            return replace(op, stop=stop)
+    return op

@@ -16,9 +16,9 @@ from math import inf
 
 from specc.analysis.time_axis_prefix_and_chunks import TimeAxisLayout
 from specc.analysis.value_ranges import is_zero_everywhere
+from specc.incremental.demanded_positions import DemandedPositions, get_stateful_operand
 from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis, split_folded_batch_axis
-from specc.incremental.position_demand import PositionDemand, get_stateful_operand
 from specc.incremental.step_plan import PartialStepGraph, StepPlan, replace_axis_sizes
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -162,7 +162,7 @@ class StepStateBuilder:
         count = self._get_past_chunk_count()
         if rate != 1:
             count = b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(rate, "i64")))
-        return add_axis_size_to_count(b, count, offset)
+        return increment_count(b, count, offset)
 
     def _get_past_chunk_count(self) -> Value:
         """Return the number of earlier chunks, which is a decode state."""
@@ -176,7 +176,7 @@ class StepStateBuilder:
         """Build the next number of earlier chunks, if this number is a state."""
         if self.past_chunk_count is not None:
             new = self.draft.plan.new_chunk_count
-            self.next_values["next.rows"] = add_axis_size_to_count(
+            self.next_values["next.rows"] = increment_count(
                 self.draft.builder, self.past_chunk_count, new
             )
 
@@ -208,7 +208,7 @@ class StepStateBuilder:
         positions = self.draft.builder.add_op(ops.Concat(axis), past, new_positions)
         # The state contains all positions, or only the last positions within the maximum look-back.
         total = plan.count_positions(max_positions, layout)
-        next_length = plan.count_next_past_positions(max_positions, layout)
+        next_length = plan.count_past_positions_after_step(max_positions, layout)
         last_positions = self.draft.select_last_positions(positions, axis, total, next_length)
         self.next_values[state.next_output] = last_positions
         return positions
@@ -266,11 +266,11 @@ class StepStateBuilder:
         folded = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
         if folded is not None:
             time_axis = None if state.time_axis is None else folded.shift_axis(state.time_axis)
-            type = folded.split_type_axis(state.type)
+            type = folded.unfold_type(state.type)
             state = replace(state, type=type, batch_axis=folded.axis, time_axis=time_axis)
         self.states.append(state)
         state_input = self.draft.builder.add_input(state.name, Input(state.type))
-        return folded.fold_batch_axis(self.draft.builder, state_input) if folded else state_input
+        return folded.fold_value(self.draft.builder, state_input) if folded else state_input
 
     def build_next_states(self) -> Mapping[str, Value]:
         """Return the updated value of each state, by output name."""
@@ -281,12 +281,12 @@ class StepStateBuilder:
         }
 
 
-def add_axis_size_to_count(builder: GraphBuilder, count: Value, length: Dim) -> Value:
-    """Add an axis size to a count."""
-    return builder.add_op(ops.Arith("add"), count, builder.add_op(ops.Size(length)))
+def increment_count(builder: GraphBuilder, count: Value, increment: Dim) -> Value:
+    """Build `count + increment`."""
+    return builder.add_op(ops.Arith("add"), count, builder.add_op(ops.Size(increment)))
 
 
-def select_first_position(
+def build_first_position_slice(
     states: StepStateBuilder, node: Node, result: Value, new_positions: Value
 ) -> NodeResults:
     """Build a slice or index op that selects the first position. The first position is read from
@@ -312,7 +312,7 @@ def select_first_position(
 
 
 def add_position_ids(
-    states: StepStateBuilder, node: Node, result: Value, demand: PositionDemand
+    states: StepStateBuilder, node: Node, result: Value, demand: DemandedPositions
 ) -> NodeResults:
     """Build the required position ids, which start at 0 if the step has all earlier positions."""
     draft, plan = states.draft, states.draft.plan

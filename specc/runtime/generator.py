@@ -223,7 +223,7 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     # an input with a minimum size of 1 cannot be empty
     if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank < 3:
         return False
-    return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])
+    return find_time_axis(graph, time_symbol).has_prefix_positions(logits_type.shape[1])
 
 
 def get_logits_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:

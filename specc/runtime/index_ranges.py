@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from specc.analysis.value_ranges import find_constant_fraction, skip_views
+from specc.analysis.value_ranges import find_rational_constant, skip_views
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
@@ -62,7 +62,7 @@ def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
     source = skip_views(value, ops.Cast)
     if source is not None and isinstance(source.op, ops.Size):
         return source.op.length.evaluate(sizes)
-    number = find_constant_fraction(value)
+    number = find_rational_constant(value)
     return None if number is None else int(number)
 
 
@@ -89,7 +89,7 @@ def find_constants_compared_to_inputs(graph: Graph) -> dict[Value, list[int]]:
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):
             for operand, other in (node.args, node.args[::-1]):
-                ids, number = skip_views(operand, ops.Cast), find_constant_fraction(other)
+                ids, number = skip_views(operand, ops.Cast), find_rational_constant(other)
                 if ids is not None and ids.node is None and number is not None:
                     compared_ids.setdefault(ids, []).append(int(number))
     return compared_ids

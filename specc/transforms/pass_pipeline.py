@@ -23,7 +23,11 @@ from specc.analysis.causality import (
 from specc.analysis.time_axis_prefix_and_chunks import compute_chunk_size, express_length_in_chunks
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import SpeccError, raise_error
-from specc.incremental.step_graph import DerivedStep, build_derived_graphs, derive_step_graph
+from specc.incremental.step_graph import (
+    DecodeStep,
+    build_encoder_and_step_graphs,
+    derive_step_graph,
+)
 from specc.incremental.step_plan import OutputPositions
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -76,7 +80,7 @@ class CompilerPassState:
     outputs: Mapping[str, OutputPositions] = field(default_factory=dict)
     quantization_plan: QuantizationPlan | None = None
     half_dtype: HalfDtype = "f16"
-    decode_graph: DerivedStep | None = None
+    decode_graph: DecodeStep | None = None
     derived: DerivedGraphs | None = None
 
     def get_sequence_input_and_outputs(self) -> tuple[str, tuple[str, ...]]:
@@ -203,7 +207,7 @@ def _run_step(state: CompilerPassState) -> CompilerPassState:
 
 def _run_encode(state: CompilerPassState) -> CompilerPassState:
     assert state.decode_graph is not None, "`step` runs first"
-    return replace(state, derived=build_derived_graphs(state.decode_graph))
+    return replace(state, derived=build_encoder_and_step_graphs(state.decode_graph))
 
 
 ALL_PASSES = (

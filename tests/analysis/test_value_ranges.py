@@ -9,8 +9,8 @@ import pytest
 import specc_numpy
 from specc.analysis import value_ranges
 from specc.analysis.value_ranges import (
-    find_constant_fraction,
     find_constant_value,
+    find_rational_constant,
     find_splat_value,
     find_value_range,
     is_zero_everywhere,
@@ -97,7 +97,7 @@ def find_wrong_facts(seed: int) -> list[str]:
     for name, value in graph.outputs.items():
         numbers = found[name].astype("f8")
         numbers = numbers[~np.isnan(numbers)]
-        constants = (find_constant_fraction, find_constant_value, find_splat_value)
+        constants = (find_rational_constant, find_constant_value, find_splat_value)
         for claim in constants:
             number = claim(value)
             if number is not None and (numbers != float(number)).any():

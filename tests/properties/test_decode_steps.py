@@ -20,7 +20,7 @@ from support.random_loop_graphs import make_loop_graph
 
 import specc_numpy
 from specc.analysis.causality import check_causality
-from specc.incremental import loop_step_graph, position_demand, step_graph, step_plan
+from specc.incremental import demanded_positions, loop_step_graph, step_graph, step_plan
 from specc.incremental.state_selection import select_cached_values
 from specc.incremental.step_plan import PartialStepGraph, StepPlan
 from specc.incremental.step_states import StepStateBuilder
@@ -158,7 +158,7 @@ FIRST_SEEDS = {
 }
 """The first seed to try: it detected the mistake before."""
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "nothing looks back": (position_demand, "_get_operand_demand", _ignore_earlier_positions),
+    "nothing looks back": (demanded_positions, "_get_operand_demand", _ignore_earlier_positions),
     "positions start at zero in every step": (
         StepStateBuilder,
         "build_first_position_id",

@@ -83,7 +83,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "depends_only_on_first_position",
         property(lambda self: False),
     ),
-    "it is the first of the new rows": (step_graph, "select_first_position", _read_new_positions),
+    "it is the first of the new rows": (
+        step_graph,
+        "build_first_position_slice",
+        _read_new_positions,
+    ),
 }
 
 

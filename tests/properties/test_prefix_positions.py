@@ -34,7 +34,7 @@ from specc.analysis.padding_check import can_padding_reach_outputs, check_paddin
 from specc.analysis.padding_offsets import find_padding_offsets
 from specc.analysis.time_dataflow import trace_time_dataflow as follow
 from specc.incremental import encoder_graph, step_graph
-from specc.incremental.step_graph import build_derived_graphs, derive_step_graph
+from specc.incremental.step_graph import build_encoder_and_step_graphs, derive_step_graph
 from specc.ir import ops
 from specc.ir.dependence_marks import Dependence
 from specc.ir.dim import Dim
@@ -211,7 +211,7 @@ def test_initial_states_equal_prefix_positions_of_full_passes() -> None:
             continue
         half = derive_step_graph(graph, "x", {"y": "new"})
         kept = {n: f for n, f in half.initial_values.items() if f.axis is not None and not f.is_sum}
-        made = build_derived_graphs(half).encode
+        made = build_encoder_and_step_graphs(half).encode
         if made is None or not kept:
             continue
         whole = replace(graph, outputs={n: f.value for n, f in kept.items()})
@@ -321,7 +321,7 @@ def _ignore_dependents(node: Node, *results: Any) -> list[Dependence]:
 
 OUTPUT, SPLICED = (
     encoder_graph.EncoderGraphBuilder.build_output,
-    time_dataflow.resolve_concat_or_slice,
+    time_dataflow.resolve_concat_or_slice_read,
 )
 FROM = {
     "a row alone is made of its own rows where it reads others": 30,
@@ -367,7 +367,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "rows behind what grows stay where they are": (
         time_dataflow,
-        "resolve_concat_or_slice",
+        "resolve_concat_or_slice_read",
         lambda node, link, clock: (
             (link.operand_axis, Interval(0, 0))
             if isinstance(node.op, ops.Concat)

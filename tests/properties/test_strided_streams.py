@@ -25,7 +25,7 @@ from specc.analysis.time_axis_prefix_and_chunks import (
     express_length_in_chunks,
 )
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.incremental import position_demand
+from specc.incremental import demanded_positions
 from specc.incremental.step_states import StepStateBuilder
 from specc.ir.graph import Graph, Value
 from specc.ir.ir_verifier import find_graph_errors
@@ -131,17 +131,17 @@ def _number_by_arrival(self: StepStateBuilder, need: float, track: TimeAxisLayou
 FIRST_ROW = StepStateBuilder.build_first_position_id
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "windows look at nothing behind them": (
-        position_demand,
+        demanded_positions,
         "_count_window_inputs",
         lambda node, link, need, clock: max(need, 0.0) * link.stride,
     ),
     "rows are asked for that are no whole windows": (
-        position_demand,
+        demanded_positions,
         "_count_window_inputs",
         lambda node, link, need, clock: max(need, 0.0) * link.stride + link.max_offset,
     ),
     "what is kept is no whole chunks": (
-        position_demand,
+        demanded_positions,
         "round_demand_to_chunks",
         lambda need, track: need + (need > 0),
     ),
@@ -161,7 +161,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         ),
     ),
     "rows of a head are no rows": (
-        position_demand,
+        demanded_positions,
         "count_positions_before_first_chunk",
         lambda *_: 0,
     ),

@@ -19,8 +19,8 @@ from specc.analysis.padding_dataflow import make_padding_dataflow
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
-from specc.incremental.demand_propagation import compute_position_demand
-from specc.incremental.position_demand import NEWEST_ONLY, PositionDemandContext
+from specc.incremental.demand_propagation import compute_demanded_positions
+from specc.incremental.demanded_positions import NEWEST_ONLY, DemandedPositionsContext
 from specc.incremental.state_selection import find_recomputable_values
 from specc.incremental.step_plan import StepPlan
 from specc.ir.dim import Dim
@@ -286,11 +286,11 @@ def _demand(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = get_main_graph(graphs)
     symbol, growing, outputs = _open(graph, words)
     found = trace_time_dataflow(graph, symbol)
-    setting = PositionDemandContext(
+    setting = DemandedPositionsContext(
         graph, found, (), frozenset(find_recomputable_values(graph, found, growing))
     )
     asked = {graph.outputs[n]: NEWEST_ONLY if r == "newest" else 0.0 for n, r in outputs.items()}
-    needs = compute_position_demand(setting, asked)
+    needs = compute_demanded_positions(setting, asked)
     for name, value in number_values(graph):
         for axis, rows in needs.get(value, {}).items():
             yield f"{name} axis {axis}: {format_demand(rows)}"

@@ -11,7 +11,7 @@ from support.pass_examples import PASSES, find_examples, run_example
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "golden" / "passes"
 EXPLAINED = (
-    "incremental.position_demand",
+    "incremental.demanded_positions",
     "incremental.state_selection",
     "incremental.step_plan",
     "incremental.step_graph",

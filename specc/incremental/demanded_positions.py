@@ -1,7 +1,7 @@
 """Compute the number of earlier positions of each value that a decode step needs.
 
 The input is a graph that is causal along its time axis, and its `TimeDataflow`, which lists the
-time axes of each value. A position demand (`need`) is a number of earlier positions: 0 means only
+time axes of each value. A demand (`need`) is a number of earlier positions: 0 means only
 the new positions, `inf` means all earlier positions, and `NEWEST_ONLY` means only the last
 position. Demands are propagated backward from the requested outputs to the inputs. An op with a
 look-back of `hi` positions adds `hi` to the demand. The demand for a value is the maximum demand of
@@ -53,7 +53,7 @@ from specc.ir.op import Op
 from specc.ir.signature import assign_operand_axes, assign_result_axes
 
 NEWEST_ONLY = -1.0
-"""The position demand of a consumer that reads only the last position."""
+"""The demand of a consumer that reads only the last position."""
 
 
 STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
@@ -75,7 +75,7 @@ PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 
 @dataclass(frozen=True)
-class PositionDemand:
+class DemandedPositions:
     """The numbers of earlier positions that a node must compute or read, by axis name, and the
     names of the time axes of its operands and results.
     """
@@ -86,7 +86,7 @@ class PositionDemand:
 
 
 @dataclass(frozen=True)
-class PositionDemandContext:
+class DemandedPositionsContext:
     """The context of a demand analysis: the graph, its time dataflow, the values that are cached
     between steps, and the values with a recompute cost of zero.
 
@@ -223,8 +223,8 @@ def _assign_scan_names(
 
 
 def compute_op_demand(
-    context: PositionDemandContext, node: Node, results: NodeResults, demands: PositionNeeds
-) -> PositionDemand:
+    context: DemandedPositionsContext, node: Node, results: NodeResults, demands: PositionNeeds
+) -> DemandedPositions:
     """Return the number of earlier positions that a node must compute and read to satisfy
     `demands`.
     """
@@ -259,11 +259,11 @@ def compute_op_demand(
     if resumes and "rows" in positions:
         # the op resumes from a state, so it processes exactly the new positions
         positions["rows"] = 0.0
-    return PositionDemand(positions, operand_names, result_names)
+    return DemandedPositions(positions, operand_names, result_names)
 
 
 def _select_time_axes(
-    context: PositionDemandContext, values: NodeOperands, names: Sequence[AxisNames]
+    context: DemandedPositionsContext, values: NodeOperands, names: Sequence[AxisNames]
 ) -> tuple[AxisNames, ...]:
     """Return the names of the time axes of each value."""
     return tuple(
@@ -273,7 +273,7 @@ def _select_time_axes(
 
 
 def _get_result_demand(
-    context: PositionDemandContext,
+    context: DemandedPositionsContext,
     results: Sequence[Value],
     names: Sequence[AxisNames],
     needs: PositionNeeds,
