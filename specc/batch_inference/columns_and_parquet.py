@@ -20,7 +20,7 @@ from specc.io.safe_read import (
     describe_os_error,
     escape_text,
     open_regular_file,
-    raise_unreadable_file,
+    raise_unreadable_file_error,
 )
 from specc.ir.array import Array
 
@@ -130,7 +130,7 @@ def translate_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise_unreadable_file(path, describe_os_error(error), READABLE_FILE_HELP)
+        raise_unreadable_file_error(path, describe_os_error(error), READABLE_FILE_HELP)
 
 
 def check_readable(path: Path) -> None:
@@ -138,7 +138,7 @@ def check_readable(path: Path) -> None:
     try:
         descriptor = open_regular_file(path)
     except UnreadableFileError as error:
-        raise_unreadable_file(path, error.reason, READABLE_FILE_HELP)
+        raise_unreadable_file_error(path, error.reason, READABLE_FILE_HELP)
     os.close(descriptor)
 
 

@@ -25,7 +25,7 @@ from specc.batch_inference.columns_and_parquet import (
 )
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import Json, JsonLimits, parse_strict_json
-from specc.io.safe_read import escape_text, raise_unreadable_file
+from specc.io.safe_read import escape_text, raise_unreadable_file_error
 
 MAX_ROW_BYTES = 64 * 2**20
 """Maximum size of a row in bytes. It limits the memory used for files without line breaks."""
@@ -336,7 +336,7 @@ def find_data_files(paths: Sequence[str]) -> list[Path]:
             # an empty name is not a path, although `Path("")` is the working directory
             if not name or not path.exists():
                 fix = "pass the path of a table, or of a directory of tables or images"
-                raise_unreadable_file(name, "no such file or directory", fix)
+                raise_unreadable_file_error(name, "no such file or directory", fix)
             files_of_path = _list_directory_files(path) if path.is_dir() else [path]
         for file in files_of_path:
             if not file.is_dir():

@@ -31,7 +31,7 @@ from specc.io.json_io import (
     parse_strict_json,
     to_json_value,
 )
-from specc.io.safe_read import describe_os_error, escape_text, raise_unreadable_file
+from specc.io.safe_read import describe_os_error, escape_text, raise_unreadable_file_error
 from specc.version import __version__
 
 PLAN_DIRECTORY = "_specc"
@@ -131,7 +131,7 @@ def read_plan(output_dir: Path) -> JobPlan | None:
         _raise_invalid_plan(path)
     except OSError as error:
         fix = "make the directory readable, or write to another one"
-        raise_unreadable_file(path, describe_os_error(error), fix)
+        raise_unreadable_file_error(path, describe_os_error(error), fix)
     try:
         return _parse_plan(parse_strict_json(text))
     except (InvalidJsonError, ValueError, KeyError, TypeError, AttributeError):

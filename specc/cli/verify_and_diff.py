@@ -38,12 +38,12 @@ from specc.driver.spec_loader import open_spec
 from specc.io.safe_read import escape_text
 from specc.model_loading import check_model_is_compiled
 from specc.runtime.inference_model import InferenceModel, open_compiled_model
-from specc.verification.model_verification import iterate_all_rounds
+from specc.verification.model_verification import verify_model
 from specc.verification.quantization_error import ERROR_METRICS, QuantizationComparison
 from specc.verification.result_comparison import VerificationRound
 from specc.visualize.architecture_diff import (
+    Architecture,
     ArchitectureDiff,
-    ComparedArchitecture,
     diff_architectures,
     format_architecture_diff,
 )
@@ -178,7 +178,7 @@ def _check_options(args: Namespace) -> None:
 
 def _compare_rounds(args: Namespace, model: InferenceModel, results: VerificationResults) -> None:
     """Run the verification rounds, add each to `results`, and print one line per round."""
-    rounds = iterate_all_rounds(model, seed=args.seed, rounds=args.rounds)
+    rounds = verify_model(model, seed=args.seed, rounds=args.rounds)
     try:
         for round in iterate_with_progress(rounds, "comparing rounds"):
             terminal.print_result_line(str(round))
@@ -233,7 +233,7 @@ def _compare_baseline(
     """Print the quantization error per layer and output. Raise E0856 above the threshold."""
     comparison = QuantizationComparison(model.full_forward_model, baseline.full_forward_model)
     comparison.compare_outputs_on_random_inputs(args.seed, args.rounds)
-    for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
+    for name, error in comparison.iterate_errors_by_scope(args.seed) if args.per_layer else ():
         terminal.print_result_line(f"relative error of `{escape_text(name)}`: {error:.1e}")
         results.layer_errors.append((name, error))
     results.output_errors = comparison.to_json()
@@ -274,7 +274,7 @@ def execute_diff_command(args: Namespace) -> int:
 
 
 def _difference_to_json(
-    a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDiff
+    a: Architecture, b: Architecture, difference: ArchitectureDiff
 ) -> dict[str, object]:
     """Convert an architecture difference to a JSON object."""
     return {
@@ -288,7 +288,7 @@ def _difference_to_json(
 
 def _load_architecture_to_compare(
     path: str, graph: str, config: str = "", settings: list[str] | None = None
-) -> ComparedArchitecture:
+) -> Architecture:
     """Load an architecture to compare: a spec, a checkpoint directory, or a compiled model. Raise
     E0956 for a standalone generator, and E0957 if config options are given for a compiled model.
     """
@@ -303,7 +303,7 @@ def _load_architecture_to_compare(
                 f"`{escape_text(path)}` is a standalone generator and has no graph to compare",
                 helps=["compare its spec, or a package compiled with `--graphs all`"],
             )
-        return ComparedArchitecture(name=name, graph=manifest.graph, config=manifest.config)
+        return Architecture(name=name, graph=manifest.graph, config=manifest.config)
     print_name_conflict_note(path)
     model = elaborate_spec(open_spec(path, config=config, config_settings=settings or []), graph)
-    return ComparedArchitecture(name=name, graph=model.graph, config=model.config)
+    return Architecture(name=name, graph=model.graph, config=model.config)

@@ -94,7 +94,7 @@ class Label:
         return cls(span, text) if span else None
 
     @classmethod
-    def labels_from_span(cls, span: Span | None, text: str) -> "tuple[Label, ...]":
+    def tuple_from_span(cls, span: Span | None, text: str) -> "tuple[Label, ...]":
         """Return a tuple with one label at a span, or an empty tuple if `span` is None."""
         return (cls(span, text),) if span else ()
 

@@ -58,7 +58,7 @@ def _check_expected_keys(
         value = _format_member(member)
         if value not in entry.values:
             actual = f"`{value}`" if member and not member.is_null else "missing"
-            labels = Label.labels_from_span(entry.span, "expected by this spec")
+            labels = Label.tuple_from_span(entry.span, "expected by this spec")
             raise_error(
                 "E0405",
                 f'"{entry.key}" is {actual}, expected {" or ".join(entry.values)}',
@@ -216,7 +216,7 @@ def _make_context_warning(
         f"the model supports at most {max_length} tokens, the original context length of its "
         f"RoPE scaling `{kind}`",
         Label(table.key, "longer sequences require different frequencies"),
-        related_labels=Label.labels_from_span(entry.span, "read here"),
+        related_labels=Label.tuple_from_span(entry.span, "read here"),
         notes=(
             "transformers recomputes the frequencies from the longest sequence of each batch, "
             "so its results differ for sequences beyond this length",

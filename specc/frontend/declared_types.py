@@ -208,7 +208,7 @@ def _evaluate_input_length(dim: ast.Expr | ast.EllipsisDims, env: LexicalScope, 
     if length == 0:
         title = f"{origin} would be empty: `{_format_type_source(dim)}` is 0"
         span = length.origin.span if length.origin else None
-        labels = Label.labels_from_span(span, "defined here")
+        labels = Label.tuple_from_span(span, "defined here")
         raise_error("E0308", title, dim.span, related_labels=labels)
     return length
 
@@ -252,7 +252,7 @@ def check_tensor_type(
         title = f"{error_context.description} must be a tensor, {declaration}"
         label, helps = f"this is {describe_value(value)}", suggest_tensor_expression(value, type)
         raise_error("E0203", title, error_context.span, label, helps=helps)
-    related_labels = Label.labels_from_span(type.span, "declared here")
+    related_labels = Label.tuple_from_span(type.span, "declared here")
     if value.type.dtype != get_declared_dtype(type):
         actual_dtype = format_type(value.type).split("[")[0]
         declaration = f"{error_context.description} is declared as {type.name}"
@@ -350,10 +350,10 @@ class _TypeMatcher:
 
     def _raise_length_clash(self, expr: ast.Expr, declared: Dim, actual: Dim) -> NoReturn:
         span, description = self.type.span, self.error_context.description
-        labels = Label.labels_from_span(span, f"declared as `{_format_type_source(expr)}`")
+        labels = Label.tuple_from_span(span, f"declared as `{_format_type_source(expr)}`")
         for dim in (declared, actual):
             if dim.origin:
-                labels += Label.labels_from_span(dim.origin.span, f"`{dim}` comes from here")
+                labels += Label.tuple_from_span(dim.origin.span, f"`{dim}` comes from here")
         text = _format_type_source(expr)
         expected = f"{declared} is declared" if text == str(declared) else f"`{text}` is {declared}"
         raise SpeccError(

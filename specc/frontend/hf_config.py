@@ -148,7 +148,7 @@ class _MemberReader:
                 f"{self.member.key.text} must be a list of patterns with repeat counts",
                 value.span,
                 f'such as `[[["a", "b"], 3]]`, with at most {MAX_EXPANDED_LAYERS} values in total',
-                related_labels=Label.labels_from_span(self.entry.span, "declared here"),
+                related_labels=Label.tuple_from_span(self.entry.span, "declared here"),
             )
         return JsonArray(tuple(expanded), value.span)
 
@@ -207,7 +207,7 @@ class _MemberReader:
         elif json_value is not None and len(span.text) < 60:
             json_value = span.text
         title = f"{self.member.key.text} is {json_value}, expected {expected}"
-        labels = Label.labels_from_span(self.entry.span, "declared here")
+        labels = Label.tuple_from_span(self.entry.span, "declared here")
         raise_error("E0403", title, span, label, related_labels=labels)
 
 

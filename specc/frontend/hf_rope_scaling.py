@@ -159,8 +159,8 @@ class _RopeReader:
         helps: tuple[str, ...] = (),
     ) -> NoReturn:
         """Raise E0403 with a label at the declaration of the field."""
-        labels = Label.labels_from_span(first_span, "given first here")
-        labels += Label.labels_from_span(self.entry.span, "declared here")
+        labels = Label.tuple_from_span(first_span, "given first here")
+        labels += Label.tuple_from_span(self.entry.span, "declared here")
         raise_error("E0403", title, span, label, related_labels=labels, helps=helps)
 
     def read_number(self, member: JsonMember) -> float:

@@ -234,7 +234,7 @@ class EarlyExit:
                 title,
                 self.span,
                 flag_label,
-                related_labels=Label.labels_from_span(value.source_span, value_label),
+                related_labels=Label.tuple_from_span(value.source_span, value_label),
                 notes=("the number of iterations depends on every element",),
                 helps=[
                     f"begin the axes of `{name}` with those of `{self.name}`: an iteration "

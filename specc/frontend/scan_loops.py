@@ -318,7 +318,7 @@ def _check_loop_carried_tensor(
         )
     if next_value.type != previous_value.type:
         type_before, type_after = format_type(previous_value.type), format_type(next_value.type)
-        related_labels = Label.labels_from_span(
+        related_labels = Label.tuple_from_span(
             statement.span, f"before the loop it is {type_before}"
         )
         title = f"the loop-carried value `{name}` changes from {type_before} to {type_after}"

@@ -90,7 +90,7 @@ def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None
                         "extends",
                         span,
                         "again here",
-                        related_labels=Label.labels_from_span(spans_by_name[name], "first here"),
+                        related_labels=Label.tuple_from_span(spans_by_name[name], "first here"),
                         notes=[
                             "definitions in a derived spec are for its config values; they do "
                             "not replace definitions of the base spec"

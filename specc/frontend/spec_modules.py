@@ -150,7 +150,7 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
         for name, span in iterate_defined_names(item):
             with errors:
                 if name in spans_by_name:
-                    others = Label.labels_from_span(spans_by_name[name], "first here")
+                    others = Label.tuple_from_span(spans_by_name[name], "first here")
                     title = f"duplicate definition of `{name}`"
                     raise_error("E0217", title, span, "again here", related_labels=others)
             spans_by_name[name] = span

@@ -90,7 +90,7 @@ def _raise_missing_section(
         f"{data.span.source.name} has no object {keys_text}",
         member.value.span if member else span,
         "this is not a config object" if member else label,
-        related_labels=Label.labels_from_span(span, label) if member else (),
+        related_labels=Label.tuple_from_span(span, label) if member else (),
         helps=helps,
     )
 
@@ -128,7 +128,7 @@ def _choose_by_type(used_spec: SubmodelSpec, member: JsonMember | None) -> Submo
         "E0228",
         f"`{used_spec.name}` does not support the model type {member.value.span.text[:60]}",
         member.value.span,
-        related_labels=Label.labels_from_span(used_spec.use.span, "used here"),
+        related_labels=Label.tuple_from_span(used_spec.use.span, "used here"),
         notes=[f"supported model types: {supported_types}"],
         helps=["add a spec for this type to the `use` statement, or pass your own with --spec"],
     )

@@ -17,7 +17,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Parameter, Value
 from specc.ir.types import Type
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_lexer import Fragment, make_file_fragment
+from specc.syntax.dsl.dsl_lexer import SourceFragment
 from specc.syntax.dsl.dsl_parser import EXPR, parse_fragment
 from specc.weights.parameter_name_patterns import NamePattern
 
@@ -104,16 +104,16 @@ def fill_placeholders(
     return path
 
 
-def _make_placeholder_fragment(expression: str, span: Span | None) -> Fragment:
+def _make_placeholder_fragment(expression: str, span: Span | None) -> SourceFragment:
     """Return the expression of a placeholder in the string literal `span` as a fragment."""
     if span is None:
-        return make_file_fragment(Source("<weight name>", expression))
+        return SourceFragment.from_source(Source("<weight name>", expression))
     start = span.text.find(f"{{{expression}}}") + 1
     if start > 0:
-        return Fragment(span.source, expression, span.start + start)
+        return SourceFragment(span.source, expression, span.start + start)
     # in a literal with escapes or line breaks, use the span of the whole literal everywhere
     offsets = (*[span.start] * len(expression), span.end)
-    return Fragment(span.source, expression, offsets=offsets)
+    return SourceFragment(span.source, expression, offsets=offsets)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -255,14 +255,14 @@ def explain_unshared_weight(name: str, first: CallStack, second: CallStack) -> D
     if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:
         call = next((s for s in second if isinstance(s.source, ast.Call)), second_step)
         primary = Label.from_span(call.span, "each iteration uses the same weights")
-        related_labels = Label.labels_from_span(second_step.span, "this repeats it")
+        related_labels = Label.tuple_from_span(second_step.span, "this repeats it")
         naming_help = (
             f"give each iteration its own weights: {_suggest_iteration_path(second_step.source)}"
         )
         title = f"all iterations of the loop share the weight `{name}`"
     else:
         primary = Label.from_span(second_step.span, "this call reuses the weights")
-        related_labels = Label.labels_from_span(first_step.span, "they belong to this call")
+        related_labels = Label.tuple_from_span(first_step.span, "they belong to this call")
         naming_help = "give each call its own name: `… @ name`"
         title = f"two calls share the weight `{name}`"
     return Diagnostic("E0526", title, primary, related_labels, helps=(naming_help, share_help))
@@ -294,7 +294,7 @@ def raise_shape_conflict(first: Parameter, second: Parameter) -> NoReturn:
         f"two weights of different shapes have the name `{second.name}`",
         second.span,
         f"{second.type} here",
-        related_labels=Label.labels_from_span(first.span, f"{first.type} here"),
+        related_labels=Label.tuple_from_span(first.span, f"{first.type} here"),
         helps=[
             "give each weight its own name after `@`; calls that share weights need equal sizes"
         ],

@@ -83,7 +83,7 @@ class FileDigest:
 class OutputDirectory:
     """A context manager that writes a set of files to a directory and publishes them together.
 
-    `write_hash_named_file` and `write_named_file` write temporary files. Leaving the context
+    `write_content_addressed_file` and `write_named_file` write temporary files. Leaving the context
     without an exception renames the temporary files: files named by hash first, then the entries
     (files from `write_named_file`) in call order. An entry keeps the mode of the file that the
     entry replaces. `file_digests` maps the names of written files to their sizes and hashes.
@@ -96,7 +96,7 @@ class OutputDirectory:
         self.file_digests: dict[str, FileDigest] = {}
         self._new_directories: list[Path] = []
         self._superseded = tuple(superseded)
-        self._hash_named_files: dict[str, Path] = {}
+        self._content_addressed_files: dict[str, Path] = {}
         self._entries: dict[str, Path] = {}
         self._temporary_files: list[Path] = []
         self._published: list[Path] = []
@@ -134,11 +134,11 @@ class OutputDirectory:
                 os.mkdir(directory)
                 self._new_directories.append(directory)
 
-    def write_hash_named_file(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
+    def write_content_addressed_file(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
         """Write a file and return its name: `stem-digits.suffix` with 16 digits of its SHA-256."""
         temporary, digest = self._write_temporary_file(f"{stem}{suffix}", chunks)
         name = f"{stem}-{digest.sha256[:16]}{suffix}"
-        self._hash_named_files[name] = temporary
+        self._content_addressed_files[name] = temporary
         self.file_digests[name] = digest
         return name
 
@@ -210,19 +210,19 @@ class OutputDirectory:
 
     def _publish_files(self) -> None:
         """Rename the hash-named files, sync the directory, and then rename the entries."""
-        for name, temporary in self._hash_named_files.items():
+        for name, temporary in self._content_addressed_files.items():
             target = self.path / name
             if not os.path.lexists(target):
                 self._published.append(target)
             replace_file(temporary, target)
-        if self._hash_named_files:
-            platform_and_signals.sync_directory(self.path)
+        if self._content_addressed_files:
+            platform_and_signals.fsync_directory(self.path)
         self._publish_entries()
         # Keep files of the new package, and files outside the directory even if the old index lists
         # them.
         for name in self._superseded:
             is_file_name = name == os.path.basename(name)
-            if is_file_name and name not in {*self._hash_named_files, *self._entries}:
+            if is_file_name and name not in {*self._content_addressed_files, *self._entries}:
                 _unlink_quietly(self.path / name)
         for backup in self._temporary_files:  # backups are hard links to the replaced entries
             _unlink_quietly(backup)
@@ -241,7 +241,7 @@ class OutputDirectory:
                     platform_and_signals.link_or_copy_file(target, backup)
                 backups[target] = backup
                 replace_file(temporary, target)
-            platform_and_signals.sync_directory(self.path)
+            platform_and_signals.fsync_directory(self.path)
         except BaseException:
             for target, backup in backups.items():
                 if backup is not None:
@@ -301,7 +301,7 @@ def _write_chunk(fd: int, chunk: Chunk) -> None:
 def _sync_after_rename(path: Path) -> None:
     """Sync the directory after its only entry is published. Raise E0815 on failure."""
     try:
-        platform_and_signals.sync_directory(path)
+        platform_and_signals.fsync_directory(path)
     except OSError as error:
         raise_error(
             "E0815",

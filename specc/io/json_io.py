@@ -159,7 +159,7 @@ RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
 MAX_NUMBER = 1e30  # maximum magnitude of a number, chosen so that the square is finite in float64
 
 
-def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
+def raise_invalid_record_error(path: FieldPath, problem: str) -> NoReturn:
     """Raise E0915 because a record of a model file is invalid."""
     raise_error(
         "E0915",
@@ -176,7 +176,7 @@ class JsonReader:
         self,
         value: object,
         path: FieldPath = (),
-        report_error: RaiseFieldError = raise_invalid_record,
+        report_error: RaiseFieldError = raise_invalid_record_error,
         shared: Mapping[str, object] | None = None,
     ) -> None:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):

@@ -73,7 +73,7 @@ def link_or_copy_file(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def sync_directory(path: Path) -> None:
+def fsync_directory(path: Path) -> None:
     """Sync a directory on file systems that support syncing directories."""
     if IS_WINDOWS:
         return

@@ -197,16 +197,16 @@ def read_input_file(path: str, max_bytes: int) -> bytes:
         return read_regular_file(path, max_bytes)
     except FileTooLargeError as error:
         if error.size <= max_bytes:
-            raise_file_too_large(path, "it grew during reading")
+            raise_file_too_large_error(path, "it grew during reading")
         actual, allowed = (f"{n:,}".replace(",", " ") for n in (error.size, max_bytes))
-        raise_file_too_large(path, f"it has {actual} bytes, the limit is {allowed}")
+        raise_file_too_large_error(path, f"it has {actual} bytes, the limit is {allowed}")
     except UnreadableFileError as error:
         helps = suggest_similar_path(Path(path), lambda p: p.suffix == Path(path).suffix)
         helps += ["check the path, which is relative to the working directory"]
-        raise_unreadable_file(path, error.reason, helps[0])
+        raise_unreadable_file_error(path, error.reason, helps[0])
 
 
-def raise_file_too_large(path: str, reason: str) -> NoReturn:
+def raise_file_too_large_error(path: str, reason: str) -> NoReturn:
     """Raise E0904 because a file is too large."""
     raise_error(
         "E0904",
@@ -216,7 +216,7 @@ def raise_file_too_large(path: str, reason: str) -> NoReturn:
     )
 
 
-def raise_unreadable_file(path: object, reason: str, fix: str) -> NoReturn:
+def raise_unreadable_file_error(path: object, reason: str, fix: str) -> NoReturn:
     """Raise E0802 because a file cannot be read."""
     raise_error("E0802", f"cannot read `{escape_text(path)}`: {reason}", helps=[fix])
 

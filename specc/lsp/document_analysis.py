@@ -313,8 +313,8 @@ class QuickFixEdit:
 
 
 @dataclass
-class QuickFixTester:
-    """A tester of edits that may remove a diagnostic from a document."""
+class QuickFixValidator:
+    """A validator of edits that may remove a diagnostic from a document."""
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic

@@ -24,7 +24,7 @@ from specc.syntax.dsl.dsl_printer import (
     format_statement,
     format_statement_header,
 )
-from specc.syntax.dsl.expression_printer import build_pieces, format_inline_type, join_pieces
+from specc.syntax.dsl.expression_printer import format_inline_type, format_parts, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEYWORD_NODES: dict[str, type[ast.Node]] = {
@@ -132,7 +132,7 @@ def _find_declaration_hover(
         case ast.DimDecl():
             return _find_length_hover(analysis, node.name)
         case ast.BlockParameter(is_from_inputs=True):
-            code = join_pieces(build_pieces(replace(node, is_from_inputs=False)))
+            code = join_pieces(format_parts(replace(node, is_from_inputs=False)))
             hover = _make_binding_hover(analysis, code, span)
             # `node.type` is in the declaration in `inputs`, which defines the name
             return replace(hover, definition=node.type.span)

@@ -12,7 +12,7 @@ from specc.diagnostics.suggest import find_similar_name
 from specc.lsp.document_analysis import (
     DocumentAnalysis,
     QuickFixEdit,
-    QuickFixTester,
+    QuickFixValidator,
     find_enclosing_item,
     find_nodes_at_offset,
 )
@@ -34,11 +34,11 @@ def make_replacement_edit(span: Span, text: str) -> QuickFixEdit:
     return QuickFixEdit(f"write `{text}`", span.start, span.end, text)
 
 
-def propose_insertions(
+def propose_code_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str, *, is_addition: bool
 ) -> Iterator[QuickFixEdit]:
-    """Yield edits that insert suggested code, the most likely first. `spans[0]` is the error
-    span.
+    """Yield edits for suggested code, the most likely first. `spans[0]` is the error span. The code
+    replaces the text of a span, or is added to it if `is_addition` is True.
     """
     # `… @ name` appends a name to existing code, but no edit can replace other ellipses
     code = code.removeprefix("… ")
@@ -50,7 +50,7 @@ def propose_insertions(
     yield from _propose_mask_edits(analysis, spans, code)
     yield from _propose_call_edits(analysis, spans, code)
     for span in spans:
-        yield from _propose_insertion_edits(span, code, is_addition=is_addition)
+        yield from _propose_label_edits(span, code, is_addition=is_addition)
     yield from _propose_placeholder_edits(analysis, spans, code)
     for span in spans:
         yield from _propose_word_edits(span, code)
@@ -204,7 +204,7 @@ def _propose_mask_edits(
                 yield make_replacement_edit(value, f"{text} {code}")
 
 
-def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[QuickFixEdit]:
+def _propose_label_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[QuickFixEdit]:
     """Yield edits that replace the text of a label, or insert code after or before the text."""
     if not is_addition and not code.startswith("@ "):
         yield make_replacement_edit(span, code)
@@ -299,7 +299,7 @@ def find_quick_fixes(
     """Return up to MAX_SUGGESTIONS edits that remove `diagnostic` from a document and cause no new
     error. `unsaved_texts` are the texts of other open documents by path.
     """
-    trial = QuickFixTester(analysis, diagnostic, unsaved_texts or {})
+    validator = QuickFixValidator(analysis, diagnostic, unsaved_texts or {})
     text, fixes = analysis.source.text, dict[str, QuickFixEdit]()
     edits_by_text = {
         e.apply_to_text(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)
@@ -307,7 +307,7 @@ def find_quick_fixes(
     for edit in islice(edits_by_text.values(), MAX_TRIED):
         # for each title, keep the first edit that removes the diagnostic, because it is the most
         # likely
-        if edit.title not in fixes and trial.is_valid_fix(edit):
+        if edit.title not in fixes and validator.is_valid_fix(edit):
             fixes[edit.title] = edit
         if len(fixes) == MAX_SUGGESTIONS:
             break
@@ -348,9 +348,9 @@ def _follow_advice(
         yield from propose_removals(spans)
     if choice := ONE_OF_PATTERN.fullmatch(advice):
         for word in choice[1].split(", "):
-            yield from propose_insertions(analysis, spans[:1], word, is_addition=False)
+            yield from propose_code_edits(analysis, spans[:1], word, is_addition=False)
     for piece, is_addition in _iterate_help_fragments(advice, is_parsed=analysis.spec is not None):
-        yield from propose_insertions(analysis, spans, piece, is_addition=is_addition)
+        yield from propose_code_edits(analysis, spans, piece, is_addition=is_addition)
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:

@@ -27,7 +27,7 @@ from specc.io.safe_read import (
     MAX_ARRAY_BYTES,
     MAX_TEXT_BYTES,
     escape_text,
-    raise_file_too_large,
+    raise_file_too_large_error,
     read_input_file,
 )
 from specc.ir.array import Array
@@ -102,7 +102,7 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
     members = archive.infolist()
     unpacked_bytes = sum(member.file_size for member in members)
     if len(members) > MAX_ARRAYS or unpacked_bytes > MAX_ARRAY_BYTES:
-        raise_file_too_large(path, "its arrays exceed the size limit of specc")
+        raise_file_too_large_error(path, "its arrays exceed the size limit of specc")
     arrays: dict[str, Array] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import escape_text, raise_file_too_large
+from specc.io.safe_read import escape_text, raise_file_too_large_error
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import ImageConfig, Resize
 
@@ -45,7 +45,9 @@ def decode_image(data: bytes, name: str) -> Array:
                 _check_size(image.size, name)
                 return _decode_pixels(image)
     except pillow.DecompressionBombError:
-        raise_file_too_large(name, f"the image has more than {MAX_PIXELS >> 20} million pixels")
+        raise_file_too_large_error(
+            name, f"the image has more than {MAX_PIXELS >> 20} million pixels"
+        )
     except pillow.UnidentifiedImageError:
         is_truncated = data.startswith(IMAGE_SIGNATURES)
         reason = "it is cut off" if is_truncated else "it is neither a PNG nor a JPEG file"
@@ -190,7 +192,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
     short, long = min(rows, columns), max(rows, columns)
     longer = max(1, edge * long // short)
     if longer * edge > MAX_PIXELS:
-        raise_file_too_large("the image", f"it would be resized to {edge} × {longer}")
+        raise_file_too_large_error("the image", f"it would be resized to {edge} × {longer}")
     return (edge, longer) if rows <= columns else (longer, edge)
 
 
@@ -291,7 +293,7 @@ def _crop_center(pixels: Array, size: ImageSize) -> Array:
 def _check_size(size: ImageSize, name: str) -> None:
     width, height = size
     if width * height > MAX_PIXELS:
-        raise_file_too_large(
+        raise_file_too_large_error(
             name, f"it has {width} × {height} pixels, but the maximum is {MAX_PIXELS >> 20} million"
         )
     if not width * height:

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.render import format_repr, format_value_types
-from specc.io.json_io import AnyRecord, Json, JsonReader, parse_tagged_record, raise_invalid_record
+from specc.io.json_io import (
+    AnyRecord,
+    Json,
+    JsonReader,
+    parse_tagged_record,
+    raise_invalid_record_error,
+)
 from specc.preprocessing.preprocessing_records import (
     INPUT_RECORDS,
     MAX_TOKEN,
@@ -110,7 +116,7 @@ class PreprocessingConfig:
         for section in (inputs, outputs):
             max_name_length = max(map(len, section.list_keys()), default=0)
             if len(section.list_keys()) > MAX_INPUTS_OR_OUTPUTS or max_name_length > MAX_TOKEN:
-                raise_invalid_record(section.path, "is too large")
+                raise_invalid_record_error(section.path, "is too large")
         return PreprocessingConfig(
             _parse_records(inputs, INPUT_RECORDS), _parse_records(outputs, OUTPUT_RECORDS), task
         )

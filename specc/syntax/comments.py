@@ -107,7 +107,7 @@ class CommentedBodyBuilder(Generic[T]):
     def _is_on_header_line(self, child: T, comment: Comment) -> bool:
         """Return True if a comment is on the first line of a child that has a body."""
         return (
-            has_header_line(child)
+            has_body(child)
             and not child.comments.trailing
             and self.text.find("\n", get_node_span(child).start, comment.start) < 0
         )
@@ -145,8 +145,8 @@ def attach_file_comments(
     return replace(file, items=body.children, comments=comments, end=body.end)
 
 
-def move_opening_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """Move the comment after an opening brace above the first child of the body. Return the
+def attach_opening_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
+    """Attach the comment after an opening brace to the first child of the body. Return the
     children and the comments at the end of the body.
     """
     if not body.trailing:
@@ -163,8 +163,8 @@ def get_node_span(node: ast.CommentedNode) -> Span:
     return node.span
 
 
-def has_header_line(node: ast.CommentedNode) -> bool:
-    """Return True if a node has a header line, as in `repeat … {` or `d: record {`."""
+def has_body(node: ast.CommentedNode) -> bool:
+    """Return True if a node has a body, as in `repeat … {` or `d: record {`."""
     return isinstance(node, ast.CommentedBlock) or (
         isinstance(node, ast.ConfigField) and bool(node.type.fields)
     )

@@ -37,7 +37,7 @@ def resolve_declared_inputs(collector: ErrorCollector, file: ast.File) -> ast.Fi
 def _make_duplicate_error(entry: ast.InputDecl, first_entry: ast.InputDecl) -> Diagnostic:
     """Return E0116 for a second declaration of an input."""
     title = f"the input `{entry.name}` is duplicated"
-    related_labels = Label.labels_from_span(first_entry.span, "first here")
+    related_labels = Label.tuple_from_span(first_entry.span, "first here")
     primary = Label.from_span(entry.span, "again here")
     return Diagnostic("E0116", title, primary, related_labels, helps=("remove one of the two",))
 

@@ -38,7 +38,7 @@ from specc.verification.result_comparison import (
     compare_results,
     format_axis_sizes,
     is_within_rounding_error,
-    make_skipped_round,
+    make_skipped_verification_round,
 )
 from specc.verification.round_coverage import SubgraphCoverage
 from specc.verification.rounding_errors_and_overflow import (
@@ -55,9 +55,7 @@ MAX_TOKENS = 8
 """Maximum number of tokens generated in a verification round."""
 
 
-def iterate_generation_rounds(
-    model: LoadedModel, *, seed: int, rounds: int
-) -> Iterator[VerificationRound]:
+def verify_generation(model: LoadedModel, *, seed: int, rounds: int) -> Iterator[VerificationRound]:
     """Compare generation by the model with generation by the reference. Yield the result of each
     round. Raise E0930 at the first difference in a token, probability or score that rounding errors
     do not explain.
@@ -65,7 +63,9 @@ def iterate_generation_rounds(
     weight_only_model, graph = model.without_activation_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
     if graph is None or generator is None:
-        yield make_skipped_round("models from older versions do not contain the scoring graph")
+        yield make_skipped_verification_round(
+            "models from older versions do not contain the scoring graph"
+        )
         return
     weights = _load_scoring_weights(model, graph)
     coverage = SubgraphCoverage.from_model(model)

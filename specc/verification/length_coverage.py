@@ -42,7 +42,7 @@ class LengthThreshold:
     length: int
     stride: int = 1
 
-    def compute_exceeding_length(self, positions: int) -> int:
+    def compute_length_beyond(self, positions: int) -> int:
         """Return the axis size whose number of positions exceeds the constant by `positions`."""
         return self.length + positions * self.stride
 
@@ -279,7 +279,7 @@ def _choose_axis_lengths(
     """Return an axis size above each threshold and within all `upper_bounds`, largest first."""
     bounds = [bound.length for bound in upper_bounds]
     return [
-        min([threshold.compute_exceeding_length(POSITIONS_BEYOND_THRESHOLD), *bounds])
+        min([threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD), *bounds])
         for threshold in reversed(thresholds)
     ]
 
@@ -306,7 +306,7 @@ def find_skipped_lengths(
     merged = _merge_thresholds(find_length_thresholds(graph), _find_block_thresholds(graph))
     for symbol, thresholds in merged.items():
         for threshold in thresholds if symbol in max_compared else ():
-            min_length = threshold.compute_exceeding_length(1)
+            min_length = threshold.compute_length_beyond(1)
             if max_compared[symbol] >= min_length:
                 continue
             nearby_sizes = find_nearby_lengths(
@@ -319,9 +319,9 @@ def find_skipped_lengths(
 
 
 def find_nearby_lengths(
-    graph: Graph, preferred_lengths: Sizes, other_length: int, max_lengths: Sizes | None
+    graph: Graph, preferred_lengths: Sizes, fallback_length: int, max_lengths: Sizes | None
 ) -> dict[str, int] | None:
-    """Return valid axis sizes of the graph near `preferred_lengths`, and near `other_length` for
+    """Return valid axis sizes of the graph near `preferred_lengths`, and near `fallback_length` for
     all other symbolic dimensions. Return None if no valid axis sizes are found.
     """
     graph_max_lengths = find_max_lengths(graph)
@@ -331,7 +331,7 @@ def find_nearby_lengths(
     )
     sizes = {}
     for symbol, default_length in default_lengths.items():
-        length = preferred_lengths.get(symbol, max(default_length, other_length))
+        length = preferred_lengths.get(symbol, max(default_length, fallback_length))
         limits = [b[symbol] for b in (graph_max_lengths, max_lengths or {}) if symbol in b]
         min_length = (
             default_length

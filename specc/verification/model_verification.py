@@ -29,7 +29,7 @@ from specc.runtime.random_inputs import (
     make_exported_step_input_sampler,
 )
 from specc.runtime.single_model_file import LoadedModel
-from specc.verification.generation_verification import iterate_generation_rounds
+from specc.verification.generation_verification import verify_generation
 from specc.verification.quantized_matmul_check import QuantizedMatMulChecker
 from specc.verification.result_comparison import (
     MAX_INFORMATIVE_BOUND,
@@ -40,7 +40,7 @@ from specc.verification.result_comparison import (
     get_max_magnitude,
     is_error_bound_tight,
     make_kv_cache_rounding_hook,
-    make_skipped_round,
+    make_skipped_verification_round,
 )
 from specc.verification.round_coverage import SubgraphCoverage, iterate_verification_inputs
 from specc.verification.rounding_errors_and_overflow import (
@@ -55,7 +55,7 @@ from specc.verification.rounding_errors_and_overflow import (
 )
 
 
-def iterate_verification_rounds(
+def verify_graph(
     model: LoadedModel,
     *,
     seed: int = 0,
@@ -77,7 +77,7 @@ def iterate_verification_rounds(
     does not limit.
     """
     if model.manifest.decoding is not None:
-        yield from iterate_generation_rounds(model, seed=seed, rounds=rounds)
+        yield from verify_generation(model, seed=seed, rounds=rounds)
         return
     weight_sizes = model.file.compute_weight_footprint()
     # The reference needs memory for a second copy of the stored weights.
@@ -246,7 +246,7 @@ def _check_half_rounding(
     of range.
     """
     for name, difference in differences.items():
-        rounding_note = rounding_errors.find_unexplained_error(name, np.asarray(results[name]))
+        rounding_note = rounding_errors.describe_excess_error(name, np.asarray(results[name]))
         if difference.description and rounding_note:
             notes = [*difference.notes, rounding_note, sizes_text]
             raise_error("E0930", difference.description, notes=notes)
@@ -268,9 +268,7 @@ def _raise_inconclusive(names: list[str]) -> NoReturn:
     )
 
 
-def iterate_all_rounds(
-    model: InferenceModel, *, seed: int, rounds: int
-) -> Iterator[VerificationRound]:
+def verify_model(model: InferenceModel, *, seed: int, rounds: int) -> Iterator[VerificationRound]:
     """Yield the verification rounds of a model file or of all graphs of a package. Raise E0930 if a
     result differs, and E0932 if a result is too sensitive to rounding.
     """
@@ -278,23 +276,19 @@ def iterate_all_rounds(
     if package is None and (package := _open_package_of_step(model)):
         graph = "step"
     if package is None:
-        return _iterate_single_file_rounds(model.default_model, seed, rounds)
-    return iterate_package_rounds(
-        package, graph=graph, provider=model.provider, seed=seed, rounds=rounds
-    )
+        return _verify_single_file(model.default_model, seed, rounds)
+    return verify_package(package, graph=graph, provider=model.provider, seed=seed, rounds=rounds)
 
 
-def _iterate_single_file_rounds(
-    model: LoadedModel, seed: int, rounds: int
-) -> Iterator[VerificationRound]:
+def _verify_single_file(model: LoadedModel, seed: int, rounds: int) -> Iterator[VerificationRound]:
     """Yield the verification rounds of a model file. A decode step is compared only as part of its
     package.
     """
     is_generator = model.manifest.decoding is not None
     if is_generator or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
-        return iterate_verification_rounds(model, seed=seed, rounds=rounds)
+        return verify_graph(model, seed=seed, rounds=rounds)
     reason = "the model writes to buffers that only its package describes"
-    return iter((make_skipped_round(reason),))
+    return iter((make_skipped_verification_round(reason),))
 
 
 def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
@@ -307,7 +301,7 @@ def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
     return open_package(directory, verify_contents=model.verify_contents)
 
 
-def iterate_package_rounds(
+def verify_package(
     package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
 ) -> Iterator[VerificationRound]:
     """Yield the verification rounds of all graphs of a package, or only of the graph with the role
@@ -316,12 +310,12 @@ def iterate_package_rounds(
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
             reason = "the model has no specc metadata"
-            yield make_skipped_round(reason, graph=escape_text(role))
+            yield make_skipped_verification_round(reason, graph=escape_text(role))
             continue
         model = package.load_graph(role, provider=provider)
         if role == "step" and package.index.metadata:
             sample_inputs, max_lengths, step = _make_generation_sampler(package, model)
-            rounds_of_graph = iterate_verification_rounds(
+            rounds_of_graph = verify_graph(
                 replace(model, manifest=replace(model.manifest, graph=step)),
                 seed=seed,
                 rounds=rounds,
@@ -330,11 +324,11 @@ def iterate_package_rounds(
             )
         elif find_past_key_value_states(model.manifest.graph):
             sample_inputs = make_exported_step_input_sampler(model.weights())
-            rounds_of_graph = iterate_verification_rounds(
+            rounds_of_graph = verify_graph(
                 model, seed=seed, rounds=rounds, sample_inputs=sample_inputs
             )
         else:
-            rounds_of_graph = iterate_verification_rounds(model, seed=seed, rounds=rounds)
+            rounds_of_graph = verify_graph(model, seed=seed, rounds=rounds)
         for verification_round in rounds_of_graph:
             yield replace(verification_round, graph=escape_text(role))
 

@@ -121,7 +121,7 @@ class QuantizationComparison:
             metrics[0] += " of the largest value"
             yield f"`{name}` against the baseline: {', '.join(metrics)}"
 
-    def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
+    def iterate_errors_by_scope(self, seed: int) -> Iterator[tuple[str, float]]:
         """Yield each scope with a quantized weight, in graph order, with the relative error of its
         output. The output is computed in float64, so weight quantization is the only cause of the
         error.

@@ -228,7 +228,7 @@ class VerificationRound:
         }
 
 
-def make_skipped_round(
+def make_skipped_verification_round(
     reason: str = "",
     *,
     graph: str = "",

@@ -36,7 +36,7 @@ from specc.verification.length_coverage import (
     is_within_cost_limit,
     iterate_lengths_above_thresholds,
 )
-from specc.verification.result_comparison import VerificationRound, make_skipped_round
+from specc.verification.result_comparison import VerificationRound, make_skipped_verification_round
 from specc.verification.rounding_errors_and_overflow import find_half_precision_dtype
 
 MIXED_BATCH_SIZE = 5
@@ -88,7 +88,7 @@ class SubgraphCoverage:
         """
         skipped_lengths = find_skipped_lengths(graph, compared_sizes, max_lengths)
         if self.uncovered_subgraphs or skipped_lengths:
-            yield make_skipped_round(
+            yield make_skipped_verification_round(
                 uncovered_subgraphs=self.uncovered_subgraphs, skipped_lengths=skipped_lengths
             )
 
@@ -270,8 +270,8 @@ class _RoundPlanner:
                 tried_sizes.append(sizes)
                 yield from (_RoundPlan(sizes, density) for density in BOOLEAN_DENSITIES)
 
-    def _find_sizes(self, preferred_lengths: Sizes, other_length: int) -> dict[str, int] | None:
-        return find_nearby_lengths(self.graph, preferred_lengths, other_length, self.max_lengths)
+    def _find_sizes(self, preferred_lengths: Sizes, fallback_length: int) -> dict[str, int] | None:
+        return find_nearby_lengths(self.graph, preferred_lengths, fallback_length, self.max_lengths)
 
     def _iterate_candidate_lengths(self) -> Iterator[dict[str, int]]:
         """Yield typical sizes, sizes with an empty axis, then sizes above constants in branches."""
@@ -284,9 +284,9 @@ class _RoundPlanner:
         yield from iterate_lengths_above_thresholds(self.graph, lambda _: True, self.max_lengths)
         lengths = [n + POSITIONS_BEYOND_THRESHOLD for n in self.subgraphs.compared_constants]
         preferences = [
-            ({symbol: length}, other_length)
+            ({symbol: length}, fallback_length)
             for length in lengths
-            for other_length in (SHORT_AXIS_LENGTH, MIXED_BATCH_SIZE)
+            for fallback_length in (SHORT_AXIS_LENGTH, MIXED_BATCH_SIZE)
             for symbol in symbols
         ]
         preferences += [(dict.fromkeys(symbols, n), SHORT_AXIS_LENGTH) for n in lengths]

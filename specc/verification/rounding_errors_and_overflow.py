@@ -275,7 +275,7 @@ class HalfPrecisionRounding:
         """Return the rounded result of a node."""
         if value in self.exact_scores:
             self.scores[value] = array
-        if value.node is not None and (score := find_selection_scores(value.node)) in self.scores:
+        if value.node is not None and (score := find_ranking_scores(value.node)) in self.scores:
             array = self._select_indices(value, self.scores[score], self.exact_scores[score])
         format = HALF_FORMATS.get(value.dtype)
         if format is None:
@@ -303,7 +303,7 @@ class HalfPrecisionRounding:
         return order if result.index else np.take_along_axis(scores, order, op.axis)
 
 
-def find_selection_scores(node: Node) -> Value | None:
+def find_ranking_scores(node: Node) -> Value | None:
     """Return the float operand of an `argmax`, `sort` or `top_k` node, or None for other nodes."""
     if not isinstance(node.op, ops.ArgMax | ops.Sort | ops.TopK):
         return None
@@ -328,7 +328,7 @@ class HalfPrecisionErrorEstimator:
     changes: dict[str, Array] = field(default_factory=dict)
     num_samples: int = 0
 
-    def find_unexplained_error(self, name: str, result: Array) -> str:
+    def describe_excess_error(self, name: str, result: Array) -> str:
         """Return "" if 16-bit rounding explains the difference between the result `name` and the
         reference. Otherwise return a note for the error.
 
@@ -361,7 +361,7 @@ class HalfPrecisionErrorEstimator:
     @cached_property
     def _exact_scores(self) -> dict[Value, Array]:
         """The exact values of the scores that select indices."""
-        scores = {score for node, _ in self.graph.nodes if (score := find_selection_scores(node))}
+        scores = {score for node, _ in self.graph.nodes if (score := find_ranking_scores(node))}
         exact_values: dict[Value, Array] = {}
 
         def record_score(value: Value, array: Array) -> Array:

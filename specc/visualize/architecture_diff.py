@@ -30,8 +30,8 @@ INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 @immutable_dataclass(kw_only=True)
-class ComparedArchitecture:
-    """One of the two compared architectures: its name, graph and checkpoint config."""
+class Architecture:
+    """The name, graph and checkpoint config of a model."""
 
     name: str
     graph: Graph
@@ -64,7 +64,7 @@ class ArchitectureDiff:
         return not self.changes and not self.reason
 
 
-def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> ArchitectureDiff:
+def diff_architectures(a: Architecture, b: Architecture) -> ArchitectureDiff:
     """Return the differences between two architectures: configs, inputs, results, scopes, weight
     counts and costs. If only the order of operations differs, return the first IR line that
     differs.
@@ -327,9 +327,7 @@ def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange
     yield ArchitectureChange(kind="wiring", path="length", change="one graph has more operations")
 
 
-def format_architecture_diff(
-    a: ComparedArchitecture, b: ComparedArchitecture, diff: ArchitectureDiff
-) -> list[str]:
+def format_architecture_diff(a: Architecture, b: Architecture, diff: ArchitectureDiff) -> list[str]:
     """Format the differences of two architectures as lines of aligned columns."""
     if diff.is_empty:
         return [f"{a.name} and {b.name} are the same architecture"]

@@ -18,7 +18,7 @@ from specc.io.safe_read import (
     Closeable,
     UnreadableFileError,
     escape_text,
-    raise_unreadable_file,
+    raise_unreadable_file_error,
     read_regular_file,
 )
 from specc.ir.array import Array
@@ -310,7 +310,7 @@ def _read_weight_map(path: Path) -> dict[str, str]:
     try:
         data = read_regular_file(path, MAX_INDEX_BYTES)
     except UnreadableFileError as error:
-        raise_unreadable_file(path, error.reason, "check the path")
+        raise_unreadable_file_error(path, error.reason, "check the path")
     if foreign_format := identify_file_format(data[:64], escape_text(path.name)):
         raise_error(
             "E0509",

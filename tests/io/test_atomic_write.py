@@ -55,7 +55,7 @@ def get_error_code(failed: pytest.ExceptionInfo[SpeccError]) -> str:
 
 def write_version(directory: Path, version: bytes) -> None:
     with OutputDirectory(directory) as out:
-        out.write_hash_named_file("weights", ".bin", [b"weights ", version])
+        out.write_content_addressed_file("weights", ".bin", [b"weights ", version])
         out.write_named_file("model.onnx", [b"model ", version])
         out.write_named_file("specc.json", [b"index ", version])
 
@@ -175,7 +175,7 @@ def test_failing_last_fsync_keeps_hashed_files(
         pytest.raises(SpeccError, match=r"E0815\]: .* is complete, but flushing"),
         OutputDirectory(tmp_path) as out,
     ):
-        part = out.write_hash_named_file("weights", ".bin", [b"1"])
+        part = out.write_content_addressed_file("weights", ".bin", [b"1"])
         out.write_named_file("m.onnx", [b"2"])
     assert read_files(tmp_path) == {part: b"1", "m.onnx": b"2"}
 

@@ -7,7 +7,7 @@ from specc.io.json_io import (
     JsonReader,
     RaiseFieldError,
     parse_tagged_record,
-    raise_invalid_record,
+    raise_invalid_record_error,
 )
 from specc.preprocessing.preprocessing_records import (
     INPUT_RECORDS,
@@ -21,7 +21,7 @@ from specc.preprocessing.tokenizer_files import TokenizerFile
 def parse_input_record(
     value: object,
     path: FieldPath = (),
-    report_error: RaiseFieldError = raise_invalid_record,
+    report_error: RaiseFieldError = raise_invalid_record_error,
     files: Mapping[str, TokenizerFile] | None = None,
 ) -> InputConfig:
     """Parse the preprocessing of an input. `files` maps hashes to tokenizer files."""

@@ -20,8 +20,8 @@ from specc.ir.array import Array
 from specc.runtime.random_inputs import make_random_inputs
 from specc.runtime.single_model_file import LoadedModel, load_model
 from specc.verification import generation_verification
-from specc.verification.generation_verification import iterate_generation_rounds
-from specc.verification.model_verification import iterate_verification_rounds
+from specc.verification.generation_verification import verify_generation
+from specc.verification.model_verification import verify_graph
 from specc.verification.result_comparison import compute_relative_differences
 from specc.verification.rounding_errors_and_overflow import (
     HALF_FORMATS,
@@ -99,14 +99,14 @@ def test_rounding_explains_large_errors_of_a_few_positions(
             graph=one.graph, inputs=inputs, weights=one.weights, expected=expected
         )
         result = one.run(inputs, 1000 + seed)["y"]
-        assert errors.find_unexplained_error("y", result) == ""
+        assert errors.describe_excess_error("y", result) == ""
         change = compute_relative_differences(result, expected["y"]).max()
         if change > 0.05:
             samples = [one.run(inputs, n)["y"] for n in range(SAMPLE_COUNT)]
             most = max(compute_relative_differences(s, expected["y"]).max() for s in samples)
             rare_count += bool(change > MAX_EXPLAINED_RATIO * most)
         for name in weights if seed < 20 else ():
-            assert errors.find_unexplained_error("y", one.run(inputs, 1000 + seed, name)["y"]), name
+            assert errors.describe_excess_error("y", one.run(inputs, 1000 + seed, name)["y"]), name
     # the largest change in four samples does not explain all results
     assert rare_count or kind == "norm"
 
@@ -128,7 +128,7 @@ def test_verify_accepts_rounded_results_only(spec: str, norm: str, tmp_path: Pat
         session = SimpleNamespace(
             run=lambda inputs: one.run(inputs, seed, name), outputs=model.session.outputs
         )
-        assert [*iterate_verification_rounds(replace(model, session=session), seed=seed)]
+        assert [*verify_graph(replace(model, session=session), seed=seed)]
 
     for seed in (1000, 2000):
         verify("", seed)
@@ -165,7 +165,7 @@ def test_verify_accepts_tokens_with_nearly_equal_logits(
 
     monkeypatch.setattr(generation_verification._ReferenceDecode, "run_model", run_model)
     for seed in range(3):
-        assert [*iterate_generation_rounds(model, seed=seed, rounds=3)]
+        assert [*verify_generation(model, seed=seed, rounds=3)]
     scale |= {n: -1.0 for n in model.weights() if "embed" in n}
     with pytest.raises(SpeccError, match="E0930"):
-        list(iterate_generation_rounds(model, seed=0, rounds=3))
+        list(verify_generation(model, seed=0, rounds=3))

@@ -10,7 +10,7 @@ from support.parameter_sweeps import sample_sweep
 import specc
 from specc.cli import main as cli
 from specc.verification import length_coverage
-from specc.verification.model_verification import iterate_verification_rounds
+from specc.verification.model_verification import verify_graph
 
 HEAD = """specc 1
 model m
@@ -54,7 +54,7 @@ def test_every_window_is_exceeded_or_listed(
     text, lengths = make_random_spec(seed)
     (tmp_path / "m.specc").write_text(text)
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
-    found = list(iterate_verification_rounds(specc.load(tmp_path / "m.onnx").scoring_model))
+    found = list(verify_graph(specc.load(tmp_path / "m.onnx").scoring_model))
     longest = max(one.sizes.get("n", 0) for one in found if one.is_compared)
     listed = [name for one in found for name in one.skipped_lengths]
     beyond = [length for length in lengths if length >= longest]

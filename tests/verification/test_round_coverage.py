@@ -15,7 +15,7 @@ import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import SpeccError
 from specc.runtime.random_inputs import make_random_inputs
-from specc.verification.model_verification import iterate_verification_rounds
+from specc.verification.model_verification import verify_graph
 from specc.verification.round_coverage import SubgraphCoverage
 
 HEAD = """specc 1
@@ -47,7 +47,7 @@ def find_subgraphs(graph: GraphProto) -> Iterator[GraphProto]:
 @pytest.mark.parametrize("name", BLOCKED)
 def test_every_subgraph_of_blocked_attention_is_executed(name: str, tmp_path: Path) -> None:
     path = compile_text(HEAD + BLOCKED[name], tmp_path)
-    found = list(iterate_verification_rounds(specc.load(path).scoring_model))
+    found = list(verify_graph(specc.load(path).scoring_model))
     assert not any(one.uncovered_subgraphs for one in found)
     assert cli.main(["verify", str(path), "--strict"]) == 0
 
@@ -74,7 +74,7 @@ def test_a_mistake_in_any_subgraph_is_found(name: str, tmp_path: Path) -> None:
             body.node.append(onnx.helper.make_node("Mul", ["right", "two"], [result]))
         save_with_hash(model, tmp_path / "broken.onnx")
         with pytest.raises(SpeccError) as caught:
-            list(iterate_verification_rounds(specc.load(tmp_path / "broken.onnx").scoring_model))
+            list(verify_graph(specc.load(tmp_path / "broken.onnx").scoring_model))
         assert caught.value.diagnostics[0].code == "E0930", body.name
         found += 1
     assert found >= 3
@@ -114,5 +114,5 @@ def test_uncovered_subgraphs_are_listed(
 @pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
 def test_every_subgraph_of_a_built_in_spec_is_executed(spec: str, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=0, set=SMALL_CONFIGS[spec])
-    found = list(iterate_verification_rounds(specc.load(tmp_path / "m.onnx").scoring_model))
+    found = list(verify_graph(specc.load(tmp_path / "m.onnx").scoring_model))
     assert not [one.uncovered_subgraphs for one in found if one.uncovered_subgraphs]

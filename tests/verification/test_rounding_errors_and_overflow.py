@@ -18,7 +18,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.ir.array import Array
 from specc.runtime.random_inputs import make_random_inputs
 from specc.runtime.single_model_file import LoadedModel
-from specc.verification.model_verification import iterate_verification_rounds
+from specc.verification.model_verification import verify_graph
 from specc.verification.rounding_errors_and_overflow import (
     compute_position_error_bounds,
     make_perturbed_evaluator,
@@ -120,7 +120,7 @@ def compile_llama(directory: Path, seed: int) -> Path:
 
 
 def test_outlier_zero_and_denormal_rows_agree(tmp_path: Path) -> None:
-    found = list(iterate_verification_rounds(specc.load(compile_llama(tmp_path, 0)).scoring_model))
+    found = list(verify_graph(specc.load(compile_llama(tmp_path, 0)).scoring_model))
     assert all(one.is_within_tolerance for one in found)
     long = max(found, key=lambda one: one.sizes["seq"])
     assert long.max_error > 1e-5
@@ -140,7 +140,7 @@ def test_published_recurrences_agree(spec: str, change: Change, tmp_path: Path) 
     (tmp_path / "spec.specc").write_text(RECURRENCES[spec])
     for seed in (1, 2):
         path = compile_changed(tmp_path / "spec.specc", tmp_path, change, seed)
-        found = list(iterate_verification_rounds(specc.load(path).scoring_model))
+        found = list(verify_graph(specc.load(path).scoring_model))
         assert sum(one.is_within_tolerance is True for one in found) > len(found) // 2
 
 
@@ -154,10 +154,7 @@ def draw_normal(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
 def test_state_space_models_with_large_weights_agree(spec: str, tmp_path: Path) -> None:
     """Their gates are as small as sigmoid(-30), and multiply values of any size."""
     path = compile_changed(spec, tmp_path, draw_normal, 1, **SMALL_CONFIGS[spec])
-    assert all(
-        one.is_within_tolerance
-        for one in iterate_verification_rounds(specc.load(path).scoring_model)
-    )
+    assert all(one.is_within_tolerance for one in verify_graph(specc.load(path).scoring_model))
 
 
 def test_overflow_of_float32_is_named(tmp_path: Path) -> None:
@@ -166,7 +163,7 @@ def test_overflow_of_float32_is_named(tmp_path: Path) -> None:
 
     path = compile_changed("llama", tmp_path, enlarge, 0, **LLAMA)
     with pytest.raises(SpeccError, match="E0980") as failure:
-        list(iterate_verification_rounds(specc.load(path).scoring_model))
+        list(verify_graph(specc.load(path).scoring_model))
     assert "the norm sums its square" in str(failure.value)
 
 
@@ -175,7 +172,7 @@ def test_positions_where_rounding_rarely_decides_agree(tmp_path: Path) -> None:
     """One of 1042 positions moves in none of the samples that determine the bounds."""
     config = {**LLAMA, "d": 64, "hidden": 96, "layers": 4}
     found = list(
-        iterate_verification_rounds(
+        verify_graph(
             specc.load(compile_changed("llama", tmp_path, add_outliers, 0, **config)).scoring_model
         )
     )
@@ -197,7 +194,7 @@ def test_a_mistake_in_an_ill_conditioned_model_is_found(by: float, tmp_path: Pat
     right = model.weights()
     wrong.weights = lambda: right
     with pytest.raises(SpeccError, match="E0930"):
-        list(iterate_verification_rounds(wrong))
+        list(verify_graph(wrong))
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])

@@ -20,7 +20,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.single_model_file import LoadedModel
-from specc.verification.model_verification import iterate_verification_rounds
+from specc.verification.model_verification import verify_graph
 
 STRATEGIES = ("greedy", "sample", "beam")
 
@@ -64,7 +64,7 @@ def test_wrong_weights_and_wrong_choices_are_found(strategy: str, tmp_path: Path
         save_with_hash(model, tmp_path / "wrong.onnx")
         wrong = specc.load(tmp_path / "wrong.onnx").scoring_model
         with pytest.raises(SpeccError, match="E0930"):
-            list(iterate_verification_rounds(_share_weights(wrong, right)))
+            list(verify_graph(_share_weights(wrong, right)))
 
 
 def _share_weights(wrong: LoadedModel, right: LoadedModel) -> LoadedModel:
@@ -119,7 +119,7 @@ def test_beam_search_equals_the_reference(spec: str, seed: int, tmp_path: Path) 
     path = tmp_path / "m.onnx"
     settings: dict[str, Any] = {"set": SMALL_CONFIGS[spec], "graphs": "generate"}
     specc.compile(spec, path, init=seed, weights_as="inline", **settings)
-    found = [*iterate_verification_rounds(specc.load(path).scoring_model, seed=seed)]
+    found = [*verify_graph(specc.load(path).scoring_model, seed=seed)]
     assert all(one.is_within_tolerance for one in found if one.is_compared)
     assert any(one.sizes["batch"] == 3 and "beam decoding" in one.note for one in found)
 
@@ -163,7 +163,7 @@ def test_random_sources_with_padding(
     path = tmp_path / "m.onnx"
     specc.compile(tmp_path / "padded_source.specc", path, init=0, graphs="generate")
     for seed in range(4):
-        found = [*iterate_verification_rounds(specc.load(path).scoring_model, seed=seed)]
+        found = [*verify_graph(specc.load(path).scoring_model, seed=seed)]
         assert [one.is_within_tolerance for one in found if one.is_compared] == [True] * 3
 
 
@@ -220,5 +220,5 @@ def test_every_generative_spec(spec: str, strategy: str, tmp_path: Path) -> None
         pytest.skip(failed.diagnostics[0].title)
     assert all(
         one.is_within_tolerance or one.uncovered_subgraphs
-        for one in iterate_verification_rounds(specc.load(path).scoring_model)
+        for one in verify_graph(specc.load(path).scoring_model)
     )

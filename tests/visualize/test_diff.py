@@ -9,9 +9,9 @@ from specc.cli.main import main
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
 from specc.visualize.architecture_diff import (
+    Architecture,
     ArchitectureChange,
     ArchitectureDiff,
-    ComparedArchitecture,
     diff_architectures,
 )
 
@@ -31,11 +31,11 @@ graph g(ids: int[batch, n], keep: keep[batch, n] = ids != 0) -> (y: float[batch,
 """
 
 
-def make_side(text: str, directory: Path, *sets: str) -> ComparedArchitecture:
+def make_side(text: str, directory: Path, *sets: str) -> Architecture:
     path = directory / "m.specc"
     path.write_text(text)
     model = elaborate_spec(open_spec(str(path), config_settings=sets))
-    return ComparedArchitecture(name="m", graph=model.graph, config=model.config)
+    return Architecture(name="m", graph=model.graph, config=model.config)
 
 
 def diff_after_replacement(directory: Path, old: str, new: str) -> ArchitectureDiff:
@@ -94,8 +94,7 @@ def test_wiring_alone_is_a_difference(tmp_path: Path) -> None:
 
 def test_unlike_models_are_called_so() -> None:
     a, b = (
-        ComparedArchitecture(name=n, graph=elaborate_spec(open_spec(n)).graph)
-        for n in ("rnnsearch", "vit")
+        Architecture(name=n, graph=elaborate_spec(open_spec(n)).graph) for n in ("rnnsearch", "vit")
     )
     found = diff_architectures(a, b)
     assert found.reason.startswith("unrelated models")

@@ -68,7 +68,8 @@ def write_model(
     stem = sanitize_file_stem(path.stem)
     with OutputDirectory(path.parent, superseded=find_unused_sidecar_files(path)) as out:
         side_names = [
-            out.write_hash_named_file(stem, suffix, [content]) for suffix, content in sidecar_files
+            out.write_content_addressed_file(stem, suffix, [content])
+            for suffix, content in sidecar_files
         ]
         data = write_verified_models(out, stem, prepared, parameters, [(path.name, metadata)])
     names = [path.name, *([data] if data else []), *side_names]
@@ -215,7 +216,7 @@ def write_weight_file(
     def read_chunks(name: str) -> Iterator[memoryview]:
         return parameters.iterate_chunks(name, placement.tensors[name].dtype)
 
-    return out.write_hash_named_file(
+    return out.write_content_addressed_file(
         stem, ".data", iterate_external_data(placement.plan, read_chunks)
     )
 

@@ -232,7 +232,7 @@ def _write_extras(
         name = extra_file.name
         if extra_file.is_hashed:
             stem, dot, suffix = extra_file.name.partition(".")
-            name = out.write_hash_named_file(stem, dot + suffix, [extra_file.content])
+            name = out.write_content_addressed_file(stem, dot + suffix, [extra_file.content])
         elif name not in unchanged_extras:
             out.write_named_file(name, [extra_file.content])
         names[extra_file.role or extra_file.name] = name

@@ -102,7 +102,7 @@ def _raise_tokens_mixed(
         f"experts must process each token independently, but this one {violation}",
         span,
         f"`{op_name}` does",
-        related_labels=Label.labels_from_span(
+        related_labels=Label.tuple_from_span(
             None if span is ctx.span else ctx.span, "the experts run here"
         ),
         helps=["compute this on all tokens before `route`"],

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.syntax import ast
-from specc.syntax.comments import attach_file_comments, move_opening_comment
+from specc.syntax.comments import attach_file_comments, attach_opening_comment
 from specc.syntax.dsl.dsl_lexer import Token
 from specc.syntax.dsl.grammar_callbacks import (
     FOREIGN_LITERALS,
@@ -176,7 +176,7 @@ RULE_CALLBACKS |= {
     "repeat_head": TupleRuleCallback(),
     "when": NodeRuleCallback(ast.WhenStatement, "condition body+end+trailing otherwise+else_end"),
     # the syntax tree cannot represent a comment after `else {`
-    "otherwise": lambda b, span, body: move_opening_comment(body),
+    "otherwise": lambda b, span, body: attach_opening_comment(body),
     "return": NodeRuleCallback(ast.ReturnStatement, "values"),
     "require": NodeRuleCallback(ast.RequireStatement, "condition because"),
     # config

@@ -43,7 +43,7 @@ MAX_COLLECTED_ERRORS = 40
 
 
 @immutable_dataclass
-class Fragment:
+class SourceFragment:
     """A source text fragment to parse. `offsets[n]` is the offset of character `n` in `source`. The
     last entry of `offsets` is the offset of the end.
 
@@ -57,6 +57,11 @@ class Fragment:
     offsets: tuple[int, ...] | None = None
     is_yaml_scalar: bool = False
 
+    @classmethod
+    def from_source(cls, source: Source) -> "SourceFragment":
+        """Return the whole text of a source as one fragment."""
+        return cls(source, source.text)
+
     def make_span(self, start: int, end: int) -> Span:
         """Return the source span of the characters `start` to `end` of the fragment."""
         if self.offsets is None:
@@ -64,11 +69,6 @@ class Fragment:
         first = self.offsets[start]
         last = self.offsets[end] if end > start else first
         return Span(self.source, first, max(first, last))
-
-
-def make_file_fragment(source: Source) -> Fragment:
-    """Return the whole text of a source as one fragment."""
-    return Fragment(source, source.text)
 
 
 class Token(NamedTuple):
@@ -134,7 +134,7 @@ CHARACTER_HINTS = {
 """The replacements for characters of other languages and word processors."""
 
 
-def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerResult:
+def tokenize_fragment(fragment: SourceFragment, keywords: Mapping[str, str]) -> LexerResult:
     """Tokenize a fragment. `keywords` maps keywords and punctuation to their terminals."""
     lexer = Lexer(fragment, keywords)
     offset, size = 0, len(fragment.text)
@@ -148,7 +148,7 @@ def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerR
 class Lexer:
     """A lexer of one fragment, which appends tokens, comments and errors to `result`."""
 
-    def __init__(self, fragment: Fragment, keywords: Mapping[str, str]) -> None:
+    def __init__(self, fragment: SourceFragment, keywords: Mapping[str, str]) -> None:
         self.fragment = fragment
         self.keywords = keywords
         self.result = LexerResult()
@@ -336,7 +336,7 @@ ESCAPE_SEQUENCE = re.compile(r"\\(u\{([0-9a-fA-F]{1,6})\}|.)")
 ESCAPED_CHARACTERS = {'"': '"', "\\": "\\", "n": "\n", "t": "\t", "r": "\r"}
 
 
-def unescape_string(token: Token, fragment: Fragment, errors: ErrorCollector) -> str:
+def unescape_string(token: Token, fragment: SourceFragment, errors: ErrorCollector) -> str:
     """Return the value of a string literal. Report E0118 for an unknown escape sequence."""
 
     def unescape_character(match: re.Match[str]) -> str:

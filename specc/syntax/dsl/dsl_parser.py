@@ -11,11 +11,10 @@ from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.ast_builder import DefinitionHeader, RepeatHeader, ScanHeader
 from specc.syntax.dsl.dsl_lexer import (
-    Fragment,
     LexerResult,
+    SourceFragment,
     Token,
     check_source_characters,
-    make_file_fragment,
     tokenize_fragment,
 )
 from specc.syntax.dsl.grammar_callbacks import AstBuilder
@@ -50,7 +49,7 @@ TARGETS: StartSymbol[tuple[ast.AssignmentTarget, ...]] = StartSymbol("targets", 
 DOTTED: StartSymbol[ast.Name] = StartSymbol("dotted", "a name")
 
 
-def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
+def parse_fragment(fragment: SourceFragment, start: StartSymbol[T]) -> T:
     """Parse a fragment as the start symbol `start`. Raise SpeccError (E01xx) for syntax errors."""
     table = load_lalr_table()
     lexer_result = tokenize_fragment(fragment, table.keywords)
@@ -102,7 +101,7 @@ def _select_lexer_errors(lexer_result: LexerResult, start_symbol: str) -> list[D
     return [replace(errors[0], helps=(*errors[0].helps, help))]
 
 
-def find_recovery_points(fragment: Fragment, lexer_result: LexerResult) -> list[int]:
+def find_recovery_points(fragment: SourceFragment, lexer_result: LexerResult) -> list[int]:
     """Return the token indices at which parsing may resume: item keywords in column 1."""
     text = fragment.text
     tokens = lexer_result.tokens
@@ -134,14 +133,14 @@ def truncate_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
 
 def parse_dsl(source: Source) -> ast.File:
     """Parse a `.specc` text. Raise E01xx with up to 20 independent errors."""
-    return parse_fragment(make_file_fragment(check_source_characters(source)), FILE)
+    return parse_fragment(SourceFragment.from_source(check_source_characters(source)), FILE)
 
 
 def parse_expression(source: Source | str) -> ast.Expr:
     """Parse one expression, e.g. a value from the command line."""
     if isinstance(source, str):
         source = Source("<expression>", source)
-    return parse_fragment(make_file_fragment(check_source_characters(source)), EXPR)
+    return parse_fragment(SourceFragment.from_source(check_source_characters(source)), EXPR)
 
 
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
@@ -164,7 +163,7 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
     `start`. Return None inside a comment or string, and after a syntax error.
     """
     source = Source("<input>", text[:offset])
-    fragment = Fragment(source, source.text)
+    fragment = SourceFragment.from_source(source)
     table = load_lalr_table()
     lexer_result = tokenize_fragment(fragment, table.keywords)
     if any(error.code == "E0104" for error in lexer_result.errors):

@@ -11,13 +11,13 @@ from specc.syntax.dsl.expression_printer import (
     TARGET_BREAK,
     Pieces,
     break_lines,
-    build_pieces,
     format_comment_lines,
     format_field_clauses,
     format_name_or_string,
-    format_quantize_value,
+    format_parts,
+    format_setting_value,
+    join_parts,
     join_pieces,
-    join_with_commas,
     quote_dsl_string,
 )
 
@@ -141,7 +141,7 @@ def _has_any_comment(nodes: Iterable[ast.Commentable]) -> bool:
 def format_when_statement(node: ast.WhenStatement, indent: int) -> list[str]:
     """Format a conditional, e.g. `when c { … } else { … }`."""
     lines = append_trailing_comment(
-        break_lines(build_pieces("when ", node.condition, " {"), indent), node.comments
+        break_lines(format_parts("when ", node.condition, " {"), indent), node.comments
     )
     lines += format_braced_body(node.body, node.end, indent + INDENT_STEP)
     if node.otherwise or node.else_end:
@@ -154,7 +154,7 @@ def format_config_field(node: ast.ConfigField, indent: int) -> list[str]:
     """Format a config field. A record type with comments is printed with one field per line."""
     field_type = node.type
     if field_type.name != "record" or not has_commented_field(field_type.fields):
-        return break_lines(build_pieces(node), indent)
+        return break_lines(format_parts(node), indent)
     field_lines = format_braced_body(field_type.fields, (), indent + INDENT_STEP)
     closer = "}?" if field_type.optional else "}"
     last_lines = break_lines([closer, *format_field_clauses(node)], indent)
@@ -190,12 +190,12 @@ def format_node_without_body(node: ast.Commentable) -> Pieces:
 
 def format_clause(keyword: str, value: ast.Expr | ast.WeightPath | None) -> Pieces:
     """Format a clause such as `along n`. If `value` is None, return an empty result."""
-    return build_pieces(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
+    return format_parts(SPACE_BREAK, f"{keyword} ", value) if value is not None else []
 
 
 def format_list_clause(keyword: str, names: Iterable[str]) -> Pieces:
     """Format a clause such as `carry s, c`. If `names` is empty, return an empty result."""
-    return build_pieces(SPACE_BREAK, f"{keyword} ", join_with_commas(names)) if names else []
+    return format_parts(SPACE_BREAK, f"{keyword} ", join_parts(names)) if names else []
 
 
 def join_alternatives(texts: Sequence[str]) -> str:
@@ -206,51 +206,51 @@ def join_alternatives(texts: Sequence[str]) -> str:
 def format_use_statement(node: ast.UseStatement) -> Pieces:
     """Format a `use` item, as in `use "llama" as text from "text_config" under language_model`."""
     sources = f" from {join_alternatives(node.sources)}" if node.sources else None
-    under = node.under and build_pieces(" under ", node.under)
-    return build_pieces("use ", join_alternatives(node.paths), f" as {node.name}", sources, under)
+    under = node.under and format_parts(" under ", node.under)
+    return format_parts("use ", join_alternatives(node.paths), f" as {node.name}", sources, under)
 
 
 def format_quantize_setting(node: ast.QuantizeSetting) -> Pieces:
     """Format an entry of a `quantize` section, as in `int4 = ["*.mlp.*"]`."""
-    words = [format_quantize_value(v.value) for v in node.values]
-    value = words if len(words) == 1 else ["[", *join_with_commas(words), "]"]
-    return build_pieces(f"{format_name_or_string(node.name)} = ", *value)
+    words = [format_setting_value(v.value) for v in node.values]
+    value = words if len(words) == 1 else ["[", *join_parts(words), "]"]
+    return format_parts(f"{format_name_or_string(node.name)} = ", *value)
 
 
 def format_assignment(
     node: ast.ConfigOverride | ast.GenerateSetting | ast.InputPreprocessing, prefix: str = ""
 ) -> Pieces:
     """Format a config value, a setting or a preprocessing, as in `stop = eos`."""
-    return build_pieces(f"{prefix}{node.name} = ", node.value)
+    return format_parts(f"{prefix}{node.name} = ", node.value)
 
 
 SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.Assignment: lambda n: build_pieces(
-        join_with_commas(n.targets, line_break=TARGET_BREAK), " = ", n.value
+    ast.Assignment: lambda n: format_parts(
+        join_parts(n.targets, line_break=TARGET_BREAK), " = ", n.value
     ),
-    ast.ReturnStatement: lambda n: build_pieces("return ", join_with_commas(n.values)),
-    ast.RequireStatement: lambda n: build_pieces(
+    ast.ReturnStatement: lambda n: format_parts("return ", join_parts(n.values)),
+    ast.RequireStatement: lambda n: format_parts(
         "require ",
         n.condition,
         *((",", SPACE_BREAK, quote_dsl_string(n.because)) if n.because else ()),
     ),
     ast.UseStatement: format_use_statement,
-    ast.DimsSection: lambda n: build_pieces("dims ", join_with_commas(n.names)),
-    ast.AttentionDef: lambda n: build_pieces(
+    ast.DimsSection: lambda n: format_parts("dims ", join_parts(n.names)),
+    ast.AttentionDef: lambda n: format_parts(
         f"{n.kind} ",
         format_definition_header(n.name, n.params),
         f" {quote_dsl_string(n.doc)}" if n.doc else None,
         *(" =", SPACE_BREAK, n.value),
     ),
     ast.StreamSection: lambda n: [f"stream {n.source} of {n.input_name}"],
-    ast.ConfigField: build_pieces,
-    ast.InputDecl: build_pieces,
-    ast.ExpectedConfigValues: lambda n: build_pieces(
+    ast.ConfigField: format_parts,
+    ast.InputDecl: format_parts,
+    ast.ExpectedConfigValues: lambda n: format_parts(
         f"expect {quote_dsl_string(n.key)} in ",
-        *("(", join_with_commas(map(format_name_or_string, n.values)), ")"),
+        *("(", join_parts(map(format_name_or_string, n.values)), ")"),
     ),
-    ast.IgnoredConfigKeys: lambda n: build_pieces(
-        "ignore ", join_with_commas(map(quote_dsl_string, n.keys))
+    ast.IgnoredConfigKeys: lambda n: format_parts(
+        "ignore ", join_parts(map(quote_dsl_string, n.keys))
     ),
     ast.QuantizeSetting: format_quantize_setting,
     ast.OutputPostprocessing: lambda n: format_assignment(n, "show "),
@@ -258,16 +258,16 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.GenerateSetting: format_assignment,
     ast.InputPreprocessing: format_assignment,
     ast.WeightsFile: lambda n: [f"from {quote_dsl_string(n.path)}"],
-    ast.WeightTyingRule: lambda n: build_pieces(
+    ast.WeightTyingRule: lambda n: format_parts(
         "tie ", n.name, " =", SPACE_BREAK, n.source, format_clause("when", n.condition)
     ),
-    ast.LoadRule: lambda n: build_pieces(
+    ast.LoadRule: lambda n: format_parts(
         "load ", n.name, " = ", n.value, format_clause("when", n.condition)
     ),
-    ast.IgnoreRule: lambda n: build_pieces(
-        "ignore ", join_with_commas(n.names), format_clause("when", n.condition)
+    ast.IgnoreRule: lambda n: format_parts(
+        "ignore ", join_parts(n.names), format_clause("when", n.condition)
     ),
-    ast.WeightSharingRule: lambda n: build_pieces(
+    ast.WeightSharingRule: lambda n: format_parts(
         "share ", n.name, format_clause("when", n.condition)
     ),
 }
@@ -276,7 +276,7 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
 
 def format_definition_header(name: str, params: Sequence[ast.DefinitionParameter] | None) -> Pieces:
     """Format the name and parameters of a definition, as in `window(back, ahead=0)`."""
-    return [name] if params is None else [name, "(", *join_with_commas(params), ")"]
+    return [name] if params is None else [name, "(", *join_parts(params), ")"]
 
 
 def format_statement_header(node: ast.RepeatLoop | ast.ScanLoop | ast.Block) -> Pieces:
@@ -286,27 +286,27 @@ def format_statement_header(node: ast.RepeatLoop | ast.ScanLoop | ast.Block) -> 
 
 def format_block_header(node: ast.Block) -> Pieces:
     """Format a block header. Line breaks are possible between its parts."""
-    results: Pieces = ["(", *join_with_commas(node.results), ")"]
+    results: Pieces = ["(", *join_parts(node.results), ")"]
     # a single unnamed result is printed without parentheses
     if len(node.results) == 1 and not node.results[0].name:
-        results = build_pieces(node.results[0])
-    names = join_with_commas(map(format_name_or_string, node.architectures))
-    return build_pieces(
-        *(f"{node.kind} {node.name}", "(", join_with_commas(node.params), ")"),
+        results = format_parts(node.results[0])
+    names = join_parts(map(format_name_or_string, node.architectures))
+    return format_parts(
+        *(f"{node.kind} {node.name}", "(", join_parts(node.params), ")"),
         *(SECTION_BREAK, "-> ", results),
-        build_pieces(SECTION_BREAK, "where ", join_with_commas(node.where)) if node.where else None,
-        build_pieces(SECTION_BREAK, "for ", names) if names else None,
+        format_parts(SECTION_BREAK, "where ", join_parts(node.where)) if node.where else None,
+        format_parts(SECTION_BREAK, "for ", names) if names else None,
     )
 
 
 BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
-    ast.RepeatLoop: lambda n: build_pieces(
+    ast.RepeatLoop: lambda n: format_parts(
         *(f"repeat {n.variable} in ", n.iterable, format_clause("under", n.under)),
         format_list_clause("collect", n.collect),
     ),
-    ast.ScanLoop: lambda n: build_pieces(
+    ast.ScanLoop: lambda n: format_parts(
         f"scan {', '.join(n.variables)} in ",
-        join_with_commas(n.sequences),
+        join_parts(n.sequences),
         [*format_clause("along", n.along), *format_list_clause("carry", n.carry)],
         format_list_clause("collect", n.collect),
         [SPACE_BREAK, "reverse"] if n.reverse else None,

@@ -54,7 +54,7 @@ def join_pieces(pieces: Pieces) -> str:
     return "".join(p if isinstance(p, str) else p.flat for p in pieces)
 
 
-def build_pieces(*parts: Part) -> Pieces:
+def format_parts(*parts: Part) -> Pieces:
     """Return the pieces of several parts. Nodes are formatted, and absent parts are omitted."""
     pieces: Pieces = []
     for part in parts:
@@ -187,14 +187,14 @@ def format_name_or_string(text: str) -> str:
     )
 
 
-def format_quantize_value(text: str) -> str:
+def format_setting_value(text: str) -> str:
     """Format a value of a `quantize` section. Names and numbers are not quoted."""
     return text if COUNT_PATTERN.fullmatch(text) else format_name_or_string(text)
 
 
 def format_expression(expr: ast.Expr) -> str:
     """Format an expression on one line."""
-    return join_pieces(build_pieces(expr))
+    return join_pieces(format_parts(expr))
 
 
 def format_inline_type(type: ast.TypeExpr) -> str:
@@ -217,11 +217,11 @@ def format_operand(expr: ast.Expr, min_precedence: int) -> Pieces:
     # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not require them
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or has_weights:
-        return build_pieces("(", expr, ")")
-    return build_pieces(expr)
+        return format_parts("(", expr, ")")
+    return format_parts(expr)
 
 
-def join_with_commas(
+def join_parts(
     parts: Iterable[Part], separator: str = ",", line_break: SoftLineBreak = SPACE_BREAK
 ) -> Pieces:
     """Join parts with a separator and line breaks. Line breaks inside a part are penalized."""
@@ -231,17 +231,17 @@ def join_with_commas(
             pieces += [separator, line_break]
         pieces += [
             p if isinstance(p, str) else SoftLineBreak(p.flat, p.bonus - ITEM_PENALTY)
-            for p in build_pieces(part)
+            for p in format_parts(part)
         ]
     return pieces
 
 
 def format_call(expr: ast.Call) -> Pieces:
     """Format a call, e.g. `f(x, out=d) @ name`."""
-    options = (build_pieces(f"{o.name}=", o.value) for o in expr.options)
-    arguments = join_with_commas((*expr.args, *options))
-    weights = expr.weights and build_pieces(" @ ", expr.weights)
-    return build_pieces(expr.function.path, "(", arguments, ")", weights)
+    options = (format_parts(f"{o.name}=", o.value) for o in expr.options)
+    arguments = join_parts((*expr.args, *options))
+    weights = expr.weights and format_parts(" @ ", expr.weights)
+    return format_parts(expr.function.path, "(", arguments, ")", weights)
 
 
 def format_binary_chain(expr: ast.BinaryOp) -> Pieces:
@@ -249,7 +249,7 @@ def format_binary_chain(expr: ast.BinaryOp) -> Pieces:
     # powers are right-associative, so they do not form chains
     if expr.op == "**":
         left, right = format_operand(expr.left, POSTFIX), format_operand(expr.right, SIGN)
-        return build_pieces(left, " ** ", right)
+        return format_parts(left, " ** ", right)
     operations: list[Pieces] = []
     first: ast.Expr = expr
     precedence = BINARY_LEVELS[expr.op]
@@ -262,7 +262,7 @@ def format_binary_chain(expr: ast.BinaryOp) -> Pieces:
         right = format_operand(first.right, precedence + 1)
         operations.append([SPACE_BREAK, f"{first.op} ", *right])
         first = first.left
-    return build_pieces(format_operand(first, precedence), *reversed(operations))
+    return format_parts(format_operand(first, precedence), *reversed(operations))
 
 
 def format_comparison(expr: ast.Compare) -> Pieces:
@@ -276,50 +276,50 @@ def format_comparison(expr: ast.Compare) -> Pieces:
 def format_unary_operation(expr: ast.UnaryOp) -> Pieces:
     """Format a unary operation, `-x` or `not x`."""
     sign, precedence = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
-    return build_pieces(sign, format_operand(expr.operand, precedence))
+    return format_parts(sign, format_operand(expr.operand, precedence))
 
 
 def format_conditional(expr: ast.Conditional) -> Pieces:
     """Format a conditional. `a if c else b if d else e` needs no parentheses."""
     then, condition = (
-        ["(", *build_pieces(e), ")"] if isinstance(e, ast.Conditional) else build_pieces(e)
+        ["(", *format_parts(e), ")"] if isinstance(e, ast.Conditional) else format_parts(e)
         for e in (expr.then, expr.condition)
     )
-    otherwise = build_pieces("else ", expr.otherwise)
-    return build_pieces(then, SPACE_BREAK, "if ", condition, SPACE_BREAK, otherwise)
+    otherwise = format_parts("else ", expr.otherwise)
+    return format_parts(then, SPACE_BREAK, "if ", condition, SPACE_BREAK, otherwise)
 
 
 def format_type(type: ast.TypeExpr) -> Pieces:
     """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
     suffix = ("?" if type.optional else "") + (f" {type.side}" if type.side else "")
     if type.element_type is not None:
-        return build_pieces(type.name, "[", type.element_type, "]", suffix)
+        return format_parts(type.name, "[", type.element_type, "]", suffix)
     if type.name == "choice" and type.names:
-        names = join_with_commas(map(format_name_or_string, type.names), " |")
-        return build_pieces("choice", "(", names, ")", suffix)
+        names = join_parts(map(format_name_or_string, type.names), " |")
+        return format_parts("choice", "(", names, ")", suffix)
     if type.name == "record":
         return [*format_record_type(type.fields), suffix]
     # `dims` is None for a type without brackets, and empty for `[]`
     if type.dims is None:
         return [type.name + suffix]
-    return [f"{type.name}[{join_pieces(join_with_commas(type.dims))}]{suffix}"]
+    return [f"{type.name}[{join_pieces(join_parts(type.dims))}]{suffix}"]
 
 
 def format_record_type(fields: Sequence[ast.ConfigField]) -> Pieces:
     """Format a record type, as in `record { layers: int = 4 }`."""
     if not fields:
         return ["record {}"]
-    parts = join_with_commas(fields, "", SoftLineBreak("  "))
-    return build_pieces("record ", "{", SPACE_BREAK, parts, SPACE_BREAK, "}")
+    parts = join_parts(fields, "", SoftLineBreak("  "))
+    return format_parts("record ", "{", SPACE_BREAK, parts, SPACE_BREAK, "}")
 
 
 def format_field_clauses(field: ast.ConfigField) -> Pieces:
     """Format the sources, the default value and the docstring of a config field."""
-    sources = join_with_commas(field.sources, " |")
-    return build_pieces(
-        build_pieces(SPACE_BREAK, "from ", sources) if field.sources else None,
-        field.default and build_pieces(SPACE_BREAK, "= ", field.default),
-        build_pieces(SPACE_BREAK, quote_dsl_string(field.doc)) if field.doc else None,
+    sources = join_parts(field.sources, " |")
+    return format_parts(
+        format_parts(SPACE_BREAK, "from ", sources) if field.sources else None,
+        field.default and format_parts(SPACE_BREAK, "= ", field.default),
+        format_parts(SPACE_BREAK, quote_dsl_string(field.doc)) if field.doc else None,
     )
 
 
@@ -328,13 +328,13 @@ def format_parameter(
 ) -> Pieces:
     """Format a parameter or a target, as in `x: float[batch, n] = 0`, `ahead=0` or `float`."""
     if not node.name:  # a single unnamed result is printed as its type
-        return build_pieces(node.type)
+        return format_parts(node.type)
     if isinstance(node, ast.BlockParameter) and node.is_from_inputs:
         return [node.name]
-    declared_type = node.type and build_pieces(": ", node.type)
+    declared_type = node.type and format_parts(": ", node.type)
     default = None if isinstance(node, ast.AssignmentTarget) else node.default
     equal = " = " if node.type else "="
-    return build_pieces(node.name, declared_type, default and build_pieces(equal, default))
+    return format_parts(node.name, declared_type, default and format_parts(equal, default))
 
 
 NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
@@ -342,23 +342,23 @@ NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.StringLiteral: lambda e: [quote_dsl_string(e.value)],
     ast.Name: lambda e: [e.path],
     ast.Call: format_call,
-    ast.Index: lambda e: build_pieces(
-        format_operand(e.base, POSTFIX), "[", join_with_commas(e.items), "]"
+    ast.Index: lambda e: format_parts(
+        format_operand(e.base, POSTFIX), "[", join_parts(e.items), "]"
     ),
-    ast.Slice: lambda e: build_pieces(
+    ast.Slice: lambda e: format_parts(
         # `a:b:` is equivalent to `a:b`
         e.start,
         ":",
         e.stop,
-        e.step and build_pieces(":", e.step),
+        e.step and format_parts(":", e.step),
     ),
     ast.EllipsisDims: lambda _: ["..."],
-    ast.ListLiteral: lambda e: build_pieces("[", join_with_commas(e.items), "]"),
-    ast.ListComprehension: lambda e: build_pieces(
+    ast.ListLiteral: lambda e: format_parts("[", join_parts(e.items), "]"),
+    ast.ListComprehension: lambda e: format_parts(
         "[", e.item, SPACE_BREAK, f"for {e.variable} in ", e.iterable, "]"
     ),
-    ast.RecordLiteral: lambda e: build_pieces(
-        "{", join_with_commas(build_pieces(f"{o.name} = ", o.value) for o in e.fields), "}"
+    ast.RecordLiteral: lambda e: format_parts(
+        "{", join_parts(format_parts(f"{o.name} = ", o.value) for o in e.fields), "}"
     ),
     ast.UnaryOp: format_unary_operation,
     ast.BinaryOp: format_binary_chain,
@@ -373,9 +373,9 @@ NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.BlockParameter: format_parameter,
     ast.DefinitionParameter: format_parameter,
     ast.InputDecl: format_parameter,
-    ast.Equation: lambda e: build_pieces(f"{e.name} = ", e.value),
+    ast.Equation: lambda e: format_parts(f"{e.name} = ", e.value),
     # the default lower bound 0 is omitted
     ast.DimDecl: lambda d: [f"{d.name} >= {d.minimum}" if d.minimum else d.name],
-    ast.ConfigField: lambda f: build_pieces(f"{f.name}: ", f.type, format_field_clauses(f)),
+    ast.ConfigField: lambda f: format_parts(f"{f.name}: ", f.type, format_field_clauses(f)),
 }
 """The formatters of expressions, types and other parts of a statement, by AST class."""

@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import ErrorCollector, Label, Span
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody
-from specc.syntax.dsl.dsl_lexer import Comment, Fragment, Token, unescape_string
+from specc.syntax.dsl.dsl_lexer import Comment, SourceFragment, Token, unescape_string
 
 LITERAL_WORDS = ("true", "false", "none")
 FOREIGN_LITERALS = {
@@ -25,7 +25,7 @@ RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "Fa
 class AstBuilder(ErrorCollector):
     """The builder of the syntax tree of one fragment."""
 
-    fragment: Fragment
+    fragment: SourceFragment
     tokens: list[Token]
     comments: list[Comment]
 

@@ -5,7 +5,7 @@ from dataclasses import field, replace
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.syntax.dsl.dsl_lexer import CLOSERS, OPENERS, Fragment, Token
+from specc.syntax.dsl.dsl_lexer import CLOSERS, OPENERS, SourceFragment, Token
 from specc.syntax.dsl.lalr import LalrParser
 from specc.syntax.dsl.syntax_hints import collect_syntax_hints, explain_foreign_syntax
 from specc.syntax.dsl.unexpected_token import (
@@ -76,14 +76,14 @@ def explain_unbalanced_bracket(
     error: UnexpectedToken, unbalanced: UnbalancedBrackets
 ) -> Diagnostic | None:
     """Return E0102 for an unclosed bracket, E0103 for an unmatched closing bracket, or None."""
-    enclosing = find_open_brackets(error.tokens, error.index)
+    enclosing = find_open_brackets(error.all_tokens, error.index)
     opener = enclosing[-1] if enclosing else None
     if error.index in unbalanced.unopened and opener not in unbalanced.unclosed:
-        return _explain_stray_closer(error, None if opener is None else error.tokens[opener])
+        return _explain_stray_closer(error, None if opener is None else error.all_tokens[opener])
     if opener is None or opener not in unbalanced.unclosed:
         return None
     return _explain_unclosed_bracket(
-        error, error.tokens[opener], min(error.index, unbalanced.unclosed[opener])
+        error, error.all_tokens[opener], min(error.index, unbalanced.unclosed[opener])
     )
 
 
@@ -102,11 +102,11 @@ def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Di
 def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int) -> Diagnostic:
     """Return E0102 for the bracket `opener`, which is not closed before token `index`."""
     closer = OPENERS[opener.text]
-    token, previous = error.tokens[index], error.tokens[index - 1]
+    token, previous = error.all_tokens[index], error.all_tokens[index - 1]
     location, label = token, f"expected `{closer}` before this"
     if token.kind == "$END":
         label = f"the file ends without `{closer}`"
-        location = previous.get_last_character() if len(error.tokens) > 1 else token
+        location = previous.get_last_character() if len(error.all_tokens) > 1 else token
     elif error.is_on_new_line(token, previous) and opener.text != "{":
         # insert a missing `)` at the end of the previous line, but a missing `}` on a new line
         location, label = previous.get_last_character(), f"expected `{closer}` after this"
@@ -125,7 +125,7 @@ class SyntaxErrorExplainer:
     expression`.
     """
 
-    def __init__(self, fragment: Fragment, description: str) -> None:
+    def __init__(self, fragment: SourceFragment, description: str) -> None:
         self.fragment = fragment
         self.description = description
         self.unbalanced: UnbalancedBrackets | None = None
@@ -142,7 +142,7 @@ class SyntaxErrorExplainer:
             or explain_foreign_syntax(error)
             or explain_reserved_word(error)
             or explain_misplaced_docstring(error)
-            or explain_unfinished_line(error)
+            or explain_incomplete_line(error)
             or explain_name_without_assignment(error)
             or explain_expected_tokens(error, self.description)
         )
@@ -211,7 +211,7 @@ def _find_open_definition(error: UnexpectedToken) -> str:
     return next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
 
 
-def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
+def explain_incomplete_line(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for a line that ends with an operator before a new statement, or None.
 
         x = a +
@@ -223,12 +223,12 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
         return None
     token, name, previous = (
         error.token,
-        error.tokens[error.index - 1],
-        error.tokens[error.index - 2],
+        error.all_tokens[error.index - 1],
+        error.all_tokens[error.index - 2],
     )
     starts_statement = token.kind == "EQUAL" or error.index - 1 in error.parser.recovery_points
-    is_unfinished = previous.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
-    if not (starts_statement and is_unfinished and error.is_on_new_line(name, previous)):
+    is_incomplete = previous.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
+    if not (starts_statement and is_incomplete and error.is_on_new_line(name, previous)):
         return None
     return error.explain(
         f"the line before `{name.text} {token.text}` is not finished",
@@ -243,9 +243,9 @@ def explain_name_without_assignment(error: UnexpectedToken) -> Diagnostic | None
     """Return E0101 for a name that is parsed as the target of an assignment without `=`, or None.
     Either an operator is missing before the name, or a result has no name.
     """
-    if error.index < 2 or not error.expects_assignment:
+    if error.index < 2 or not error.is_assignment_expected:
         return None
-    name, previous = error.tokens[error.index - 1], error.tokens[error.index - 2]
+    name, previous = error.all_tokens[error.index - 1], error.all_tokens[error.index - 2]
     if not error.is_on_new_line(name, previous):
         if previous.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
             return explain_unnamed_result(error, name)
@@ -269,7 +269,7 @@ def explain_name_without_assignment(error: UnexpectedToken) -> Diagnostic | None
 def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
     """Return E0101 for a call without a result name, as in `f(x)` as a statement."""
     value = f"{name.text}(…)" if error.token.text == "(" else f"{name.text} …"
-    method = error.tokens[error.index + 1].text if error.token.kind == "DOT" else name.text
+    method = error.all_tokens[error.index + 1].text if error.token.kind == "DOT" else name.text
     default = f"write `name = {value}`, or `return …` for a result"
     fix = UNNAMED_STATEMENT_HELPS.get(method, default)
     title = "the result of a statement needs a name"

@@ -28,12 +28,12 @@ def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
 
 def _join_hyphenated_name(error: UnexpectedToken) -> str:
     """Join the unexpected token and its neighbors into a hyphenated name such as `int8-weights`."""
-    return "".join(t.text for t in error.tokens[max(error.index - 1, 0) : error.index + 2])
+    return "".join(t.text for t in error.all_tokens[max(error.index - 1, 0) : error.index + 2])
 
 
 def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]) -> bool:
     """Return True if a token `kind` precedes the error, with only tokens `between` in between."""
-    for token in reversed(error.tokens[: error.index]):
+    for token in reversed(error.all_tokens[: error.index]):
         if token.kind == kind:
             return True
         if token.kind not in between:
@@ -78,14 +78,14 @@ def _is_tuple(error: UnexpectedToken, token: Token, _: Token) -> bool:
     """Return True if the error is a tuple, such as `(1, 2)`."""
     if token.kind != "COMMA" or "RPAR" not in error.expected_terminals:
         return False
-    before = error.tokens[: error.index]
+    before = error.all_tokens[: error.index]
     opener = max((n for n, t in enumerate(before) if t.kind == "LPAR"), default=0)
     return opener > 0 and before[opener - 1].kind in ("EQUAL", "COMMA", "LPAR", "LSQB")
 
 
 def _is_choice_list(error: UnexpectedToken, token: Token, _: Token) -> bool:
     """Return True if the alternatives of `choice(…)` are separated by commas."""
-    return token.kind == "COMMA" and [t.text for t in error.tokens[error.index - 3 :][:2]] == [
+    return token.kind == "COMMA" and [t.text for t in error.all_tokens[error.index - 3 :][:2]] == [
         "choice",
         "(",
     ]
@@ -93,7 +93,7 @@ def _is_choice_list(error: UnexpectedToken, token: Token, _: Token) -> bool:
 
 def _is_missing_comma(error: UnexpectedToken, token: Token, previous: Token) -> bool:
     """Return True if a comma is missing between two parameters of a block or graph."""
-    following = error.tokens[error.index + 1 : error.index + 2]
+    following = error.all_tokens[error.index + 1 : error.index + 2]
     is_input = token.kind == "NAME" and [t.kind for t in following] == ["COLON"]
     return is_input and previous.kind in VALUE_END_TERMINALS and "COMMA" in error.expected_terminals
 
@@ -148,7 +148,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     ),
     (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected_terminals, "assign with `=`"),
     (
-        lambda e, *_: e.index >= 2 and e.tokens[e.index - 2].kind == "SCAN",
+        lambda e, *_: e.index >= 2 and e.all_tokens[e.index - 2].kind == "SCAN",
         "a loop requires a bound: `scan row in x along n` iterates over rows, "
         "`scan step in 8` runs eight times",
     ),
@@ -211,7 +211,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "declare a weights file with `from {token}`",
     ),
     (
-        lambda e, *_: any(t.text == "lambda" for t in e.tokens[max(e.index - 5, 0) : e.index]),
+        lambda e, *_: any(t.text == "lambda" for t in e.all_tokens[max(e.index - 5, 0) : e.index]),
         "define a block outside graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
     ),
 )
@@ -300,7 +300,7 @@ def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for calling the result of a call, as in `nn.Linear(8, 4)(x)`, or None."""
     if error.token.text != "(" or error.previous_token is None or error.previous_token.text != ")":
         return None
-    module = _find_called_name(error.tokens[: error.index])
+    module = _find_called_name(error.all_tokens[: error.index])
     example = module if module in MODULE_CALLS else "LayerNorm"
     return error.explain(
         "the result of a call cannot be called",
@@ -326,7 +326,7 @@ def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
     token, word = error.token, error.token
     # the grammar parses `while` as a result name, so the next token is unexpected
     if "RETURN" not in error.expected_terminals or token.kind not in ("FOR", "IF"):
-        if error.previous_token is None or not error.expects_assignment:
+        if error.previous_token is None or not error.is_assignment_expected:
             return None
         word = error.previous_token
     if word.text not in FOREIGN_STATEMENTS or error.token.text in ("=", ":", ","):
@@ -352,7 +352,7 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
     """
     word, previous = error.token, error.previous_token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:
-        if previous is None or not error.expects_assignment:
+        if previous is None or not error.is_assignment_expected:
             return None
         word = previous
     elif previous is None or previous.kind not in VALUE_END_TERMINALS:
@@ -368,8 +368,10 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
 def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
     """Return E0101 for an augmented assignment, as in `x += 1`, or None."""
     token, operand = error.token, error.previous_token
-    next_token = error.tokens[error.index + 1] if error.index + 1 < len(error.tokens) else None
-    is_operator = error.expects_assignment and token.kind in OPERATOR_TERMINALS
+    next_token = (
+        error.all_tokens[error.index + 1] if error.index + 1 < len(error.all_tokens) else None
+    )
+    is_operator = error.is_assignment_expected and token.kind in OPERATOR_TERMINALS
     if operand is None or next_token is None or not is_operator:
         return None
     if next_token.kind != "EQUAL" or next_token.start != token.end:

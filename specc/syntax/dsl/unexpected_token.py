@@ -4,7 +4,7 @@ from functools import cached_property
 
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
-from specc.syntax.dsl.dsl_lexer import Fragment, Token
+from specc.syntax.dsl.dsl_lexer import SourceFragment, Token
 from specc.syntax.dsl.lalr import LalrParser
 
 RESERVED_TERMINALS = frozenset(
@@ -103,29 +103,29 @@ def _remove_value_terminals(terminals: set[str]) -> list[str]:
 class UnexpectedToken:
     """The unexpected token at which a parse failed. `index` is its token index."""
 
-    fragment: Fragment
+    fragment: SourceFragment
     parser: LalrParser
     index: int
 
     @property
-    def tokens(self) -> list[Token]:
+    def all_tokens(self) -> list[Token]:
         """All tokens of the parsed text."""
         return self.parser.tokens
 
     @property
     def token(self) -> Token:
         """The unexpected token."""
-        return self.tokens[self.index]
+        return self.all_tokens[self.index]
 
     @property
-    def expects_assignment(self) -> bool:
+    def is_assignment_expected(self) -> bool:
         """True if the previous token was parsed as the name of a result. `=` may follow."""
         return {"EQUAL", "COLON"} <= self.expected_terminals
 
     @property
     def previous_token(self) -> Token | None:
         """The token before the unexpected token, or None."""
-        return self.tokens[self.index - 1] if self.index else None
+        return self.all_tokens[self.index - 1] if self.index else None
 
     @cached_property
     def expected_terminals(self) -> frozenset[str]:

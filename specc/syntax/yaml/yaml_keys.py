@@ -11,7 +11,7 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.syntax import ast
 from specc.syntax.ast import MISSING_TYPE
-from specc.syntax.comments import move_opening_comment
+from specc.syntax.comments import attach_opening_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
 from specc.syntax.dsl.expression_printer import format_inline_type
 from specc.syntax.yaml import yaml_validation
@@ -160,7 +160,7 @@ def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
     nodes = reader.read_sequence(entry.value, f"`{entry.name}`", example)
     statements = [s for n in nodes if (s := parse_yaml_statement(reader, n)) is not None]
     body = yaml_validation.collect_yaml_body(reader, entry, statements)
-    return move_opening_comment(body)
+    return attach_opening_comment(body)
 
 
 def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | None:
@@ -198,7 +198,7 @@ def parse_yaml_assignment(reader: YamlReader, node: YamlMapping) -> ast.Assignme
     value = entry.value
     if isinstance(value, YamlMapping) and {e.name for e in value.entries} == {"type", "is"}:
         parts = {e.name: e.value for e in value.entries}
-        targets = attach_target_types(reader, targets, parts["type"])
+        targets = annotate_target_types(reader, targets, parts["type"])
         value = parts["is"]
     return ast.Assignment(targets, parse_yaml_expression(reader, value), span=node.span)
 
@@ -225,7 +225,7 @@ FOREIGN_STATEMENT_HINTS = {
 """The help messages for statements of other languages, by the first key of the statement."""
 
 
-def attach_target_types(
+def annotate_target_types(
     reader: YamlReader, targets: tuple[ast.AssignmentTarget, ...], node: YamlNode
 ) -> tuple[ast.AssignmentTarget, ...]:
     """Attach the types in `node`, such as `float[b], _`, to `targets`. `_` means no type. Report

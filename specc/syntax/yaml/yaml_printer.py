@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Source, SpeccError
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import has_blank_lines_around
-from specc.syntax.dsl.expression_printer import build_pieces, format_comment_lines, join_pieces
+from specc.syntax.dsl.expression_printer import format_comment_lines, format_parts, join_pieces
 from specc.syntax.yaml.yaml_emitter import (
     CONFIG_ENTRIES,
     YamlItem,
@@ -40,7 +40,7 @@ def format_yaml(file: ast.File) -> str:
     lines = format_comment_lines(file.comments.leading, 0)
     lines += format_yaml_block(YamlMap(_list_head_pairs(file)), 0)
     previous: ast.Item | None = None
-    for group, pair in convert_item_groups(file.items):
+    for group, pair in item_groups_to_yaml(file.items):
         if _has_blank_line_before(previous, group[0]):
             lines.append("")
         lines += format_yaml_block(YamlMap([pair]), 0)
@@ -139,7 +139,7 @@ def partition_top_level_items(
     return first_groups, [item for group in remaining for item in group], last_groups
 
 
-def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemGroup, YamlPair]]:
+def item_groups_to_yaml(items: Sequence[ast.Item]) -> Iterator[tuple[ItemGroup, YamlPair]]:
     """Yield the items of each top-level key, and the `key: value` pair of the key."""
     first_groups, listed_items, last_groups = partition_top_level_items(items)
     for group in first_groups:
@@ -154,18 +154,18 @@ def item_group_to_yaml(group: ItemGroup) -> YamlPair:
     """Convert a top-level key and its items to a YAML pair."""
     match group[0]:
         case ast.UseStatement() | ast.RequireStatement():
-            entries = YamlList([use_or_require_to_yaml(item) for item in group], is_multiline=True)
+            entries = YamlList([section_entry_to_yaml(item) for item in group], is_multiline=True)
             return YamlPair(get_top_level_key(group[0]), entries)
         case ast.GenerateSection() | ast.StreamSection():
             named_entries = YamlMap(
-                [generate_or_stream_to_yaml(item) for item in group], is_multiline=True
+                [output_section_to_yaml(item) for item in group], is_multiline=True
             )
             return YamlPair(get_top_level_key(group[0]), named_entries)
         case _:
             return section_to_yaml(group[0])
 
 
-def use_or_require_to_yaml(item: ast.Item) -> YamlItem:
+def section_entry_to_yaml(item: ast.Item) -> YamlItem:
     """Convert an entry of `use` or `require` to a YAML list item."""
     layout = USE_ENTRY if isinstance(item, ast.UseStatement) else REQUIRE_ENTRY
     value: YamlValue = layout.to_yaml(item)
@@ -175,7 +175,7 @@ def use_or_require_to_yaml(item: ast.Item) -> YamlItem:
     return YamlItem(value, item.comments)
 
 
-def generate_or_stream_to_yaml(item: ast.Item) -> YamlPair:
+def output_section_to_yaml(item: ast.Item) -> YamlPair:
     """Convert `generate` to `text: {of: ids, from: logits}`, and `stream` to `logits: audio`."""
     if isinstance(item, ast.StreamSection):
         return YamlPair(item.source, item.input_name, item.comments)
@@ -216,7 +216,7 @@ def make_multiline_map(pairs: list[YamlPair], end_comments: tuple[str, ...]) -> 
 
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
-    ast.DimsSection: lambda item: make_yaml_list(join_pieces(build_pieces(d)) for d in item.names),
+    ast.DimsSection: lambda item: make_yaml_list(join_pieces(format_parts(d)) for d in item.names),
     ast.WeightsSection: lambda item: make_multiline_list(
         [
             YamlItem(find_layout_of_node(WEIGHT_RULE_LAYOUTS, r).to_yaml(r), r.comments)
@@ -252,12 +252,12 @@ def items_to_yaml(items: ItemGroup) -> YamlPair:
         has_blank_line = previous is not None and (
             has_blank_lines_around(item) or has_blank_lines_around(previous)
         )
-        entries.append(listed_item_to_yaml(item, has_blank_line))
+        entries.append(list_item_to_yaml(item, has_blank_line))
         previous = item
     return YamlPair("items", YamlList(entries, is_multiline=True))
 
 
-def listed_item_to_yaml(item: ast.Item, has_blank_line_before: bool) -> YamlItem:
+def list_item_to_yaml(item: ast.Item, has_blank_line_before: bool) -> YamlItem:
     """Convert an item to an entry of `items:`."""
     keyword = (
         item.kind if isinstance(item, ast.Block | ast.AttentionDef) else get_top_level_key(item)
@@ -355,7 +355,7 @@ def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
 def _convert_items(file: ast.File) -> YamlMap | YamlList:
     """Convert the items of a file to a map, or to a list if they are below `items:`."""
     pairs = [YamlPair("extends", file.extends)] if file.extends else []
-    pairs += [pair for _, pair in convert_item_groups(file.items)]
+    pairs += [pair for _, pair in item_groups_to_yaml(file.items)]
     first_value = pairs[0].value
     return (
         first_value

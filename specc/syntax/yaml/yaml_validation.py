@@ -13,7 +13,7 @@ from specc.diagnostics.suggest import find_similar_name, format_name_list, forma
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody, T
 from specc.syntax.dsl import dsl_lexer
-from specc.syntax.dsl.dsl_lexer import Comment, Fragment
+from specc.syntax.dsl.dsl_lexer import Comment, SourceFragment
 from specc.syntax.dsl.dsl_parser import truncate_diagnostics
 from specc.syntax.yaml.yaml_composer import (
     YamlEntry,
@@ -272,13 +272,13 @@ QUOTED_CHARACTERS = {
 """The pattern of a character in a quoted scalar, by quote."""
 
 
-def scalar_to_fragment(node: YamlScalar) -> Fragment:
+def make_dsl_fragment(node: YamlScalar) -> SourceFragment:
     """Return the value of a scalar as a DSL fragment, with the file offset of each character."""
     source, span = node.span.source, node.span
     raw = span.text
     # most scalars have the same characters in the value as in the source
     if not node.style and raw == node.value:
-        return Fragment(source, node.value, span.start, is_yaml_scalar=True)
+        return SourceFragment(source, node.value, span.start, is_yaml_scalar=True)
     offsets = (
         map_quoted_scalar_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
     )
@@ -287,7 +287,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
         file_offsets = (*[span.start] * len(node.value), span.end)
     else:
         file_offsets = tuple(span.start + n for n in offsets)
-    return Fragment(source, node.value, offsets=file_offsets, is_yaml_scalar=True)
+    return SourceFragment(source, node.value, offsets=file_offsets, is_yaml_scalar=True)
 
 
 def map_quoted_scalar_offsets(quoted_text: str, value: str) -> list[int] | None:

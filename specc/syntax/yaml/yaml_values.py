@@ -41,7 +41,7 @@ from specc.syntax.yaml.yaml_emitter import (
     strings_to_yaml,
     values_to_yaml,
 )
-from specc.syntax.yaml.yaml_validation import YamlReader, get_first_line_span, scalar_to_fragment
+from specc.syntax.yaml.yaml_validation import YamlReader, get_first_line_span, make_dsl_fragment
 
 MISSING_NAME = ast.Name("_")
 
@@ -55,7 +55,7 @@ def parse_yaml_fragment(
         reader.report_wrong_kind(node, subject, "a string", example)
         return None
     try:
-        return parse_fragment(scalar_to_fragment(node), start)
+        return parse_fragment(make_dsl_fragment(node), start)
     except SpeccError as failed:
         reader.add_errors(*failed.diagnostics)
         return None
@@ -90,7 +90,7 @@ def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
 def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[str, ...]:
     """Parse a single name or a list of names."""
     spans_by_name: dict[str, Span] = {}
-    for item in get_optional_items(node):
+    for item in ensure_node_list(node):
         name = parse_yaml_name(reader, item, subject)
         if name in spans_by_name and name != "_":
             reader.report_duplicate(f"the name `{name}`", item.span, spans_by_name[name])
@@ -98,7 +98,7 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
     return tuple(spans_by_name)
 
 
-def get_optional_items(node: YamlNode) -> list[YamlNode]:
+def ensure_node_list(node: YamlNode) -> list[YamlNode]:
     """Return the entries of a list. A single node is one entry, an empty value is no entry."""
     if isinstance(node, YamlSequence):
         return node.items
@@ -228,14 +228,14 @@ def parse_yaml_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
 
 
 def make_dsl_string_codec(
-    start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
+    start_symbol: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> YamlValueCodec:
-    """Return the codec of a string that is parsed as the grammar symbol `start`, for keys that set
-    several node fields. `to_yaml` formats these fields as a string.
+    """Return the codec of a string that is parsed as the grammar symbol `start_symbol`, for keys
+    that set several node fields. `to_yaml` formats these fields as a string.
     """
 
     def parse(reader: YamlReader, entry: YamlEntry, subject: str) -> FieldValues | None:
-        values = parse_yaml_fragment(reader, entry.value, start, subject)
+        values = parse_yaml_fragment(reader, entry.value, start_symbol, subject)
         return None if values is None else FieldValues(values)
 
     return YamlValueCodec(parse, to_yaml)

@@ -12,7 +12,7 @@ from lark.exceptions import LarkError
 
 from docs.generators import lalr_table
 from specc.diagnostics.diagnostic import Source, SpeccError
-from specc.syntax.dsl.dsl_lexer import make_file_fragment, tokenize_fragment
+from specc.syntax.dsl.dsl_lexer import SourceFragment, tokenize_fragment
 from specc.syntax.dsl.dsl_parser import find_expected_tokens, parse_dsl
 from specc.syntax.dsl.grammar_callbacks import RULE_CALLBACKS, NodeRuleCallback
 from specc.syntax.dsl.lalr import LalrRule, load_lalr_table
@@ -131,7 +131,7 @@ def test_callback_signatures_match_their_rules() -> None:
 def test_expected_tokens_equal_lark(path: Path, lark: Lark) -> None:
     text = path.read_text(encoding="utf-8")
     tokens = tokenize_fragment(
-        make_file_fragment(Source(path.name, text)), load_lalr_table().keywords
+        SourceFragment.from_source(Source(path.name, text)), load_lalr_table().keywords
     ).tokens[:-1]
     theirs = lark.parse_interactive("", start="file")
     for n, token in enumerate(tokens):
