@@ -169,9 +169,9 @@ class SpecLoader(Protocol):
         ...
 
     def load_imported_module(
-        self, path: str, user: "SpecNamespace", span: Span | None
+        self, path: str, importer: "SpecNamespace", span: Span | None
     ) -> "SpecNamespace":
-        """Return the module of the file `path` in a statement of the module `user`."""
+        """Return the module of the file `path` in a statement of the module `importer`."""
         ...
 
 

@@ -162,7 +162,7 @@ def resolve_used_spec_function(name: ast.Name, env: LexicalScope) -> Function | 
     alias, _, item_name = name.path.partition(".")
     if (use_and_module := env.module.find_use_statement(alias)) is None:
         return None
-    use, user = use_and_module
+    use, importer = use_and_module
     match env.config.get(alias):
         case Record(fields=config, used_spec=SubmodelConfig(module=module, config_file=file)):
             file_scope = join_weight_path(env.file_scope, use.under.text if use.under else "")
@@ -174,7 +174,7 @@ def resolve_used_spec_function(name: ast.Name, env: LexicalScope) -> Function | 
                 file_scope=file_scope,
             )
         case _:
-            module = env.context.library.load_imported_module(use.path, user, use.span)
+            module = env.context.library.load_imported_module(use.path, importer, use.span)
             # the config is empty, because the used file cannot read the config of the caller
             inner_env = LexicalScope(context=env.context, module=module, config={})
     if item_name not in module.items:
