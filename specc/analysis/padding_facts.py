@@ -1,4 +1,4 @@
-"""Data types of the padding analysis: properties of values at padded positions, and reads of padded
+"""Data types of the padding analysis: properties of values at padded positions, and uses of padded
 positions that affect valid positions.
 """
 
@@ -251,8 +251,8 @@ def attach_loop_body(
 
 @immutable_dataclass(kw_only=True)
 class PaddedUse:
-    """A dependence through which a result may read padded positions, with the padding facts of the
-    operands and the side of the padding.
+    """An op's use of an operand with padding: a dependence through which a result may read padded
+    positions, with the padding facts of the operands and the side of the padding.
 
     If `has_interior_padding` is True, padding lies between always-valid and other valid positions
     of the operand, with `valid_end_counts` positions before and after the padding.
@@ -273,17 +273,17 @@ class PaddedUse:
 
     @property
     def op(self) -> Op:
-        """The op that reads the operand."""
+        """The op that uses the operand."""
         return self.node.op
 
     @property
     def axis(self) -> int:
-        """The operand axis that is read."""
+        """The operand axis that the op uses."""
         return self.dependence.operand_axis
 
     @property
     def axis_size(self) -> Dim:
-        """The size of the axis that is read."""
+        """The size of the used axis."""
         return get_operand_axis_size(self.node, self.dependence)
 
     @property
@@ -293,7 +293,7 @@ class PaddedUse:
 
     @property
     def facts(self) -> PaddingFacts:
-        """The properties of the operand that is read."""
+        """The properties of the used operand."""
         return self.operand_facts[self.dependence.operand]
 
     @property

@@ -103,7 +103,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "is_sorted_last",
         lambda node, number: True,
     ),
-    "sorts are clean": (padding_safe_ops, "_is_neutral_full_use", lambda reading: True),
+    "sorts are clean": (padding_safe_ops, "_is_neutral_full_use", lambda use: True),
     "zero whatever it meets": (
         padding_constants,
         "fold_absorbing_constant",

@@ -281,14 +281,13 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "a state stays zero with a bias": (
         padding_safe_ops,
         "_is_state_zero",
-        lambda reading: isinstance(reading.node.op, ops.RecurrentLayer) and reading.is_zero_padded,
+        lambda use: isinstance(use.node.op, ops.RecurrentLayer) and use.is_zero_padded,
     ),
     "a state stays zero whatever is read": (
         padding_safe_ops,
         "_is_state_zero",
-        lambda reading: (
-            isinstance(reading.node.op, ops.RecurrentLayer)
-            and not reading.node.op.input_bias(reading.node)
+        lambda use: (
+            isinstance(use.node.op, ops.RecurrentLayer) and not use.node.op.input_bias(use.node)
         ),
     ),
     "any number is above the others": (

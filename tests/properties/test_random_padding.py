@@ -73,7 +73,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "a slice loses nothing that is known": (
         padding_dataflow,
         "preserves_padding",
-        lambda reading: True,
+        lambda use: True,
     ),
     "no divisor is zero": (
         padding_nonfinite,
@@ -99,7 +99,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "the ends of a window are zero": (
         padding_order_and_windows,
         "_is_same_at_ends",
-        lambda reading: True,
+        lambda use: True,
     ),
 }
 
