@@ -64,12 +64,12 @@ class OrtModel:
         if any(spec.dtype == ml_dtypes.bfloat16 for spec in specs):
             tensors = self.run_on_device(arrays)
             return {name: self.copy_to_host(tensors[name]) for name in names}
-        with self.wrap_session_run():
+        with self.guard_session_run():
             results = self.session.run(names, arrays)
         return dict(zip(names, results, strict=True))
 
     @contextmanager
-    def wrap_session_run(self) -> Iterator[None]:
+    def guard_session_run(self) -> Iterator[None]:
         """Flush denormals and convert exceptions to E0924 in a `with` block that runs the model."""
         try:
             with flush_denormals():
@@ -150,7 +150,7 @@ class OrtModel:
         self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
     ) -> list[Array]:
         """Run the session on the calling thread and return all outputs."""
-        with self.wrap_session_run():
+        with self.guard_session_run():
             results: list[Array] = self.session.run(list(self.outputs), arrays, options)
         return results
 
@@ -184,7 +184,7 @@ class OrtIOBindingModel:
         unbound_outputs = [name for name in model.outputs if name not in self.bound_outputs]
         for name in unbound_outputs:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
-        with model.wrap_session_run():
+        with model.guard_session_run():
             model.session.run_with_iobinding(binding)
         if not unbound_outputs:
             return dict(self.bound_outputs)
@@ -323,7 +323,7 @@ class StaticShapeModel:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model. Return outputs by name. Raise E0907, E0910 to E0912, E0924 on failure."""
         arrays = self.model.prepare_inputs(inputs)
-        with self.lock, self.model.wrap_session_run():
+        with self.lock, self.model.guard_session_run():
             for name, array in arrays.items():
                 self.input_buffers[name].update_inplace(array)
             self.model.session.run_with_iobinding(self.binding)

@@ -75,12 +75,12 @@ def emit_beam_loop_carries(
     sequences. Initially, the beams of a sequence are equal, so only one of them has a finite score.
     """
     n = decoding.num_beams
-    shape = sequences.emit_node("Concat", [n], axis=0)
-    initial_scores = g.emit_constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32").emit_node(
+    shape = sequences.apply_op("Concat", [n], axis=0)
+    initial_scores = g.emit_constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32").apply_op(
         "Expand", shape
     )
-    empty_sequences = g.emit_node("Expand", 0, shape.emit_node("Concat", [0], axis=0))
-    can_improve = g.emit_node("Expand", True, sequences.emit_node("Concat", [1], axis=0))
+    empty_sequences = g.emit_node("Expand", 0, shape.apply_op("Concat", [0], axis=0))
+    can_improve = g.emit_node("Expand", True, sequences.apply_op("Concat", [1], axis=0))
     scores = Type.of("f32", SEQUENCES_DIM, n)
     tokens = Type.of("i64", SEQUENCES_DIM, n, GENERATED_DIM)
     fields = (
@@ -129,8 +129,8 @@ def emit_beam_search_step(
     # In the first step, there may be a single logits vector per sequence, from which all beams
     # continue.
     beams_per_logit_row = beam_count / emit_axis_length(log_probs, 0)
-    log_probs = log_probs.emit_node(
-        "Reshape", batch.emit_node("Concat", [-1, step.vocabulary], axis=0)
+    log_probs = log_probs.apply_op(
+        "Reshape", batch.apply_op("Concat", [-1, step.vocabulary], axis=0)
     )
     candidates = _emit_candidates(step, log_probs)
     # If several scores are equal, `TopK` selects the first index, like Python's stable sort.
@@ -142,7 +142,7 @@ def emit_beam_search_step(
     sequences = _emit_gathered_beams(step, candidates.sequences, indices, step.candidate_count)
     finished_scores, finished_sequences, is_finished = _emit_finished_beams(step, candidates)
     can_improve = _emit_can_improve(step, scores, finished_scores, is_finished)
-    is_invalid = invalid_mask.reshape(batch.emit_node("Concat", [-1], axis=0))
+    is_invalid = invalid_mask.reshape(batch.apply_op("Concat", [-1], axis=0))
     # all unfinished sequences end if a live beam has invalid logits
     is_live = step.state.scores > NO_SCORE
     has_failed = step.state.can_improve & _emit_any(is_live & is_invalid)
@@ -169,9 +169,9 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
     total_scores = is_live.where(log_probs + parent_scores, NO_SCORE)
     total_scores = total_scores.reshape([-1, n * step.vocabulary])
     scores, indices = emit_top_k(total_scores, [step.candidate_count], axis=1)
-    parents, tokens = (indices.emit_node(kind, step.vocabulary) for kind in ("Div", "Mod"))
+    parents, tokens = (indices.apply_op(kind, step.vocabulary) for kind in ("Div", "Mod"))
     parent_sequences = _emit_gathered_beams(step, step.state.sequences, parents, n)
-    sequences = parent_sequences.emit_node("Concat", tokens.unsqueeze(2), axis=2)
+    sequences = parent_sequences.apply_op("Concat", tokens.unsqueeze(2), axis=2)
     is_finished = step.length >= step.max_length
     for stop in step.decoding_config.stop_token_ids:
         is_finished = is_finished | tokens.equals(stop)
@@ -194,15 +194,15 @@ def _emit_finished_beams(
     scores = _emit_masked_scores(
         _emit_normalized_scores(step, candidates.scores, step.length), ~finishes_now
     )
-    column = step.state.scores.runtime_shape().emit_node("Concat", [1], axis=0)
+    column = step.state.scores.runtime_shape().apply_op("Concat", [1], axis=0)
     fill_column = g.emit_node("Expand", step.decoding_config.fill_token_id, column)
     # Hypotheses that finished earlier are padded to the current length.
-    earlier_sequences = step.state.finished_sequences.emit_node("Concat", fill_column, axis=2)
-    sequences = earlier_sequences.emit_node("Concat", candidates.sequences, axis=1)
-    is_beam_finished = step.state.is_finished.cast("i64").emit_node(
+    earlier_sequences = step.state.finished_sequences.apply_op("Concat", fill_column, axis=2)
+    sequences = earlier_sequences.apply_op("Concat", candidates.sequences, axis=1)
+    is_beam_finished = step.state.is_finished.cast("i64").apply_op(
         "Concat", finishes_now.cast("i64"), axis=1
     )
-    merged_scores = step.state.finished_scores.emit_node("Concat", scores, axis=1)
+    merged_scores = step.state.finished_scores.apply_op("Concat", scores, axis=1)
     best_scores, indices = emit_top_k(merged_scores, [n], axis=1)
     is_beam_finished = is_beam_finished.gather_elements(indices, 1).cast("bool")
     finished_sequences = _emit_gathered_beams(step, sequences, indices, n + step.candidate_count)
@@ -248,7 +248,7 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: Onnx
     """
     # As in the Python implementation, the score is computed in f64 and rounded once, so both
     # implementations have the same ties.
-    divisor = count.cast("f64").emit_node("Pow", step.decoding_config.length_penalty)
+    divisor = count.cast("f64").apply_op("Pow", step.decoding_config.length_penalty)
     normalized_scores = (scores.cast("f64") / divisor).cast("f32")
     normalized_scores = normalized_scores.maximum(MIN_SCORE)
     return _emit_masked_scores(normalized_scores, scores.equals(NO_SCORE))
@@ -281,10 +281,10 @@ def _emit_gathered_beams(
     count = emit_axis_length(x, 0) * [width]
     # `t` is 0 before the first step, so `Reshape` must not interpret 0 in the shape as "copy this
     # axis".
-    flat_beams = x.emit_node("Reshape", count.emit_node("Concat", length, axis=0), allowzero=1)
+    flat_beams = x.apply_op("Reshape", count.apply_op("Concat", length, axis=0), allowzero=1)
     flat_result = flat_beams.gather(_emit_flat_indices(step, indices, width))
-    shape = indices.runtime_shape().emit_node("Concat", length, axis=0)
-    return flat_result.emit_node("Reshape", shape, allowzero=1)
+    shape = indices.runtime_shape().apply_op("Concat", length, axis=0)
+    return flat_result.apply_op("Reshape", shape, allowzero=1)
 
 
 class BeamSearchStrategy:
@@ -306,12 +306,12 @@ class BeamSearchStrategy:
         decoding = self.inputs.decoding_config
         count = len(BeamState._fields)
         state, history = BeamState(*carried_values[:count]), carried_values[count:]
-        log_probs = logits.emit_node("LogSoftmax", axis=1)
+        log_probs = logits.apply_op("LogSoftmax", axis=1)
         log_probs = self.processors.emit_processed_scores(log_probs, iteration, history)
         if decoding.renormalize_logits:
             # a softmax of logits that are all -inf would return NaN
             is_allowed = log_probs > NO_SCORE
-            renormalized = log_probs.emit_node("LogSoftmax", axis=1)
+            renormalized = log_probs.apply_op("LogSoftmax", axis=1)
             log_probs = is_allowed.where(renormalized, NO_SCORE)
         search = BeamSearchStep(
             g=logits.g,

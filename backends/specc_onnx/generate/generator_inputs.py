@@ -1,5 +1,5 @@
-"""Define the inputs of a standalone generator and the context in which the generator is built. Emit
-the prompt: its padding mask, start tokens if it is omitted, and the logits for the first token.
+"""Define the inputs of a standalone generator and its builder. Emit the prompt: its padding mask,
+start tokens if it is omitted, and the logits for the first token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -186,7 +186,7 @@ class GeneratorDefinition(StandaloneGeneratorSource):
 
 
 @immutable_dataclass(kw_only=True)
-class GenerationContext(GeneratorDefinition):
+class GeneratorBuilder(GeneratorDefinition):
     """A standalone generator under construction: the `types` of the spec's inputs, the scalar
     inputs by role, and the main graph's `main_tensors` by name, including encoder outputs. Each
     sequence is repeated `repeat_count` times. If an encoder output has a batch axis, its size is
@@ -254,68 +254,68 @@ GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
 """The dimension of the model's outputs whose size is the number of generated tokens."""
 
 
-def emit_start_tokens(context: GenerationContext) -> OnnxValue | None:
+def emit_start_tokens(builder: GeneratorBuilder) -> OnnxValue | None:
     """Emit the start (BOS) tokens for an omitted prompt, and their padding mask. Return a bool[1]
     that is true if the prompt is omitted, or None if generation requires no start token.
     """
-    g, start_ids = context.g, context.decoding_config.start_token_ids
+    g, start_ids = builder.g, builder.decoding_config.start_token_ids
     g.context = LoweringContext(("start",))
-    prompt_input = context.derived.sequence_input
-    prompt_type, is_absent = context.types[prompt_input], None
-    tokens = _emit_optional_input(context, prompt_input)
-    if not context.can_start_from_prefix:
+    prompt_input = builder.derived.sequence_input
+    prompt_type, is_absent = builder.types[prompt_input], None
+    tokens = _emit_optional_input(builder, prompt_input)
+    if not builder.can_start_from_prefix:
         is_absent = emit_axis_length(tokens, 1).equals([0])
         # A slice of size 0 or 1 is used instead of an `If`, because the branches of an `If` must
         # have equal shapes.
         start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
-        shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
+        shape = g.emit_shape([builder.batch]).apply_op("Concat", [1], axis=0)
         count = is_absent.cast("i64") * [len(start_ids)]
         start_column = start_tokens.expand(shape)
-        start_column = start_column.emit_node("Slice", [0], count, [1])
-        tokens = start_column.emit_node("Concat", tokens, axis=1)
-    context.main_tensors[prompt_input] = tokens.with_type(prompt_type)
+        start_column = start_column.apply_op("Slice", [0], count, [1])
+        tokens = start_column.apply_op("Concat", tokens, axis=1)
+    builder.main_tensors[prompt_input] = tokens.with_type(prompt_type)
     # The prompt length is now the number of tokens including start tokens, not the size of the
     # input.
     g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens.name: prompt_type})
-    for name in context.optional_inputs:
+    for name in builder.optional_inputs:
         if name != prompt_input:
-            context.main_tensors[name] = _emit_extended_mask(context, name, tokens)
+            builder.main_tensors[name] = _emit_extended_mask(builder, name, tokens)
     return is_absent
 
 
-def _emit_extended_mask(context: GenerationContext, name: str, tokens: OnnxValue) -> Tensor:
+def _emit_extended_mask(builder: GeneratorBuilder, name: str, tokens: OnnxValue) -> Tensor:
     """Emit the padding mask input `name`. For start tokens, or if the mask is omitted, true values
     are prepended up to the length of `tokens` i64[batch, n].
     """
-    g = context.g
-    mask = _emit_optional_input(context, name)
+    g = builder.g
+    mask = _emit_optional_input(builder, name)
     missing_length = emit_axis_length(tokens, 1) - emit_axis_length(mask, 1)
-    shape = g.emit_shape([context.batch]).emit_node("Concat", missing_length, axis=0)
+    shape = g.emit_shape([builder.batch]).apply_op("Concat", missing_length, axis=0)
     leading_mask = g.emit_node("Expand", True, shape)
-    return leading_mask.emit_node("Concat", mask, axis=1).with_type(context.types[name])
+    return leading_mask.apply_op("Concat", mask, axis=1).with_type(builder.types[name])
 
 
-def _emit_optional_input(context: GenerationContext, name: str) -> OnnxValue:
+def _emit_optional_input(builder: GeneratorBuilder, name: str) -> OnnxValue:
     """Emit the optional input `name`, `[batch, n]`. If the caller omits the input, `n` is 0."""
-    g, type = context.g, context.types[name]
+    g, type = builder.g, builder.types[name]
     # An initializer with an input's name is the input's default. Its batch size of 1 is expanded.
     code = ONNX_TYPE_CODES[type.dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
-    shape = g.emit_shape([context.batch]).emit_node("Concat", [1], axis=0)
+    shape = g.emit_shape([builder.batch]).apply_op("Concat", [1], axis=0)
     return Tensor(g, name, type).expand(shape)
 
 
-def emit_prompt_loop_carry(context: GenerationContext) -> LoopCarry:
+def emit_prompt_loop_carry(builder: GeneratorBuilder) -> LoopCarry:
     """Emit the loop-carried token ids, whose initial value is the complete prompt."""
-    prompt_input = context.derived.sequence_input
-    ids = context.main_tensors[prompt_input]
-    default_names = (n for graph in context.default_input_graphs for n in graph.outputs)
+    prompt_input = builder.derived.sequence_input
+    ids = builder.main_tensors[prompt_input]
+    default_names = (n for graph in builder.default_input_graphs for n in graph.outputs)
     for name in default_names:
         # The pad id may be -1, which is not a valid embedding index.
-        if name in context.padding_masks and _is_lookup_index(context.derived.step, prompt_input):
-            keep = context.main_tensors[name]
+        if name in builder.padding_masks and _is_lookup_index(builder.derived.step, prompt_input):
+            keep = builder.main_tensors[name]
             ids = emit_zeroed_padding_indices(ids, keep).with_type(ids.type)
-    return emit_input_loop_carry(context, prompt_input, ids)
+    return emit_input_loop_carry(builder, prompt_input, ids)
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
@@ -326,42 +326,42 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
 
 
 def emit_input_loop_carry(
-    context: GenerationContext, name: str, initial_tensor: Tensor
+    builder: GeneratorBuilder, name: str, initial_tensor: Tensor
 ) -> LoopCarry:
     """Emit the loop-carried value for the step input `name`. In the first iteration, it is
     `initial_tensor`, repeated for each beam.
     """
-    type = context.derived.step.inputs[name].type
-    return LoopCarry(name, type, context.repeat_for_beams(initial_tensor))
+    type = builder.derived.step.inputs[name].type
+    return LoopCarry(name, type, builder.repeat_for_beams(initial_tensor))
 
 
-def emit_prompt_mask(context: GenerationContext) -> OnnxValue | None:
+def emit_prompt_mask(builder: GeneratorBuilder) -> OnnxValue | None:
     """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam. Return None
     without a padding mask.
     """
-    for name in context.padding_masks:
-        if name in context.main_tensors:
-            return context.repeat_for_beams(context.main_tensors[name])
+    for name in builder.padding_masks:
+        if name in builder.main_tensors:
+            return builder.repeat_for_beams(builder.main_tensors[name])
     return None
 
 
-def emit_empty_prompt_logits(context: GenerationContext) -> Tensor | None:
+def emit_empty_prompt_logits(builder: GeneratorBuilder) -> Tensor | None:
     """Emit logits f32[batch, vocabulary] for the first token of sequences without a prompt. Return
     None if every sequence requires a start token.
     """
-    name, g = context.derived.initial_logits_output, context.g
-    if not context.can_start_from_prefix:
+    name, g = builder.derived.initial_logits_output, builder.g
+    if not builder.can_start_from_prefix:
         return None
-    initial_output = context.main_tensors[name]
+    initial_output = builder.main_tensors[name]
     g.context = LoweringContext(("start",))
-    logits, shape = context.repeat_for_beams(initial_output), initial_output.shape
+    logits, shape = builder.repeat_for_beams(initial_output), initial_output.shape
     if initial_output.rank == 3:
         logits = logits.squeeze(1)
     logits = logits.cast("f32")
-    return logits.with_shape((context.step_batch_size, shape[-1]))
+    return logits.with_shape((builder.step_batch_size, shape[-1]))
 
 
-def emit_empty_prompt_mask(context: GenerationContext) -> OnnxValue | None:
+def emit_empty_prompt_mask(builder: GeneratorBuilder) -> OnnxValue | None:
     """Emit a bool[batch, 1] mask of all-padding prompts. Return None without a padding mask."""
-    mask = emit_prompt_mask(context)
+    mask = emit_prompt_mask(builder)
     return None if mask is None else emit_count_nonzero(mask, 1, keepdims=True).equals(0)

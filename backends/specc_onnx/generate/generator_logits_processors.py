@@ -78,7 +78,7 @@ class LogitsProcessors:
         if self.penalty:
             updated_history.append(_emit_updated_seen_tokens(history[0], tokens))
         if self.needs_token_history:
-            updated_history.append(history[-1].emit_node("Concat", tokens, axis=1))
+            updated_history.append(history[-1].apply_op("Concat", tokens, axis=1))
         return updated_history
 
     def emit_processed_scores(
@@ -144,12 +144,12 @@ class LogitsProcessors:
         `size`) of the history i64[batch, m] (arXiv:1705.04304, sec. 2.5).
         """
         # Column `s` contains the n-gram that starts at position `s`.
-        last_tokens = history.emit_node("Slice", [size - 1], [SLICE_TO_END], [1])
+        last_tokens = history.apply_op("Slice", [size - 1], [SLICE_TO_END], [1])
         is_repeat = last_tokens.equals(last_tokens)
         for n in range(size - 1):
             offset = n - size + 1
-            earlier = history.emit_node("Slice", [n], [offset], [1])
-            recent = history.emit_node("Slice", [offset], [offset + 1 or SLICE_TO_END], [1])
+            earlier = history.apply_op("Slice", [n], [offset], [1])
+            recent = history.apply_op("Slice", [offset], [offset + 1 or SLICE_TO_END], [1])
             is_repeat = is_repeat & earlier.equals(recent)
         return emit_prompt_vocabulary_mask(last_tokens, is_repeat, self.vocabulary)
 
@@ -162,7 +162,7 @@ class LogitsProcessors:
         g = self.g
         if length == 1:
             return self._emit_token_set({sequence[0] for sequence in sequences})
-        recent_tokens = history.emit_node("Slice", [1 - length], [SLICE_TO_END], [1])
+        recent_tokens = history.apply_op("Slice", [1 - length], [SLICE_TO_END], [1])
         prefixes = g.emit_constant([[list(sequence[:-1]) for sequence in sequences]], "i64")
         equal_tokens = recent_tokens.unsqueeze(1).equals(prefixes)
         is_match = emit_count_nonzero(equal_tokens, 2).equals(length - 1)
@@ -190,7 +190,7 @@ def emit_prompt_vocabulary_mask(
         is_counted = is_counted & padding_mask
     # the ids of padded positions are scattered to an additional column, which is sliced off
     columns = is_counted.where(prompt, vocabulary)
-    shape = emit_axis_length(prompt, 0).emit_node("Concat", [vocabulary + 1], axis=0)
+    shape = emit_axis_length(prompt, 0).apply_op("Concat", [vocabulary + 1], axis=0)
     no_tokens = prompt.g.emit_node("Expand", False, shape)
     return _emit_updated_seen_tokens(no_tokens, columns).slice(1, 0, vocabulary)
 
@@ -198,7 +198,7 @@ def emit_prompt_vocabulary_mask(
 def _emit_updated_seen_tokens(seen_tokens: OnnxValue, tokens: OnnxValue) -> OnnxValue:
     """Emit the mask `seen_tokens` bool[batch, vocabulary], updated with `tokens` i64[batch, n]."""
     flags = tokens.g.emit_node("Expand", True, tokens.runtime_shape())
-    return seen_tokens.emit_node("ScatterElements", tokens, flags, axis=1)
+    return seen_tokens.apply_op("ScatterElements", tokens, flags, axis=1)
 
 
 def emit_repetition_penalty(
@@ -224,24 +224,24 @@ def _emit_prompt_history(
     padding_length = max((len(sequence) - 1 for sequence in decoding.bad_words_ids), default=0)
     if not padding_length:
         return prompt
-    shape = emit_axis_length(prompt, 0).emit_node("Concat", [padding_length], axis=0)
+    shape = emit_axis_length(prompt, 0).apply_op("Concat", [padding_length], axis=0)
     padding = prompt.g.emit_node("Expand", NO_TOKEN, shape)
-    return padding.emit_node("Concat", prompt, axis=1)
+    return padding.apply_op("Concat", prompt, axis=1)
 
 
 def _emit_right_aligned(prompt: OnnxValue, padding_mask: OnnxValue) -> OnnxValue:
     """Emit the prompt tokens without padding, right-aligned and preceded by `NO_TOKEN`."""
     is_token = padding_mask.cast("i64")
     length, one = emit_axis_length(prompt, 1), [1]
-    following_count = is_token.emit_node("CumSum", 1, exclusive=1, reverse=1)
+    following_count = is_token.apply_op("CumSum", 1, exclusive=1, reverse=1)
     columns = length - one - following_count
     # the ids of padded positions are scattered to an additional column, which is sliced off
     columns = padding_mask.where(columns, length)
     batch_size = emit_axis_length(prompt, 0)
-    shape = batch_size.emit_node("Concat", length + one, axis=0)
+    shape = batch_size.apply_op("Concat", length + one, axis=0)
     padding = prompt.g.emit_node("Expand", NO_TOKEN, shape)
-    aligned = padding.emit_node("ScatterElements", columns, prompt, axis=1)
-    return aligned.emit_node("Slice", [0], length, [1])
+    aligned = padding.apply_op("ScatterElements", columns, prompt, axis=1)
+    return aligned.apply_op("Slice", [0], length, [1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +274,7 @@ class DecodingStrategyInputs:
 def emit_invalid_logits_mask(logits: OnnxValue) -> OnnxValue:
     """Emit a bool[batch] mask, true where logits `[batch, vocab]` have NaN or no finite maximum."""
     # Not every `ReduceMax` kernel propagates NaN.
-    is_nan = logits.emit_node("IsNaN").cast("f32")
+    is_nan = logits.apply_op("IsNaN").cast("f32")
     has_nan = emit_reduce("ReduceMax", is_nan, 1) > 0.0
     max_magnitude = emit_reduce("ReduceMax", logits, 1).abs()
     return has_nan | ~(max_magnitude < float("inf"))

@@ -16,7 +16,7 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.input_shapes_and_defaults import extract_tokenwise_default
 from specc.ir.model_definition import DecodeState
 from specc.ir.types import Type
-from specc_onnx.generate.generator_inputs import DecodingStepResult, GenerationContext, LoopCarry
+from specc_onnx.generate.generator_inputs import DecodingStepResult, GeneratorBuilder, LoopCarry
 from specc_onnx.lower.dynamic_shapes import DimResolver
 from specc_onnx.lower.emitter import LoweringContext
 from specc_onnx.lower.onnx_values import OnnxValue, Tensor
@@ -30,13 +30,13 @@ from specc_onnx.lower.subgraphs import (
 )
 
 
-def find_default_mask_graph(context: GenerationContext, name: str) -> Graph | None:
+def find_default_mask_graph(builder: GeneratorBuilder, name: str) -> Graph | None:
     """Return the input default that computes whether a generated token is valid, or None if all
     generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
-    defaults, prompt_input = context.defaults, context.derived.sequence_input
+    defaults, prompt_input = builder.defaults, builder.derived.sequence_input
     # If padding is allowed on one side only, all generated positions are valid.
-    has_fixed_side = context.graph.input_facts[name].padding_side != "any"
+    has_fixed_side = builder.graph.input_facts[name].padding_side != "any"
     if defaults is None or name not in defaults.outputs or has_fixed_side:
         return None
     default = extract_tokenwise_default(defaults, name, prompt_input)
@@ -102,11 +102,11 @@ class GenerationLoop:
         return [*self.token_carries, *self.state_carries, *self.strategy.carried_values]
 
 
-def build_generation_loop_body(context: GenerationContext, loop: GenerationLoop) -> GraphProto:
+def build_generation_loop_body(builder: GeneratorBuilder, loop: GenerationLoop) -> GraphProto:
     """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
     loop-carried values. The outputs of the body are the condition and the next loop-carried values.
     """
-    g, step, carries = context.g, context.derived.step, loop.carried_values
+    g, step, carries = builder.g, builder.derived.step, loop.carried_values
     state_count = len(loop.token_carries) + len(loop.state_carries)
     with g.open_body() as body:
         g.context = LoweringContext(("step",))
@@ -119,30 +119,30 @@ def build_generation_loop_body(context: GenerationContext, loop: GenerationLoop)
             t.name: t.type for t in (*body_tensors.values(), *loop.loop_invariant_inputs.values())
         }
         # The generation loop is skipped for an empty batch.
-        lower_bounds = {**step.min_lengths, str(context.batch): 1}
+        lower_bounds = {**step.min_lengths, str(builder.batch): 1}
         with g.enter_graph(DimResolver(input_types, step.length_equations, lower_bounds)):
-            context.bind_inputs(step, {**body_tensors, **loop.loop_invariant_inputs})
+            builder.bind_inputs(step, {**body_tensors, **loop.loop_invariant_inputs})
             if loop.empty_prompt_logits is None:
-                logits = _emit_step(context, loop)
+                logits = _emit_step(builder, loop)
             else:
                 logits = emit_iteration_logits(
-                    context, loop, loop.empty_prompt_logits, body_tensors, iteration
+                    builder, loop, loop.empty_prompt_logits, body_tensors, iteration
                 )
             g.context = LoweringContext(("select_token",))
             strategy_values = carry_tensors[state_count:]
             selection = loop.strategy.emit_step(logits, iteration, strategy_values)
-            next_carries = _emit_next_carries(context, body_tensors, selection)
+            next_carries = _emit_next_carries(builder, body_tensors, selection)
         results = emit_subgraph_outputs(g, [selection.should_continue, *next_carries])
     types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
     return make_subgraph_proto("step", body, results, types, [iteration, condition, *carry_tensors])
 
 
-def _emit_step(context: GenerationContext, loop: GenerationLoop) -> OnnxValue:
+def _emit_step(builder: GeneratorBuilder, loop: GenerationLoop) -> OnnxValue:
     """Emit the decode step and return the last position's logits, f32[batch, vocabulary]."""
-    g, step = context.g, context.derived.step
+    g, step = builder.g, builder.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.context = LoweringContext(("select_token",))
-    logits = g.values.tensors[step.outputs[context.decoding_config.logits_output]]
+    logits = g.values.tensors[step.outputs[builder.decoding_config.logits_output]]
     # The logits may have no position axis.
     last_logits = logits if logits.rank == 2 else logits.squeeze(1)
     # Scores are sums over many steps, so they are f32 even in 16-bit models.
@@ -150,7 +150,7 @@ def _emit_step(context: GenerationContext, loop: GenerationLoop) -> OnnxValue:
 
 
 def emit_iteration_logits(
-    context: GenerationContext,
+    builder: GeneratorBuilder,
     loop: GenerationLoop,
     empty_prompt_logits: Tensor,
     body_tensors: Mapping[str, Tensor],
@@ -159,15 +159,15 @@ def emit_iteration_logits(
     """Emit an iteration's logits f32[batch, vocabulary]. They are `empty_prompt_logits` in the
     first iteration of sequences without a prompt, otherwise the logits of the decode step.
     """
-    g, state_carries = context.g, context.derived.states
-    next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
-    logits_type = Type("f32", (context.batch, empty_prompt_logits.shape[-1]))
-    tokens = body_tensors[context.derived.sequence_input]
+    g, state_carries = builder.g, builder.derived.states
+    next_states = [builder.derived.step.outputs[s.next_output] for s in state_carries]
+    logits_type = Type("f32", (builder.batch, empty_prompt_logits.shape[-1]))
+    tokens = body_tensors[builder.derived.sequence_input]
     has_tokens = (emit_axis_length(tokens, 1) > [0]).squeeze()
     types = [logits_type, *(value.type for value in next_states)]
 
     def lower_step() -> list[OnnxValue]:
-        logits = _emit_step(context, loop)
+        logits = _emit_step(builder, loop)
         return [logits, *g.get_tensors(next_states)]
 
     step_branch = make_branch(g, "step", types, lower_step)
@@ -191,49 +191,45 @@ def emit_iteration_logits(
 
 
 def _emit_next_carries(
-    context: GenerationContext, body_tensors: Mapping[str, Tensor], selection: DecodingStepResult
+    builder: GeneratorBuilder, body_tensors: Mapping[str, Tensor], selection: DecodingStepResult
 ) -> list[OnnxValue]:
     """Return the next loop-carried values, in the order of `GenerationLoop.carried_values`."""
-    dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
+    dtype = builder.derived.step.inputs[builder.derived.sequence_input].type.dtype
     token = selection.tokens.unsqueeze(1).cast(dtype)
     return [
         token,
         *(
-            _emit_next_mask(context, n, body_tensors[n], token, selection)
-            for n in context.per_token_inputs
+            _emit_next_mask(builder, n, body_tensors[n], token, selection)
+            for n in builder.per_token_inputs
         ),
-        *(_emit_next_state(context, s, selection) for s in context.derived.states),
+        *(_emit_next_state(builder, s, selection) for s in builder.derived.states),
         *selection.next_carries,
     ]
 
 
 def _emit_next_mask(
-    context: GenerationContext,
-    name: str,
-    x: Tensor,
-    token: OnnxValue,
-    selection: DecodingStepResult,
+    builder: GeneratorBuilder, name: str, x: Tensor, token: OnnxValue, selection: DecodingStepResult
 ) -> OnnxValue:
     """Append a position to the padding mask. The position is false if the default of the mask is
     false for the token.
     """
-    g = context.g
+    g = builder.g
     mask: OnnxValue = x
-    default = find_default_mask_graph(context, name)
-    batch_axis = context.find_batch_axis(x.type)
+    default = find_default_mask_graph(builder, name)
+    batch_axis = builder.find_batch_axis(x.type)
     # If all generated tokens are valid, all beams of a sequence have equal masks.
-    beams_share_mask = context.repeat_count > 1 and default is None
+    beams_share_mask = builder.repeat_count > 1 and default is None
     if selection.parents is not None and batch_axis is not None and not beams_share_mask:
         mask = mask.gather(selection.parents, batch_axis)
-    new_length = context.derived.step.inputs[context.derived.sequence_input].type.shape[1]
+    new_length = builder.derived.step.inputs[builder.derived.sequence_input].type.shape[1]
     time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new_length.symbols())
     if default is None:
-        leading_shape = mask.emit_node("Shape", start=0, end=time_axis)
-        trailing_shape = mask.emit_node("Shape", start=time_axis + 1)
-        shape = leading_shape.emit_node("Concat", [1], trailing_shape, axis=0)
+        leading_shape = mask.apply_op("Shape", start=0, end=time_axis)
+        trailing_shape = mask.apply_op("Shape", start=time_axis + 1)
+        shape = leading_shape.apply_op("Concat", [1], trailing_shape, axis=0)
         new_column = g.emit_node("Expand", True, shape)
     else:
-        value = default.inputs[context.derived.sequence_input]
+        value = default.inputs[builder.derived.sequence_input]
         g.values.tensors[value] = token.with_type(value.type)
         # The IR types are not recorded, because `batch` in these types is the number of sequences,
         # but the loop body runs with all beams.
@@ -242,16 +238,16 @@ def _emit_next_mask(
         g.innermost_body.types = types
         new_column = g.values.tensors[default.outputs[name]]
     # An input contains either all positions or only the positions of the current step.
-    if name in context.derived.full_length_inputs:
-        return mask.emit_node("Concat", new_column, axis=time_axis)
+    if name in builder.derived.full_length_inputs:
+        return mask.apply_op("Concat", new_column, axis=time_axis)
     return new_column
 
 
 def _emit_next_state(
-    context: GenerationContext, state: DecodeState, selection: DecodingStepResult
+    builder: GeneratorBuilder, state: DecodeState, selection: DecodingStepResult
 ) -> OnnxValue:
     """Emit a decode state's value for the next iteration, gathered by parent beam."""
-    value = context.g.values.tensors[context.derived.step.outputs[state.next_output]]
+    value = builder.g.values.tensors[builder.derived.step.outputs[state.next_output]]
     # A beam continues with its parent beam's cache. A state without a batch axis is shared by all
     # beams.
     if selection.parents is None or state.batch_axis is None:

@@ -22,7 +22,7 @@ from specc.ir.types import Type
 from specc_onnx.generate.generator_beam_search import BeamSearchStrategy
 from specc_onnx.generate.generator_inputs import (
     MAX_TOKENS_INPUT,
-    GenerationContext,
+    GeneratorBuilder,
     GeneratorDefinition,
     LoopCarry,
     emit_empty_prompt_logits,
@@ -64,41 +64,41 @@ def build_generation_model(
     """
     onnx_targets.check_opset(opset)
     definition = GeneratorDefinition.from_graph(source)
-    context = _make_generation_context(definition, target, opset)
-    g = context.g
+    builder = _make_generator_builder(definition, target, opset)
+    g = builder.g
     weights = add_initializers(g, definition.parameters, storage_dtypes or {}, ties or {})
-    for name in context.per_token_inputs:
-        if not context.graph.input_facts[name].padding_side:
-            prompt_input = context.derived.sequence_input
+    for name in builder.per_token_inputs:
+        if not builder.graph.input_facts[name].padding_side:
+            prompt_input = builder.derived.sequence_input
             raise_error(
                 "E0944",
                 f"`{name}` has no value for generated positions of `{prompt_input}`",
                 notes=["a standalone generator can compute only the padding mask inside its loop"],
                 helps=[f"add a default in the spec: `{name}: … = expression of {prompt_input}`"],
             )
-    lower_encoder(context)
-    loop = _make_loop_iteration(context)
-    body = build_generation_loop_body(context, loop)
+    lower_encoder(builder)
+    loop = _make_loop_iteration(builder)
+    body = build_generation_loop_body(builder, loop)
     g.context = LoweringContext(("generate",))
     # An empty batch has no last token, so the loop is skipped.
-    has_batch = g.emit_length(context.batch) > 0
+    has_batch = g.emit_length(builder.batch) > 0
     initial_values = (c.initial_value for c in loop.carried_values)
-    loop_inputs = (context.scalars[MAX_TOKENS_INPUT], has_batch, *initial_values)
+    loop_inputs = (builder.scalars[MAX_TOKENS_INPUT], has_batch, *initial_values)
     final_values = g.emit_multi_output_node(
         "Loop", len(loop.carried_values), *loop_inputs, body=body
     )
     strategy_values = final_values[len(loop.token_carries) + len(loop.state_carries) :]
     outputs = loop.strategy.emit_outputs(strategy_values)
-    inputs = {**context.types, **{x.name: x.type for x in context.scalars.values()}}
+    inputs = {**builder.types, **{x.name: x.type for x in builder.scalars.values()}}
     used_names = set(inputs)
     output_tensors = {make_unique_name(n, used_names): t for n, t in outputs.items()}
-    return finish_model(g, context.graph, inputs, output_tensors, weights)
+    return finish_model(g, builder.graph, inputs, output_tensors, weights)
 
 
-def _make_generation_context(
+def _make_generator_builder(
     definition: GeneratorDefinition, target: Target, opset: int
-) -> GenerationContext:
-    """Return the initial context of a standalone generator, without any emitted nodes."""
+) -> GeneratorBuilder:
+    """Return the builder of a standalone generator, without any emitted nodes."""
     graph, derived, decoding = definition.graph, definition.derived, definition.decoding_config
     types = dict(definition.inputs)
     used_names = set(types)
@@ -119,7 +119,7 @@ def _make_generation_context(
         lengths=lengths,
         name_table=NameTable({*types, *scalar_names.values()}, graph_name=graph.name),
     )
-    return GenerationContext(
+    return GeneratorBuilder(
         graph=graph,
         derived=derived,
         decoding_config=decoding,
@@ -136,86 +136,86 @@ def _make_generation_context(
     )
 
 
-def _make_loop_iteration(context: GenerationContext) -> GenerationLoop:
+def _make_loop_iteration(builder: GeneratorBuilder) -> GenerationLoop:
     """Emit the initial loop-carried values into the main graph and return the iteration."""
-    g = context.g
+    g = builder.g
     token_carries = [
-        emit_prompt_loop_carry(context),
+        emit_prompt_loop_carry(builder),
         *(
-            emit_input_loop_carry(context, name, context.main_tensors[name])
-            for name in context.per_token_inputs
+            emit_input_loop_carry(builder, name, builder.main_tensors[name])
+            for name in builder.per_token_inputs
         ),
     ]
-    state_carries = [emit_state_loop_carry(context, s) for s in context.derived.states]
+    state_carries = [emit_state_loop_carry(builder, s) for s in builder.derived.states]
     loop_invariant_inputs: dict[str, Tensor] = {}
-    for name in context.derived.loop_invariant_inputs:
-        type = context.derived.step.inputs[name].type
-        encoder_output = context.main_tensors[name].with_type(type)
-        loop_invariant_inputs[name] = context.repeat_for_beams(encoder_output).with_type(type)
-    logits = context.derived.step.outputs[context.decoding_config.logits_output].type
+    for name in builder.derived.loop_invariant_inputs:
+        type = builder.derived.step.inputs[name].type
+        encoder_output = builder.main_tensors[name].with_type(type)
+        loop_invariant_inputs[name] = builder.repeat_for_beams(encoder_output).with_type(type)
+    logits = builder.derived.step.outputs[builder.decoding_config.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.context = LoweringContext(("select_token",))
     strategy_inputs = DecodingStrategyInputs(
         g=g,
-        decoding_config=context.decoding_config,
-        batch=context.batch,
+        decoding_config=builder.decoding_config,
+        batch=builder.batch,
         vocabulary=vocabulary,
-        step_batch_size=context.step_batch_size,
-        scalars=context.scalars,
+        step_batch_size=builder.step_batch_size,
+        scalars=builder.scalars,
         prompt=token_carries[0].initial_value.cast("i64"),
-        padding_mask=emit_prompt_mask(context),
+        padding_mask=emit_prompt_mask(builder),
     )
     strategy = make_decoding_strategy(strategy_inputs)
-    empty_prompt_logits = emit_empty_prompt_logits(context)
+    empty_prompt_logits = emit_empty_prompt_logits(builder)
     return GenerationLoop(
         token_carries=token_carries,
         state_carries=state_carries,
         strategy=strategy,
         loop_invariant_inputs=loop_invariant_inputs,
-        hoisted_nodes=hoist_loop_invariant_nodes(context, loop_invariant_inputs),
+        hoisted_nodes=hoist_loop_invariant_nodes(builder, loop_invariant_inputs),
         empty_prompt_logits=empty_prompt_logits,
-        empty_prompt_mask=None if empty_prompt_logits is None else emit_empty_prompt_mask(context),
+        empty_prompt_mask=None if empty_prompt_logits is None else emit_empty_prompt_mask(builder),
     )
 
 
-def lower_encoder(context: GenerationContext) -> None:
+def lower_encoder(builder: GeneratorBuilder) -> None:
     """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph. Add
-    their results to `context.main_tensors`.
+    their results to `builder.main_tensors`.
     """
-    g = context.g
-    is_absent = emit_start_tokens(context) if context.accepts_empty_prompt else None
-    for graph in (*context.default_input_graphs, context.derived.encode):
+    g = builder.g
+    is_absent = emit_start_tokens(builder) if builder.accepts_empty_prompt else None
+    for graph in (*builder.default_input_graphs, builder.derived.encode):
         if graph is None:
             continue
-        context.bind_inputs(graph, context.main_tensors)
+        builder.bind_inputs(graph, builder.main_tensors)
         lower_nodes(g, graph)
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
-            if is_absent and name in context.padding_masks:
+            if is_absent and name in builder.padding_masks:
                 # the start token is valid even if it is equal to the pad token
                 tensor = (tensor | is_absent).with_type(tensor.type)
-            context.main_tensors[name] = tensor
+            builder.main_tensors[name] = tensor
 
 
-def emit_state_loop_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
+def emit_state_loop_carry(builder: GeneratorBuilder, state: DecodeState) -> LoopCarry:
     """Emit a decode state's loop-carried value, which is initially an output of `encode`, empty or
     zeros.
     """
     if state.initial_output:
-        initial_value = context.repeat_for_beams(
-            context.main_tensors[state.initial_output], state.batch_axis
+        initial_value = builder.repeat_for_beams(
+            builder.main_tensors[state.initial_output], state.batch_axis
         )
         return LoopCarry(state.name, state.type, initial_value)
-    lengths = {str(context.batch): context.step_batch_size}
+    lengths = {str(builder.batch): builder.step_batch_size}
     # A cache is initially empty; a state without a time axis (of a recurrent layer) is initially
     # zeros.
     shape = [
         Dim.from_value(0) if n == state.time_axis else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
     ]
-    context.g.context = LoweringContext(("states",))
-    return LoopCarry(state.name, state.type, emit_full(context.g, 0, state.type.dtype, shape))
+    builder.g.context = LoweringContext(("states",))
+    return LoopCarry(state.name, state.type, emit_full(builder.g, 0, state.type.dtype, shape))
 
 
 def make_decoding_strategy(inputs: DecodingStrategyInputs) -> DecodingStrategy:
@@ -227,25 +227,25 @@ def make_decoding_strategy(inputs: DecodingStrategyInputs) -> DecodingStrategy:
 
 
 def hoist_loop_invariant_nodes(
-    context: GenerationContext, loop_invariant_inputs: Mapping[str, Tensor]
+    builder: GeneratorBuilder, loop_invariant_inputs: Mapping[str, Tensor]
 ) -> set[Node]:
     """Lower the decode step's loop-invariant nodes into the main graph and return these nodes.
     `loop_invariant_inputs` are the step inputs that do not change between iterations.
     """
-    step, g = context.derived.step, context.g
+    step, g = builder.derived.step, builder.g
     invariant_nodes = set(find_loop_invariant_nodes(step, loop_invariant_inputs))
     inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
     # Only loop-invariant inputs of the decode step have tensors outside the loop body.
     hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
-    context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
+    builder.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
     # In the decode step, the dimension `batch` is the number of beams of all sequences; in the
     # spec's graph, it is the number of sequences.
     outer_lengths = g.lengths
-    g.lengths = DimResolver(inputs, step.length_equations, context.graph.min_lengths)
+    g.lengths = DimResolver(inputs, step.length_equations, builder.graph.min_lengths)
     types, previous_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
     lower_nodes(g, step, invariant_nodes)
     for name in types.keys() - previous_names:
-        lengths = {str(context.batch): context.step_batch_size}
+        lengths = {str(builder.batch): builder.step_batch_size}
         shape = tuple(d.substitute(lengths) for d in types[name].shape)
         types[name] = Type(types[name].dtype, shape)
     g.lengths = outer_lengths

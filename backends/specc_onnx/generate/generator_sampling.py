@@ -55,7 +55,7 @@ class SamplingStrategy:
             seed, batch_size = inputs.scalars[SEED_INPUT], g.emit_length(size)
             self.sampler = emit_sampler_settings(seed, batch_size, inputs.vocabulary, settings)
         shape = g.emit_shape([size])
-        empty_shape = shape.emit_node("Concat", [0], axis=0)
+        empty_shape = shape.apply_op("Concat", [0], axis=0)
         is_finished, tokens, scores = (
             g.emit_node("Expand", value, result_shape)
             for value, result_shape in ((False, shape), (0, empty_shape), (0.0, empty_shape))
@@ -78,7 +78,7 @@ class SamplingStrategy:
             sampled = emit_sampled_tokens(self.sampler, allowed_scores, iteration)
         else:
             # if several tokens are equally likely, the one with the lowest id is selected
-            sampled = allowed_scores.emit_node("ArgMax", axis=1, keepdims=False)
+            sampled = allowed_scores.apply_op("ArgMax", axis=1, keepdims=False)
         score = emit_log_probability(logits, sampled)
         score = is_finished.where(0.0, score)
         tokens = is_finished.where(decoding.fill_token_id, sampled)
@@ -91,8 +91,8 @@ class SamplingStrategy:
         column = sampled.unsqueeze(1)
         next_carries = [
             is_finished,
-            tokens_so_far.emit_node("Concat", tokens.unsqueeze(1), axis=1),
-            scores.emit_node("Concat", score.unsqueeze(1), axis=1),
+            tokens_so_far.apply_op("Concat", tokens.unsqueeze(1), axis=1),
+            scores.apply_op("Concat", score.unsqueeze(1), axis=1),
             *self.processors.emit_updated_history(history, column),
         ]
         has_unfinished = emit_count_nonzero(~is_finished) > 0
@@ -160,7 +160,7 @@ def _emit_xor_shift(z: OnnxValue, bits: int) -> OnnxValue:
 
 
 def _emit_right_shift(z: OnnxValue, bits: int) -> OnnxValue:
-    return z.emit_node("BitShift", bits, direction="RIGHT")
+    return z.apply_op("BitShift", bits, direction="RIGHT")
 
 
 MAX_SAMPLED_CANDIDATES = 1000
@@ -221,10 +221,10 @@ def emit_sampled_tokens(
     """Emit tokens i64[batch], sampled from logits `[batch, vocab]` at step `iteration`, i64[]."""
     scaled_logits = logits / sampler.temperature
     top_logits, ids = emit_top_k(scaled_logits, sampler.candidate_count, axis=1)
-    probabilities = top_logits.cast(PROBABILITY_DTYPE).emit_node("Softmax", axis=1)
-    sums = _emit_top_p_filter(sampler, probabilities).emit_node("CumSum", 1)
+    probabilities = top_logits.cast(PROBABILITY_DTYPE).apply_op("Softmax", axis=1)
+    sums = _emit_top_p_filter(sampler, probabilities).apply_op("CumSum", 1)
     # The uniform random number is scaled to the sum of the remaining probabilities.
-    sum_of_weights = sums.emit_node("Slice", [-1], [2**31 - 1], [1])
+    sum_of_weights = sums.apply_op("Slice", [-1], [2**31 - 1], [1])
     step_keys = emit_random_substream_key(sampler.keys, iteration.cast("u64"))
     uniform = emit_uniform_sample(step_keys).cast(PROBABILITY_DTYPE)
     is_below = sums <= uniform.unsqueeze(1) * sum_of_weights
@@ -236,7 +236,7 @@ def _emit_top_p_filter(sampler: SamplerSettings, probabilities: OnnxValue) -> On
     """Emit the sorted probabilities `[batch, k]` with zeros for tokens that top-p or min-p
     excludes. The most likely token is never excluded.
     """
-    preceding_sum = probabilities.emit_node("CumSum", 1, exclusive=1)
+    preceding_sum = probabilities.apply_op("CumSum", 1, exclusive=1)
     # Rounded sums may exceed 1, so top-p = 1 is handled separately and keeps all tokens.
     is_top_p_off = sampler.top_p >= 1
     is_kept = (preceding_sum < sampler.top_p) | is_top_p_off
@@ -249,6 +249,6 @@ def _emit_top_p_filter(sampler: SamplerSettings, probabilities: OnnxValue) -> On
 def emit_log_probability(logits: OnnxValue, tokens: OnnxValue) -> OnnxValue:
     """Emit the log-probability f32[batch] of each batch element's token under `logits`."""
     token_columns = tokens.unsqueeze(1)
-    all_log_probs = logits.emit_node("LogSoftmax", axis=1)
+    all_log_probs = logits.apply_op("LogSoftmax", axis=1)
     log_probs = all_log_probs.gather_elements(token_columns, 1)
     return log_probs.squeeze(1)

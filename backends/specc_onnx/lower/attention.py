@@ -183,7 +183,7 @@ def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tens
     maximum = emit_reduce("ReduceMax", visible_scores, axis, keepdims=True)
     # A score of -inf is treated as masked.
     is_maximum = visible_scores.equals(maximum) & (visible_scores > lowest)
-    rank = is_maximum.cast("i32").emit_node("CumSum", axis)
+    rank = is_maximum.cast("i32").apply_op("CumSum", axis)
     return (is_maximum & rank.equals(1)).cast(scores.dtype)
 
 
@@ -192,7 +192,7 @@ def masked_l1_normalization(
     op: ops.MaskedL1Normalization, g: Emitter, scores: Tensor, mask: Tensor
 ) -> OnnxValue:
     """Apply ReLU to the unmasked scores and divide them by their sum, or by 1 if the sum is 0."""
-    visible_scores = mask.where(scores.emit_node("Relu"), 0)
+    visible_scores = mask.where(scores.apply_op("Relu"), 0)
     score_sum = emit_reduce("ReduceSum", visible_scores, scores.rank - 1, keepdims=True)
     return visible_scores / score_sum.equals(0).where(1, score_sum)
 

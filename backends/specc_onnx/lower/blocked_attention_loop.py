@@ -160,7 +160,7 @@ def _emit_short_operand(
     placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
     placeholder = partial(emit_full, g, 0, placeholder_type.dtype, placeholder_type.shape)
     unused_branch = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
-    name = is_blocked.emit_node("If", then_branch=unused_branch, else_branch=short_branch)
+    name = is_blocked.apply_op("If", then_branch=unused_branch, else_branch=short_branch)
     result = name.with_type(operand.type)
     # Values of a loop body are visible only inside the loop body.
     if len(g.bodies.open_bodies) == 1:
@@ -215,7 +215,7 @@ def _emit_true_indices(
         any_condition = any_condition | holds if any_condition else holds
     if any_condition is None:
         return None
-    return any_condition.emit_node("NonZero").squeeze(0)
+    return any_condition.apply_op("NonZero").squeeze(0)
 
 
 def _emit_attention_blocks(
@@ -267,7 +267,7 @@ def emit_query_block_loop(
     types = [condition.type, block_result.type]
     graph = make_subgraph_proto("block", body, results, types, [block_index, condition])
     trip_count = block_count.squeeze(0)
-    stacked_blocks = trip_count.emit_node("Loop", True, body=graph)
+    stacked_blocks = trip_count.apply_op("Loop", True, body=graph)
     with _enter_blocks_scope(g):
         blocks = stacked_blocks.with_type(block_result.type)
         return _emit_concatenated_blocks(g, blocks, block_count, plan, query_count)
@@ -349,9 +349,9 @@ def _emit_concatenated_blocks(
     overlap_start = g.emit_shape([query_count]) - block_length
     last_start = leading_count + leading_count - overlap_start
     stop = leading_count + block_length
-    leading_positions = all_blocks.emit_node("Slice", [0], leading_count, axis)
-    last_positions = all_blocks.emit_node("Slice", last_start, stop, axis)
-    return leading_positions.emit_node("Concat", last_positions, axis=leading_axes)
+    leading_positions = all_blocks.apply_op("Slice", [0], leading_count, axis)
+    last_positions = all_blocks.apply_op("Slice", last_start, stop, axis)
+    return leading_positions.apply_op("Concat", last_positions, axis=leading_axes)
 
 
 def _emit_global_queries(
@@ -371,7 +371,7 @@ def _emit_global_queries(
             other_axes = [a for a in range(result.rank) if a != axis]
             scatter_indices = indices.unsqueeze(*other_axes)
             scatter_indices = scatter_indices.expand(updates.runtime_shape())
-            return [result.emit_node("ScatterElements", scatter_indices, updates, axis=axis)]
+            return [result.apply_op("ScatterElements", scatter_indices, updates, axis=axis)]
 
     branches: dict[str, Callable[[], list[OnnxValue]]] = {
         "some": emit_global_queries,

@@ -311,7 +311,7 @@ def emit_position_slice(
     if ranges := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
         starts = _emit_index_vector(g, [span.start for _, span in ranges])
         stops = _emit_index_vector(g, [span.stop for _, span in ranges])
-        result = x.emit_node("Slice", starts, stops, [axis for axis, _ in ranges])
+        result = x.apply_op("Slice", starts, stops, [axis for axis, _ in ranges])
     for axis, span in axis_spans:
         type = _set_axis_length(type, axis, span.length)
         result = _emit_gathered_positions(result, axis, span)
@@ -328,8 +328,8 @@ def _emit_gathered_positions(x: OnnxValue, axis: int, span: PositionSpan) -> Onn
     positions = x.gather(span.global_positions, axis)
     if not span.has_range:
         return positions
-    window = x.emit_node("Slice", span.start, span.stop, [axis])
-    return positions.emit_node("Concat", window, axis=axis)
+    window = x.apply_op("Slice", span.start, span.stop, [axis])
+    return positions.apply_op("Concat", window, axis=axis)
 
 
 def _emit_index_vector(g: Emitter, indices: Sequence[OnnxValue]) -> OnnxValue:

@@ -90,7 +90,7 @@ def conv_transpose(
     for axis in may_be_empty:
         length = op.compute_length(x.shape[axis], axis - first_axis)
         stop = emit_checked_length(g, length, length)
-        result = result.emit_node("Slice", [0], stop, [axis])
+        result = result.apply_op("Slice", [0], stop, [axis])
     return result
 
 
@@ -113,7 +113,7 @@ def _emit_max_of_slices(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
         slices = []
         for start in range(0, span + 1, dilation):
             stop = start - span if start < span else MAX_SLICE_END
-            slices.append(x.emit_node("Slice", [start], [stop], [axis], [step]))
+            slices.append(x.apply_op("Slice", [start], [stop], [axis], [step]))
         x = x.g.emit_node("Max", *slices) if count > 1 else slices[0]
     return x.cast(dtype)
 
@@ -130,7 +130,7 @@ def _emit_max_pool(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
     # ONNX Runtime rejects padding of at least the kernel size.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _emit_window_padding(op, x, float("-inf")), [0] * len(pads)
-    return x.emit_node("MaxPool", **_make_window_attributes(op), pads=pads)
+    return x.apply_op("MaxPool", **_make_window_attributes(op), pads=pads)
 
 
 def _emit_window_padding(
@@ -138,7 +138,7 @@ def _emit_window_padding(
 ) -> OnnxValue:
     """Emit a Pad node that pads a feature map (NCHW) with `value`, and return its output."""
     sides = [0, 0, *op.padding_before, 0, 0, *op.padding_after]
-    return x.emit_node("Pad", sides, x.g.emit_constant(value, x.dtype))
+    return x.apply_op("Pad", sides, x.g.emit_constant(value, x.dtype))
 
 
 @lower
@@ -161,7 +161,7 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
                 op.ceil_mode_padding,
                 False,
             )
-        return x.emit_node(
+        return x.apply_op(
             "AveragePool",
             kernel_shape=list(op.kernel),
             strides=list(op.stride),
@@ -228,7 +228,7 @@ class _EmptyWindowGuard:
         if checked_lengths == lengths:
             return x
         shape = self.g.emit_node("Concat", *checked_lengths, axis=0)
-        return x.emit_node("Reshape", shape, allowzero=1)
+        return x.apply_op("Reshape", shape, allowzero=1)
 
     def remove_placeholder(self, result: OnnxValue, x: Tensor) -> OnnxValue:
         """Remove the windows over zeros that `pad_input` added to an empty axis from `result`."""
@@ -236,7 +236,7 @@ class _EmptyWindowGuard:
             axis = self.first_window_axis + n
             length = self.op.compute_length(x.shape[axis], n)
             stop = self._require_positions(self.g.emit_shape([length]), x, n)
-            result = result.emit_node("Slice", [0], stop, [axis])
+            result = result.apply_op("Slice", [0], stop, [axis])
         return result
 
     def _require_positions(self, length: OnnxValue, x: Tensor, n: int) -> OnnxValue:

@@ -106,7 +106,7 @@ class DimResolver:
                 ):
                     # Index 1 of a vector of size 1 fails in every runtime.
                     is_negative = self.emit_dim(g, length) < [0]
-                    index = is_negative.emit_node("Cast", to=ONNX_TYPE_CODES["i64"])
+                    index = is_negative.apply_op("Cast", to=ONNX_TYPE_CODES["i64"])
                     size = size.gather(index, 0)
         return size
 
@@ -137,7 +137,7 @@ class DimResolver:
         left, right = (self.emit_dim(g, d) for d in function.args)
         # `Min` and `Max` are exact up to 2**53, which is larger than any dimension.
         if function.fn in ("min", "max"):
-            return left.emit_node(function.fn.capitalize(), right)
+            return left.apply_op(function.fn.capitalize(), right)
         if not (function.args[1].number or self.is_positive(function.args[1])):
             right = right.equals([0]).where([1], right)
         if function.fn == "/":
@@ -170,7 +170,7 @@ class DimResolver:
 
 def _emit_input_length(g: "Emitter", name: str, axis: int) -> OnnxValue:
     """Emit the size of an axis of an input, i64[1]."""
-    return UnrankedTensor(g, name, "").emit_node("Shape", start=axis, end=axis + 1)
+    return UnrankedTensor(g, name, "").apply_op("Shape", start=axis, end=axis + 1)
 
 
 def _find_atom_lower_bound(lengths: DimResolver, atom: Atom) -> int:

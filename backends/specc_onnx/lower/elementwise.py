@@ -46,9 +46,9 @@ def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> OnnxValue:
     """Lower a binary op to one ONNX operator if the semantics agree, else to several operators."""
     if left.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
-        return left.emit_node(name, right) if name else emit_float_divmod(op.fn, left, right)
+        return left.apply_op(name, right) if name else emit_float_divmod(op.fn, left, right)
     if op.fn in EXACT_OPERATORS:
-        return left.emit_node(EXACT_OPERATORS[op.fn], right)
+        return left.apply_op(EXACT_OPERATORS[op.fn], right)
     return INTEGER_RULES[op.fn](left, right)
 
 
@@ -136,8 +136,8 @@ def emit_float_divmod(fn: str, x: Tensor, y: Tensor) -> OnnxValue:
     """
     zero = x.g.emit_constant(0, x.dtype)
     # `Mod` supports floats only with `fmod=1`, which is exact and has the sign of the dividend.
-    remainder = x.emit_node("Mod", y, fmod=1)
-    has_opposite_signs = remainder.emit_node("Sign") * y.emit_node("Sign") < zero
+    remainder = x.apply_op("Mod", y, fmod=1)
+    has_opposite_signs = remainder.apply_op("Sign") * y.apply_op("Sign") < zero
     if fn == "mod":
         return has_opposite_signs.where(remainder + y, remainder)
     # Dividend minus remainder is a multiple of the divisor, so the quotient of `Div` has only a
@@ -178,7 +178,7 @@ def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> OnnxValue:
     needs_f32 = x.dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS
     operand = x.cast("f32" if needs_f32 else x.dtype)
     if op.fn in DIRECT_FUNCTIONS:
-        result = operand.emit_node(op.fn.capitalize())
+        result = operand.apply_op(op.fn.capitalize())
     else:
         result = FUNCTION_FORMULAS[op.fn](operand)
     return result.cast(x.dtype)
@@ -187,16 +187,16 @@ def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> OnnxValue:
 def emit_gelu(x: OnnxValue) -> OnnxValue:
     """Emit `x/2 · (1 + erf(x / √2))` (arXiv:1606.08415, sec. 2)."""
     if x.g.has_operator("Gelu"):
-        return x.emit_node("Gelu")
-    return x * ((x * math.sqrt(0.5)).emit_node("Erf") + 1.0) * 0.5
+        return x.apply_op("Gelu")
+    return x * ((x * math.sqrt(0.5)).apply_op("Erf") + 1.0) * 0.5
 
 
 def emit_gelu_tanh(x: OnnxValue) -> OnnxValue:
     """Emit `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` (arXiv:1606.08415, sec. 2)."""
     if x.g.has_operator("Gelu"):
-        return x.emit_node("Gelu", approximate="tanh")
+        return x.apply_op("Gelu", approximate="tanh")
     argument = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-    return x * (argument.emit_node("Tanh") + 1.0) * 0.5
+    return x * (argument.apply_op("Tanh") + 1.0) * 0.5
 
 
 def emit_expm1(x: OnnxValue) -> OnnxValue:
@@ -205,7 +205,7 @@ def emit_expm1(x: OnnxValue) -> OnnxValue:
     """
     u = x.exp()
     difference = u - 1.0
-    near_zero = difference * (x / u.emit_node("Log"))
+    near_zero = difference * (x / u.apply_op("Log"))
     return _emit_near_zero(x, u.equals(1.0).where(x, near_zero), difference)
 
 
@@ -224,7 +224,7 @@ def emit_log1p(x: OnnxValue) -> OnnxValue:
     errors of `u` cancel (see `emit_expm1` for the source).
     """
     u = x + 1.0
-    log_u = u.emit_node("Log")
+    log_u = u.apply_op("Log")
     near_zero = log_u * (x / (u - 1.0))
     return _emit_near_zero(x, u.equals(1.0).where(x, near_zero), log_u)
 
@@ -232,8 +232,8 @@ def emit_log1p(x: OnnxValue) -> OnnxValue:
 def emit_sigmoid(x: OnnxValue) -> OnnxValue:
     """Emit `Sigmoid`, or `1 / (1 + exp(-x))` for a small relative error."""
     if not x.g.context.needs_accurate_sigmoid:
-        return x.emit_node("Sigmoid")
-    return _emit_sigmoid_divisor(x).emit_node("Reciprocal")
+        return x.apply_op("Sigmoid")
+    return _emit_sigmoid_divisor(x).apply_op("Reciprocal")
 
 
 def _emit_sigmoid_divisor(x: OnnxValue, alpha: float = 1.0) -> OnnxValue:
@@ -245,7 +245,7 @@ def emit_silu(x: OnnxValue, alpha: float = 1.0) -> OnnxValue:
     """Emit `x · sigmoid(slope · x)` (arXiv:1702.03118; arXiv:1606.08415, sec. 2)."""
     if x.g.context.needs_accurate_sigmoid:
         return x / _emit_sigmoid_divisor(x, alpha)
-    return x * (x if alpha == 1 else x * alpha).emit_node("Sigmoid")
+    return x * (x if alpha == 1 else x * alpha).apply_op("Sigmoid")
 
 
 FUNCTION_FORMULAS: Mapping[str, Callable[[OnnxValue], OnnxValue]] = {
@@ -255,7 +255,7 @@ FUNCTION_FORMULAS: Mapping[str, Callable[[OnnxValue], OnnxValue]] = {
     "sigmoid": emit_sigmoid,
     "silu": emit_silu,
     # `max(x, 0)²` (arXiv:2109.08668, sec. 3)
-    "relu2": lambda x: x.emit_node("Relu") * x.emit_node("Relu"),
+    "relu2": lambda x: x.apply_op("Relu") * x.apply_op("Relu"),
     "expm1": emit_expm1,
     "log1p": emit_log1p,
 }
@@ -268,7 +268,7 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> OnnxVal
     if op.fn == "same_group":
         is_positive = left > 0
         return left.equals(right) & is_positive
-    result = left.emit_node(COMPARE_OPERATORS[op.fn], right)
+    result = left.apply_op(COMPARE_OPERATORS[op.fn], right)
     return ~result if op.fn == "ne" else result
 
 
@@ -287,5 +287,5 @@ def cast(op: ops.Cast, g: Emitter, x: Tensor) -> OnnxValue:
 def emit_float_to_integer(x: OnnxValue, dtype: str) -> OnnxValue:
     """Emit a cast that truncates towards zero. NaN becomes 0, and out-of-range values saturate."""
     lowest, highest = (x.g.emit_constant(limit, x.dtype) for limit in FLOAT32_INTEGER_RANGES[dtype])
-    x_without_nan = x.emit_node("IsNaN").where(0, x)
-    return x_without_nan.emit_node("Clip", lowest, highest).cast(dtype)
+    x_without_nan = x.apply_op("IsNaN").where(0, x)
+    return x_without_nan.apply_op("Clip", lowest, highest).cast(dtype)

@@ -120,17 +120,17 @@ def emit_decomposed_attention(
     # Queries are scaled instead of scores, which have more elements for long sequences.
     if op.scale != 1.0:
         queries = queries * op.scale
-    scores = queries.emit_node("MatMul", keys)
+    scores = queries.apply_op("MatMul", keys)
     leading_shape = (b, h) if group_size is None else (b, num_kv_heads, group_size)
     scores = emit_reshape(scores, operands.score_shape, source_shape=(*leading_shape, q, k))
     if op.cap > 0:
-        scores = (scores / op.cap).emit_node("Tanh") * op.cap
+        scores = (scores / op.cap).apply_op("Tanh") * op.cap
     if operands.bias is not None:
         scores = scores + operands.bias
     weights = _emit_attention_weights(g, operands, scores)
     grouped_shape, e = (*leading_shape, q, k), operands.v.shape[3]
     grouped_weights = emit_reshape(weights, grouped_shape, source_shape=operands.score_shape)
-    result = grouped_weights.emit_node("MatMul", values)
+    result = grouped_weights.apply_op("MatMul", values)
     result = emit_reshape(result, (b, h, q, e), source_shape=(*leading_shape, q, e))
     location = {"weights": weights.name}
     return AttentionResult(
@@ -163,8 +163,8 @@ def _emit_attention_weights(
         scores = operands.mask.where(scores, float("-inf"))
     sinks = operands.sinks.reshape(g.emit_shape((1, h, 1, 1)))
     sinks = sinks.expand(g.emit_shape((b, 1, q, 1)))
-    weights_and_sink = scores.emit_node("Concat", sinks, axis=3).emit_node("Softmax", axis=-1)
-    return weights_and_sink.emit_node("Slice", [0], g.emit_shape([k]), [3])
+    weights_and_sink = scores.apply_op("Concat", sinks, axis=3).apply_op("Softmax", axis=-1)
+    return weights_and_sink.apply_op("Slice", [0], g.emit_shape([k]), [3])
 
 
 def emit_fused_attention(
@@ -279,7 +279,7 @@ def emit_masked_softmax(
     lowest = g.emit_constant(float("-inf"), dtype)
     if mask is not None:
         scores = mask.where(scores, lowest)
-    weights, zero = scores.emit_node("Softmax", axis=-1), g.emit_constant(0, dtype)
+    weights, zero = scores.apply_op("Softmax", axis=-1), g.emit_constant(0, dtype)
     # A bias of -inf also masks out keys.
     if not is_finite:
         comparable_scores = scores.cast(dtype if g.has_kernel("Equal", dtype) else "f32")

@@ -42,7 +42,7 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> OnnxValue:
     length = x.shape[op.axis]
     start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
     stop = emit_checked_length(g, op.stop, length - op.stop, op.step - 1)
-    return x.emit_node("Slice", start, stop, [op.axis], g.emit_shape([op.step]))
+    return x.apply_op("Slice", start, stop, [op.axis], g.emit_shape([op.step]))
 
 
 @lower
@@ -58,7 +58,7 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> OnnxValue:
         return pieces[starts.index(op.start.number or 0)]
     start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
     stop = emit_checked_length(g, op.stop, length - op.stop)
-    return x.emit_node("Slice", start, stop, [op.axis])
+    return x.apply_op("Slice", start, stop, [op.axis])
 
 
 @lower
@@ -80,7 +80,7 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> OnnxValue:
         return table.gather_elements(emit_checked_indices(ids), op.axis)
     indices = emit_checked_indices(ids).cast("i64")  # `GatherND` accepts only i64 indices
     index_columns = indices.unsqueeze(ids.rank)
-    return table.emit_node("GatherND", index_columns, batch_dims=op.axis)
+    return table.apply_op("GatherND", index_columns, batch_dims=op.axis)
 
 
 LOWEST_KEY = float(np.nextafter(np.finfo(np.float32).min, np.float32(0)))
@@ -104,7 +104,7 @@ def emit_top_k(
     # The CUDA kernel of `TopK` pads the axis with the lowest finite value and returns padding
     # instead of -inf.
     kind, limit = ("Max", LOWEST_KEY) if largest else ("Min", -LOWEST_KEY)
-    _, indices = g.emit_multi_output_node("TopK", 2, x.emit_node(kind, limit), count, **options)
+    _, indices = g.emit_multi_output_node("TopK", 2, x.apply_op(kind, limit), count, **options)
     return x.gather_elements(indices, axis), indices
 
 
@@ -123,10 +123,10 @@ def emit_stable_top_k(
     values, indices = emit_top_k(x, axis_length, axis=axis, largest=largest)
     previous_indices = (emit_arange(g, length) - 1).maximum(0)
     equals_previous = values.equals(values.gather(previous_indices, axis))
-    run_ids = (~equals_previous).cast("i64").emit_node("CumSum", axis)
+    run_ids = (~equals_previous).cast("i64").apply_op("CumSum", axis)
     keys = run_ids * axis_length + indices
     sorted_keys, _ = emit_top_k(keys, count, axis=axis, largest=False)
-    top_values = values.emit_node("Slice", [0], count, [axis])
+    top_values = values.apply_op("Slice", [0], count, [axis])
     return top_values, sorted_keys % axis_length
 
 

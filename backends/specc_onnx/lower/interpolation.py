@@ -93,7 +93,7 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
     transposed = x.transpose(order) if is_transposed else x
     result_shape = (multiply_dims(leading_shape), *unit_axes, *op.sizes)
     source_shape = (multiply_dims(leading_shape), *unit_axes, *shape[rank - count :])
-    resized = emit_reshape(transposed, source_shape, source_shape=shape).emit_node(
+    resized = emit_reshape(transposed, source_shape, source_shape=shape).apply_op(
         "Resize",
         None,
         None,

@@ -105,7 +105,7 @@ def emit_kv_buffer_attention(
     needs_placeholders = query_count != new_count
     if needs_placeholders:
         placeholders = emit_full(g, 0, q.dtype, (b, new_count - query_count, h * d))
-        query = placeholders.emit_node("Concat", query, axis=1)
+        query = placeholders.apply_op("Concat", query, axis=1)
     buffers = (keys, values)
     call = _GroupQueryCall(
         op=op,
@@ -199,7 +199,7 @@ def _emit_is_causal_mask(g: Emitter, mask: Tensor, lengths: tuple[Dim, Dim]) -> 
         query_positions = (emit_arange(g, queries) + offset).unsqueeze(1)
         is_future = emit_arange(g, keys) > query_positions
     is_visible = mask | is_future
-    minimum = is_visible.cast("i32").emit_node("ReduceMin", keepdims=0)
+    minimum = is_visible.cast("i32").apply_op("ReduceMin", keepdims=0)
     return minimum.equals(1)
 
 
@@ -237,7 +237,7 @@ def _emit_attention_bias(
 
 def _emit_zeros_for_masked(result: OnnxValue, mask: Tensor) -> OnnxValue:
     """Set `result` `[b, t, h·d]` to zeros for fully masked queries. All heads share `mask`."""
-    visibility = mask.cast("f32").emit_node("ReduceMax", [3], keepdims=0)
+    visibility = mask.cast("f32").apply_op("ReduceMax", [3], keepdims=0)
     has_visible_key = visibility.transpose([0, 2, 1])
     return has_visible_key.cast("bool").where(result, 0)
 

@@ -241,7 +241,7 @@ def emit_loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
         if not has_all_iterations:
             scan_output = _emit_zero_filled(op, g, scan_output, type, iterations)
         if op.reverse:
-            scan_output = scan_output.emit_node("Slice", [-1], [-(2**62)], [0], [-1])
+            scan_output = scan_output.apply_op("Slice", [-1], [-(2**62)], [0], [-1])
         scan_outputs.append(_emit_moved_axis(scan_output, 0, op.axis, type.rank))
     return (*results[: op.carry_count], *scan_outputs)
 
@@ -304,9 +304,9 @@ def _emit_zero_filled(
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(scan_outputs, 0)
     # After zero iterations ONNX Runtime returns outputs of the wrong shape.
-    shape = run_count.emit_node("Concat", g.emit_shape(element_shape), axis=0)
-    outputs = scan_outputs.emit_node("Reshape", shape, allowzero=1)
+    shape = run_count.apply_op("Concat", g.emit_shape(element_shape), axis=0)
+    outputs = scan_outputs.apply_op("Reshape", shape, allowzero=1)
     missing_count = iterations.unsqueeze(0) - run_count
-    shape = missing_count.emit_node("Concat", g.emit_shape(element_shape), axis=0)
+    shape = missing_count.apply_op("Concat", g.emit_shape(element_shape), axis=0)
     zeros = g.emit_constant(0, type.dtype).expand(shape)
-    return outputs.emit_node("Concat", zeros, axis=0)
+    return outputs.apply_op("Concat", zeros, axis=0)

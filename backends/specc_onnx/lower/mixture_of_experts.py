@@ -128,9 +128,9 @@ class _ExpertEmitter:
         used_results = self._emit_used_experts().slice(0, 0, self.op.num_experts)
         # The loop runs experts in ascending order, so that a token's summation order does not
         # depend on other tokens.
-        used_experts = used_results.emit_node("NonZero").squeeze(0)
+        used_experts = used_results.apply_op("NonZero").squeeze(0)
         iterations = used_experts.numel()
-        return iterations.emit_node(
+        return iterations.apply_op(
             "Loop", None, initial_sums, body=self._emit_iteration(used_experts)
         )
 
@@ -166,7 +166,7 @@ class _ExpertEmitter:
         flat_ids = self.expert_ids.reshape([-1])
         ones = g.emit_node("Expand", True, flat_ids.runtime_shape())
         zeros = emit_full(g, False, "bool", [count])
-        return zeros.emit_node("ScatterElements", flat_ids, ones, axis=0)
+        return zeros.apply_op("ScatterElements", flat_ids, ones, axis=0)
 
     def _add_expert_output(
         self, sums: OnnxValue, expert: OnnxValue, expert_weights: Sequence[Tensor]
@@ -186,7 +186,7 @@ class _ExpertEmitter:
     def _select_tokens(self, is_chosen: OnnxValue) -> tuple[OnnxValue, OnnxValue]:
         """Return the indices i64[m] of the tokens routed to an expert, and the gates [m, 1]."""
         any_chosen = emit_reduce("ReduceMax", is_chosen.cast("i64"), 1)
-        token_ids = any_chosen.emit_node("NonZero").squeeze(0)
+        token_ids = any_chosen.apply_op("NonZero").squeeze(0)
         gates = is_chosen.where(self.gates, 0)
         token_gates = emit_reduce("ReduceSum", gates, 1, keepdims=True)
         return token_ids, token_gates.gather(token_ids, 0)

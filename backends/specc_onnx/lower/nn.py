@@ -36,15 +36,15 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor |
     uses_product = g.target.linear_operator == "product" and x.rank > 2 and x.dtype == "f32"
     if x.rank > 1 and not uses_product:
         transposition = 1 if is_transposed else None
-        result = emit_flatten(x).emit_node("Gemm", weight, bias, transB=transposition)
+        result = emit_flatten(x).apply_op("Gemm", weight, bias, transB=transposition)
         return result if x.rank == 2 else emit_unflatten(result, result_type.shape)
     if x.rank == 1 and is_transposed:
-        product = weight.emit_node("MatMul", x)
+        product = weight.apply_op("MatMul", x)
     elif is_transposed:
-        product = x.emit_node("FusedMatMul", weight, domain=CONTRIB_DOMAIN, transB=1)
+        product = x.apply_op("FusedMatMul", weight, domain=CONTRIB_DOMAIN, transB=1)
         g.innermost_body.types[product.name] = result_type
     else:
-        product = x.emit_node("MatMul", weight)
+        product = x.apply_op("MatMul", weight)
     return product if bias is None else product + bias
 
 
@@ -61,7 +61,7 @@ def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> OnnxValue:
     """Emit a `LayerNormalization` over the last axis. Ones replace an absent scale."""
-    return _emit_norm_input(g, x).emit_node(
+    return _emit_norm_input(g, x).apply_op(
         "LayerNormalization", _emit_norm_scale(g, x, scale), bias, axis=-1, epsilon=op.eps
     )
 
@@ -88,7 +88,7 @@ def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> On
         operands = x, _emit_norm_scale(g, x, scale)
         return g.emit_node("RMSNormalization", *operands, axis=-1, epsilon=op.eps)
     mean = emit_reduce("ReduceMean", x * x, x.rank - 1, keepdims=True)
-    result = x / (mean + op.eps).emit_node("Sqrt")
+    result = x / (mean + op.eps).apply_op("Sqrt")
     return result * scale if scale else result
 
 
@@ -107,7 +107,7 @@ lower.add_rules(
         ops.Embedding: lambda op, g, ids, table: table.gather(emit_checked_indices(ids), 0),
         # compiled models run only inference, so dropout is the identity
         ops.Dropout: lambda op, g, x: x,
-        ops.Softmax: lambda op, g, x: x.emit_node("Softmax", axis=op.axis),
+        ops.Softmax: lambda op, g, x: x.apply_op("Softmax", axis=op.axis),
     }
 )
 
@@ -148,12 +148,12 @@ def group_norm(
     result = emit_reshape(result, grouped_shape, source_shape=shape)
     if g.lengths.is_positive(size):
         ones = emit_full(g, 1.0, x.dtype, [size])
-        result = result.emit_node("LayerNormalization", ones, axis=-1, epsilon=op.eps)
+        result = result.apply_op("LayerNormalization", ones, axis=-1, epsilon=op.eps)
     else:
         # `LayerNormalization` rejects an empty axis.
         deviation = result - emit_reduce("ReduceMean", result, 2, keepdims=True)
         variance = emit_reduce("ReduceMean", deviation * deviation, 2, keepdims=True)
-        result = deviation / (variance + op.eps).emit_node("Sqrt")
+        result = deviation / (variance + op.eps).apply_op("Sqrt")
     result = emit_reshape(result, shape, source_shape=grouped_shape)
     # Scale and bias are per channel, not per group, so they are applied after the layer norm.
     trailing_axes = range(1, x.rank - 1)
@@ -178,7 +178,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
     else:
         frequencies = op.base ** (-2 * exponents / op.dim.number)
     angles = _emit_position_column(positions) * frequencies.tolist()
-    sines, cosines = angles.emit_node("Sin"), angles.emit_node("Cos")
+    sines, cosines = angles.apply_op("Sin"), angles.apply_op("Cos")
     if op.layout == "interleaved":
         rank = positions.rank
         columns = [x.unsqueeze(rank + 1) for x in (sines, cosines)]
@@ -186,7 +186,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
         # 0 in the shape operand of `Reshape` copies the size of the input axis at the same index
         table = pairs.reshape([*[0] * rank, op.dim.number])
     else:
-        table = sines.emit_node("Concat", cosines, axis=positions.rank)
+        table = sines.apply_op("Concat", cosines, axis=positions.rank)
     return table.cast(g.context.types[0].dtype)
 
 
@@ -207,7 +207,7 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[Onn
     angles = columns[0] * frequencies
     results = []
     for kind in ("Cos", "Sin"):
-        value = angles.emit_node(kind)
+        value = angles.apply_op(kind)
         if op.factor != 1.0:
             value = value * op.factor
         results.append(value.cast(g.context.types[0].dtype))
@@ -235,7 +235,7 @@ def apply_rope(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Te
         middle = feature_count // 2
         a, b = features.slice(3, 0, middle), features.slice(3, middle, rotated_width)
     else:
-        a, b = (features.emit_node("Slice", [start], [feature_count], [3], [2]) for start in (0, 1))
+        a, b = (features.apply_op("Slice", [start], [feature_count], [3], [2]) for start in (0, 1))
     rotated_pair = [a * c - b * s, b * c + a * s]
     if op.pairs == "half":
         result = g.emit_node("Concat", *rotated_pair, axis=3)
@@ -245,7 +245,7 @@ def apply_rope(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Te
         result = pairs.reshape([0, 0, 0, feature_count])
     if rotated_width == width:
         return result
-    return result.emit_node("Concat", x.slice(3, rotated_width, width), axis=3)
+    return result.apply_op("Concat", x.slice(3, rotated_width, width), axis=3)
 
 
 def _emit_rotary_embedding(
@@ -259,12 +259,12 @@ def _emit_rotary_embedding(
         "interleaved": int(op.pairs == "interleaved"),
         "rotary_embedding_dim": None if 2 * pairs == width else (2 * pairs).number,
     }
-    result = x.emit_node("RotaryEmbedding", *tables, **options)
+    result = x.apply_op("RotaryEmbedding", *tables, **options)
     # Attention may use packed heads `[b, t, h·d]`, so RoPE is also applied to packed heads. If
     # packed heads are used, the transposes are unused and removed.
     packed = g.cache.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number
-        rotated = packed.emit_node("RotaryEmbedding", *tables, **options)
+        rotated = packed.apply_op("RotaryEmbedding", *tables, **options)
         g.cache.packed_heads[result.name] = rotated
     return result

@@ -63,7 +63,7 @@ class OnnxValue:
         """Return this value as a tensor of shape `shape` that represents no IR value."""
         return self.with_type(Type.of(self.dtype, *shape))
 
-    def emit_node(self, op_type: str, *operands: "Operand", **attributes: Any) -> "OnnxValue":
+    def apply_op(self, op_type: str, *operands: "Operand", **attributes: Any) -> "OnnxValue":
         """Emit a node with this value as its first operand."""
         return self.g.emit_node(op_type, self, *operands, **attributes)
 
@@ -141,35 +141,35 @@ class OnnxValue:
 
     def abs(self) -> "OnnxValue":
         """Emit the elementwise absolute value."""
-        return self.emit_node("Abs")
+        return self.apply_op("Abs")
 
     def exp(self) -> "OnnxValue":
         """Emit the elementwise exponential."""
-        return self.emit_node("Exp")
+        return self.apply_op("Exp")
 
     def floor(self) -> "OnnxValue":
         """Emit the elementwise floor."""
-        return self.emit_node("Floor")
+        return self.apply_op("Floor")
 
     def round(self) -> "OnnxValue":
         """Round the elements to integers, halves to even."""
-        return self.emit_node("Round")
+        return self.apply_op("Round")
 
     def reshape(self, shape: "Operand") -> "OnnxValue":
         """Reshape the value to the shape i64[n]. 0 copies an axis size, and -1 is inferred."""
-        return self.emit_node("Reshape", shape)
+        return self.apply_op("Reshape", shape)
 
     def expand(self, shape: "Operand") -> "OnnxValue":
         """Broadcast the value to the shape i64[n]."""
-        return self.emit_node("Expand", shape)
+        return self.apply_op("Expand", shape)
 
     def runtime_shape(self) -> "OnnxValue":
         """Emit the axis sizes, i64[rank]."""
-        return self.emit_node("Shape")
+        return self.apply_op("Shape")
 
     def numel(self) -> "OnnxValue":
         """Emit the number of elements, i64[]."""
-        return self.emit_node("Size")
+        return self.apply_op("Size")
 
     def squeeze(self, *axes: int) -> "OnnxValue":
         """Remove `axes` of size 1, or all axes of size 1."""

@@ -113,7 +113,7 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
     """Emit the span of the `keys` positions from the minimum to the maximum center, extended by the
     radius plus 1 on both sides.
     """
-    margin = _emit_extreme(g, radius, "ReduceMax", 0.0).emit_node("Ceil") + 1.0
+    margin = _emit_extreme(g, radius, "ReduceMax", 0.0).apply_op("Ceil") + 1.0
     length = g.emit_length(keys).cast("f32")
 
     def emit_end(end: OnnxValue) -> OnnxValue:
@@ -136,7 +136,7 @@ def _emit_extreme(g: Emitter, value: Value, op_type: str, placeholder: Operand) 
     """Emit the minimum (`op_type` "ReduceMin") or maximum of a value and `placeholder`, f32[]."""
     elements = g.values.tensors[value].cast("f32").reshape([-1])
     placeholder = g.emit_node("Unsqueeze", placeholder, [0])
-    return emit_reduce(op_type, elements.emit_node("Concat", placeholder, axis=0), 0)
+    return emit_reduce(op_type, elements.apply_op("Concat", placeholder, axis=0), 0)
 
 
 def emit_window_attention_weights(
@@ -184,7 +184,7 @@ def _emit_window_or_all_weights(
             weights = _emit_key_weights(g, operands, window.keys)
             keys_after = g.emit_shape([type.shape[-1]]) - window.keys.stop
             pads = (zero_starts, window.keys.start, zero_starts, keys_after)
-            return [weights.emit_node("Pad", g.emit_node("Concat", *pads, axis=0))]
+            return [weights.apply_op("Pad", g.emit_node("Concat", *pads, axis=0))]
 
     branches = {"near": emit_window, "all": lambda: [_emit_key_weights(g, operands, None)]}
     return emit_if(g, window.reads_window_only, [type], branches, isolated_branches=["all"])[0]

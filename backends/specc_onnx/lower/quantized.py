@@ -76,7 +76,7 @@ def _emit_matmul_nbits(
     """Emit a `MatMulNBits` node for group-wise quantized `weights` (codes, scales, zero points)."""
     if op.rounding == "row":
         x = _emit_fake_quantized_tokens(x)
-    result = x.emit_node(
+    result = x.apply_op(
         "MatMulNBits",
         *weights,
         domain=CONTRIB_DOMAIN,
@@ -99,7 +99,7 @@ def _emit_integer_product(
     # `QuantizeLinear` has no per-token scales, so it is applied to scaled tokens with the scale 1.
     is_float = not g.has_kernel("MatMulInteger", "i8")
     zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
-    codes = scaled_tokens.emit_node("QuantizeLinear", 1.0, zero_point)
+    codes = scaled_tokens.apply_op("QuantizeLinear", 1.0, zero_point)
     if g.target.quantized_matmul_mode == "rows" and op.layout == "columns":
         # omit the weight zero point, because ONNX Runtime 1.32 cannot convert a shared zero point
         # to u8
@@ -118,9 +118,9 @@ def _emit_integer_product(
         # the float MatMul is exact for up to 1040 inputs; ONNX Runtime casts the weights once, at
         # load time
         matrix = _emit_columns(op, w.cast("f32"))
-        sums = codes.cast("f32").emit_node("MatMul", matrix)
+        sums = codes.cast("f32").apply_op("MatMul", matrix)
     else:
-        product = codes.emit_node("MatMulInteger", _emit_columns(op, w), zero_point)
+        product = codes.apply_op("MatMulInteger", _emit_columns(op, w), zero_point)
         sums = product.cast("f32")
     return sums * scales * token_scales
 
@@ -130,7 +130,7 @@ def _emit_per_tensor_product(
 ) -> OnnxValue:
     """Emit an integer MatMul of dynamically quantized activations (one scale per tensor)."""
     codes, scale, zero_point = x.g.emit_multi_output_node("DynamicQuantizeLinear", 3, x)
-    product = codes.emit_node("MatMulInteger", _emit_columns(op, w), zero_point)
+    product = codes.apply_op("MatMulInteger", _emit_columns(op, w), zero_point)
     return product.cast("f32") * (scale * scales)
 
 
@@ -164,7 +164,7 @@ def _emit_fake_quantized_tokens(x: Tensor) -> Tensor:
 
 def _emit_int8_codes(x: OnnxValue) -> OnnxValue:
     """Round `x` and clip it to the range of int8, without a cast to int8."""
-    return x.round().emit_node("Clip", -128, 127)
+    return x.round().apply_op("Clip", -128, 127)
 
 
 def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
@@ -175,7 +175,7 @@ def _emit_fake_quantized_groups(x: Tensor, group_size: int) -> Tensor:
     padding = padded_width - (width.number or 0)
     padded: OnnxValue = x
     if padding:
-        padded = x.emit_node("Pad", [0] * (2 * len(leading_shape) + 1) + [padding])
+        padded = x.apply_op("Pad", [0] * (2 * len(leading_shape) + 1) + [padding])
     shape = (*leading_shape, Dim.from_value(group_count), Dim.from_value(group_size))
     padded_shape = (*leading_shape, Dim.from_value(padded_width))
     groups = emit_reshape(padded, shape, source_shape=padded_shape)
@@ -202,7 +202,7 @@ def _emit_dequantized_product(
     elif op.rounding == "block":
         x = _emit_fake_quantized_groups(x, op.group_size)
     matrix = _emit_dequantized_matrix(op, w, scales, x.shape[-1], zero_points)
-    return x.emit_node("MatMul", _emit_columns(op, matrix))
+    return x.apply_op("MatMul", _emit_columns(op, matrix))
 
 
 @lower
@@ -238,7 +238,7 @@ def _emit_gather_block_quantized(
     """Emit `GatherBlockQuantized`, and slice off the padding of the last group."""
     g, (row_count, group_count, _) = table.g, table.shape
     flat_table = table.reshape([row_count.number or 0, -1])
-    values = flat_table.emit_node(
+    values = flat_table.apply_op(
         "GatherBlockQuantized",
         ids,
         scales,
@@ -300,7 +300,7 @@ def _emit_dequantized_columns(w: Tensor, scales: Tensor, width: Dim, group_size:
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.dtype == "f32":
         # ONNX Runtime's optimizer rejects a loop body that dequantizes a captured weight.
         with g.hoist_nodes(g.context.scope, level=0):
-            return w.emit_node("DequantizeLinear", scales, axis=0, block_size=group_size)
+            return w.apply_op("DequantizeLinear", scales, axis=0, block_size=group_size)
     # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all input
     # features in its group.
     repeated_scales = scales.unsqueeze(1).expand([1, group_size, 1])

@@ -58,9 +58,9 @@ def _emit_target_positions(layer: "_RecurrentLayer") -> OnnxValue:
     assert keep is not None
     valid_flags = keep.cast("i64")
     padding_flags = (~keep).cast("i64")
-    valid_index = valid_flags.emit_node("CumSum", 1) - 1
-    count = valid_flags.emit_node("ReduceSum", [1], keepdims=True)
-    padded_index = padding_flags.emit_node("CumSum", 1) - 1 + count
+    valid_index = valid_flags.apply_op("CumSum", 1) - 1
+    count = valid_flags.apply_op("ReduceSum", [1], keepdims=True)
+    padded_index = padding_flags.apply_op("CumSum", 1) - 1 + count
     return keep.where(valid_index, padded_index)
 
 
@@ -71,11 +71,11 @@ def _emit_source_positions(layer: "_RecurrentLayer") -> OnnxValue:
     positions = emit_expand(indices, shape)
     # Each position is written exactly once, so no initial zeros remain.
     zeros = emit_full(g, 0, "i64", shape)
-    return zeros.emit_node("ScatterElements", _emit_target_positions(layer), positions, axis=1)
+    return zeros.apply_op("ScatterElements", _emit_target_positions(layer), positions, axis=1)
 
 
 def _emit_gathered_positions(x: OnnxValue, positions: OnnxValue) -> OnnxValue:
-    return x.emit_node("GatherND", positions.unsqueeze(2), batch_dims=1)
+    return x.apply_op("GatherND", positions.unsqueeze(2), batch_dims=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def emit_reordered_gates(
     sizes = g.emit_shape([size] * count)
     parts = list(g.emit_multi_output_node("Split", count, weights, sizes, axis=axis))
     if gate_order.negated_index is not None:
-        parts[gate_order.negated_index] = parts[gate_order.negated_index].emit_node("Neg")
+        parts[gate_order.negated_index] = parts[gate_order.negated_index].apply_op("Neg")
     return g.emit_node("Concat", *(parts[n] for n in gate_order.order), axis=axis)
 
 
@@ -255,7 +255,7 @@ class _RecurrentLayer:
             _emit_placeholder_count(g, d) if is_padded_axis else [0]
             for d, is_padded_axis in zip(shape, is_padded, strict=True)
         ]
-        return x.emit_node("Pad", g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
+        return x.apply_op("Pad", g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
         """Remove the positions that `pad_empty_axes` added to `x`, whose shape was `shape`."""
@@ -263,17 +263,17 @@ class _RecurrentLayer:
         if all(g.lengths.is_positive(d) for d in shape):
             return x
         axes = range(len(shape))
-        return x.emit_node("Slice", [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
+        return x.apply_op("Slice", [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
     def pad_lengths(self, lengths: OnnxValue) -> OnnxValue:
         """Emit lengths i32[b], with a 0 appended if the batch is empty (CUDA cannot pad i32)."""
         g = self.g
         if g.lengths.is_positive(self.batch_and_length[0]):
             return lengths
-        placeholder = g.emit_constant(0, "i32").emit_node(
+        placeholder = g.emit_constant(0, "i32").apply_op(
             "Expand", _emit_placeholder_count(g, self.batch_and_length[0])
         )
-        return lengths.emit_node("Concat", placeholder, axis=0)
+        return lengths.apply_op("Concat", placeholder, axis=0)
 
     def select_final_state(
         self, final_state: OnnxValue, initial_state: Tensor | None, lengths: OnnxValue | None

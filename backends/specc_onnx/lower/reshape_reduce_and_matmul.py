@@ -23,7 +23,7 @@ def emit_reshape(
         if constant is not None:
             x = x.reshape(constant)
         else:
-            x = x.emit_node("Reshape", x.g.emit_shape(shape), allowzero=1)
+            x = x.apply_op("Reshape", x.g.emit_shape(shape), allowzero=1)
     return x.with_shape(shape)
 
 
@@ -75,21 +75,21 @@ def emit_checked_length(g: Emitter, length: Dim, *nonnegative_dims: Dim) -> Onnx
 
 def emit_axis_length(x: OnnxValue, axis: int) -> OnnxValue:
     """Emit the size of an axis of `x`, i64[1]."""
-    return x.emit_node("Shape", start=axis, end=axis + 1)
+    return x.apply_op("Shape", start=axis, end=axis + 1)
 
 
 def emit_reduce(op_type: str, x: OnnxValue, axis: int, keepdims: bool = False) -> OnnxValue:
     """Emit `ReduceSum`, `ReduceMean`, `ReduceMax` or `ReduceMin` over one axis."""
     if op_type == "ReduceSum" or x.g.opset >= onnx_targets.REDUCE_AXES_INPUT_SINCE:
-        return x.emit_node(op_type, [axis], keepdims=keepdims)
-    return x.emit_node(op_type, axes=[axis], keepdims=keepdims)
+        return x.apply_op(op_type, [axis], keepdims=keepdims)
+    return x.apply_op(op_type, axes=[axis], keepdims=keepdims)
 
 
 def emit_count_nonzero(
     x: OnnxValue, *axes: int, dtype: str = "i64", keepdims: bool = False
 ) -> OnnxValue:
     """Count the true elements along `axes`, or in the whole tensor if there are no `axes`."""
-    return x.cast(dtype).emit_node("ReduceSum", [*axes] or None, keepdims=keepdims)
+    return x.cast(dtype).apply_op("ReduceSum", [*axes] or None, keepdims=keepdims)
 
 
 def emit_matmul(x: Tensor, y: Tensor) -> OnnxValue:
@@ -121,7 +121,7 @@ def emit_padding_to_min_length(x: Tensor, axis: int, min_length: int = 1) -> Onn
     padding_shape[axis] = padding_length
     zero = g.emit_constant(0, x.dtype)
     padding = zero.expand(g.emit_node("Concat", *padding_shape, axis=0))
-    return x.emit_node("Concat", padding, axis=axis)
+    return x.apply_op("Concat", padding, axis=axis)
 
 
 def is_constant_true(x: Tensor) -> bool:

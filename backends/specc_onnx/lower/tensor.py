@@ -37,7 +37,7 @@ lower.add_rules(
         ops.Split: lambda op, g, x: emit_reshape(x, g.context.types[0].shape),
         ops.Insert: lambda op, g, x: x.unsqueeze(op.axis),
         ops.Squeeze: lambda op, g, x: x.squeeze(op.axis),
-        ops.CumSum: lambda op, g, x: x.emit_node("CumSum", op.axis),
+        ops.CumSum: lambda op, g, x: x.apply_op("CumSum", op.axis),
         ops.MatMul: lambda op, g, left, right: emit_matmul(left, right),
     }
 )
@@ -106,7 +106,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> OnnxValue:
     shape = list(x.shape)
     length, shape[op.axis] = shape[op.axis], Dim.from_value(op.steps)
     padding = emit_full(g, op.fill_value, x.dtype, shape)
-    padded_input = padding.emit_node("Concat", x, axis=op.axis)
+    padded_input = padding.apply_op("Concat", x, axis=op.axis)
     return padded_input.slice(op.axis, 0, length)
 
 
@@ -129,7 +129,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> OnnxValue:
     if not g.has_kernel("ArgMax", x.dtype):
         _, index = emit_stable_top_k(x, [1], axis=op.axis, largest=True)
         return index.squeeze(op.axis)
-    return x.emit_node("ArgMax", axis=op.axis, keepdims=0, select_last_index=0)
+    return x.apply_op("ArgMax", axis=op.axis, keepdims=0, select_last_index=0)
 
 
 @lower
@@ -248,7 +248,7 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> OnnxValue:
         return x
     tail = x.slice(op.axis, length - shift, length)
     head = x.slice(op.axis, 0, length - shift)
-    return tail.emit_node("Concat", head, axis=op.axis)
+    return tail.apply_op("Concat", head, axis=op.axis)
 
 
 @lower
@@ -271,10 +271,10 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
             )
             for pad_width in (op.padding_before, op.padding_after)
         )
-        return start_padding.emit_node("Concat", x, end_padding, axis=op.axis)
+        return start_padding.apply_op("Concat", x, end_padding, axis=op.axis)
     value = g.emit_constant(op.value, x.dtype) if op.mode == "constant" else None
     all_widths = g.emit_node("Concat", *widths, axis=0)
-    return x.emit_node("Pad", all_widths, value, mode=op.mode)
+    return x.apply_op("Pad", all_widths, value, mode=op.mode)
 
 
 def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
@@ -283,7 +283,7 @@ def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
         return emit_reduce("ReduceSum", x, axis)
     # The sum is the last element of `CumSum`, which is exact for integers. The axis may be empty,
     # so a zero is appended to it.
-    sums = emit_padding_to_min_length(x, axis).emit_node("CumSum", axis)
+    sums = emit_padding_to_min_length(x, axis).apply_op("CumSum", axis)
     return sums.gather(-1, axis)
 
 
