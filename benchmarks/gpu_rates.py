@@ -286,7 +286,7 @@ def _list_encoders(
 
 
 def _prepare_specc(name: str, path: Path, plan: MeasurementPlan) -> Prepare:
-    session = specc.load(path, execution_provider=plan.provider).scoring_model.runtime
+    session = specc.load(path, execution_provider=plan.provider).scoring_model.raw_session
 
     def prepare(shape: tuple[int, ...]) -> Callable[[], object]:
         inputs = published.MODELS[name].make_inputs(shape)

@@ -69,7 +69,7 @@ class GenerationMetadata:
     first_token_logits: str = ""
     max_context: int | None = None
     length_limiting_table: str = ""
-    random_init: RandomInitMetadata | None = None
+    random_init_metadata: RandomInitMetadata | None = None
     in_place_states: tuple[str, ...] = ()
     length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
     allows_mixed_lengths: bool = False
@@ -97,8 +97,8 @@ class GenerationMetadata:
             "first_token_logits": self.first_token_logits,
             "max_context": self.max_context,
             "length_limiting_table": self.length_limiting_table,
-            "seed": self.random_init.seed if self.random_init else None,
-            "random_weights": self.random_init.count if self.random_init else 0,
+            "seed": self.random_init_metadata.seed if self.random_init_metadata else None,
+            "random_weights": self.random_init_metadata.count if self.random_init_metadata else 0,
             "in_place_states": to_json_value(self.in_place_states),
             "length_bounds": length_bounds_to_json(self.length_bounds),
             "allows_mixed_lengths": self.allows_mixed_lengths,
@@ -182,7 +182,7 @@ def parse_generation_metadata(
         else "",
         max_context=context if context is not None and context > 0 else None,
         length_limiting_table=str(fields.get_optional("length_limiting_table") or "")[:200],
-        random_init=None if seed is None else RandomInitMetadata(seed, max(count or 0, 0)),
+        random_init_metadata=None if seed is None else RandomInitMetadata(seed, max(count or 0, 0)),
         in_place_states=_read_names(fields, "in_place_states", step, path),
         length_bounds=parse_length_bounds(fields.get_optional("length_bounds")),
         allows_mixed_lengths=fields.get_optional("allows_mixed_lengths") is True,

@@ -194,7 +194,7 @@ class Manifest:
         return format_repr(f"manifest {self.name}, {self.graph.format_signature()}, {self.target}")
 
     @property
-    def random_init(self) -> RandomInitMetadata | None:
+    def random_init_metadata(self) -> RandomInitMetadata | None:
         """The seed of randomly initialized weights, or None if all weights were loaded."""
         match self.weights:
             case {"seed": int(seed)}:

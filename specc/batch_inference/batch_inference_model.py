@@ -47,11 +47,11 @@ class GenerativeBatchModel:
         settings = self.settings
         is_beam_search = settings.strategy == "beam"
         return GeneratedResultColumns(
-            has_text=self.generator.decode is not None,
+            has_text=self.generator.decode_fn is not None,
             has_scores=is_beam_search,
             has_log_probs=settings.log_probs,
             returns_several_sequences=is_beam_search and settings.num_return_sequences > 1,
-            num_codebooks=self.generator.codebooks,
+            num_codebooks=self.generator.num_codebooks,
         )
 
     def make_continuous_batch(

@@ -202,7 +202,7 @@ def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator
         seed=seed,
     )
     steps = np.array([step.tokens for step in stream])
-    for index, prompt in enumerate(stream.graph_prompt):
+    for index, prompt in enumerate(stream.input_ids):
         tokens = np.concatenate([prompt, steps[:, index]])
         # drop the last generated token, because the model has not been run on it
         other_inputs = {n: v[index : index + 1] for n, v in start_inputs.items() if n != name}

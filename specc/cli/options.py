@@ -220,7 +220,7 @@ def read_compiled_manifest(path: str, graph: str) -> "Manifest":
     if path.endswith(".onnx"):
         return read_manifest(path)
     package = open_package(path)
-    return package.read_manifest(package.resolve_role(graph))
+    return package.read_manifest(package.resolve_graph_name(graph))
 
 
 OPTIONS_OF_OTHER_TOOLS: Mapping[str, str] = {

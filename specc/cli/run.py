@@ -55,7 +55,7 @@ from specc.runtime.generation_request import prepare_chat_inputs
 from specc.runtime.generation_stream_and_results import GenerationStream, convert_results_to_arrays
 from specc.runtime.inference_model import (
     InferenceModel,
-    get_attention_model,
+    get_model_for_attention_maps,
     get_model_task,
     get_streaming_model,
     list_model_files,
@@ -151,8 +151,8 @@ def execute_run_command(args: Namespace) -> int:
     check_model_is_compiled(args.model)
     model = open_compiled_model(args.model, graph=args.graph, provider=args.execution_provider)
     input_signature, settings = model.input_signature, collect_generation_settings(args)
-    if model.random_init is not None:
-        print_note(str(model.random_init))
+    if model.random_init_metadata is not None:
+        print_note(str(model.random_init_metadata))
     task = get_model_task(model) if args.chat is None and not args.chunk_size else None
     try:
         return _run_model(model, task, args, settings)
@@ -259,8 +259,8 @@ def _stream_chunks(
     """Run a model chunk by chunk. Raise E0977 for `--attention` or if the model does not stream."""
     streaming_model = get_streaming_model(model)
     if outputs.attention_plot_path:
-        # get_attention_model raises E0931, which takes precedence over E0977
-        get_attention_model(model)
+        # get_model_for_attention_maps raises E0931, which takes precedence over E0977
+        get_model_for_attention_maps(model)
         helps = ["remove `--chunk-size`"]
         raise_error("E0977", "attention weights of a stream cannot be plotted", helps=helps)
     results = streaming_model.run(inputs, chunk_size)
@@ -277,7 +277,7 @@ def _print_generated_text(stream: GenerationStream) -> None:
 def _is_printed_while_generated(stream: GenerationStream) -> bool:
     """Return True if text is printed during generation: one sequence, and no JSON output."""
     is_single_sequence = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
-    has_text = stream.model.decode is not None
+    has_text = stream.model.decode_fn is not None
     return is_single_sequence and has_text and not get_output_settings().is_machine_readable
 
 
@@ -287,7 +287,7 @@ def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutpu
     """
     if outputs.attention_plot_path:
         # report a missing attention graph before generation starts
-        get_attention_model(model)
+        get_model_for_attention_maps(model)
     prints_pieces = _is_printed_while_generated(stream)
     if prints_pieces:
         _print_generated_text(stream)
@@ -302,7 +302,7 @@ def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutpu
     attention_results: dict[str, Array] = {}
     if outputs.attention_plot_path:
         capture = capture_generation_attention(
-            get_attention_model(model), stream, best, outputs.attention_selection.scope
+            get_model_for_attention_maps(model), stream, best, outputs.attention_selection.scope
         )
         outputs.write_attention_plot(capture)
         attention_results = capture.results

@@ -342,7 +342,7 @@ def _read_numbers(argument: str, name: str, model: ModelInputs) -> Array | None:
     # an argument with a file suffix or an existing path is a file name
     if not argument.startswith("[") and (splitext(argument)[1] or exists(argument)):
         return None
-    text_helps = model.get_text_helps(name)
+    text_helps = model.suggest_tokenizer(name)
     raise_error(
         "E0906",
         f"the input `{name}` expects numbers, but `{escape_text(argument)[:60]}` is neither a "

@@ -200,8 +200,8 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
     from specc.runtime.model_package import open_package
 
     package = open_package(path)
-    roles = [role for role in package.roles if package.has_manifest(role)]
-    manifests = {role: package.read_manifest(role) for role in roles}
+    graph_names = [name for name in package.graph_names if package.has_manifest(name)]
+    manifests = {name: package.read_manifest(name) for name in graph_names}
     graphs = {role: m for role, m in manifests.items() if m.decoding is None}
     if not graphs:
         raise_error(
@@ -339,7 +339,7 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
 def _describe_step_states(package: "ModelPackage") -> list[str]:
     """Describe the outputs of `encode` and the states of the decode step, or return []."""
     metadata = package.index.metadata
-    if "step" not in package.roles or not metadata or not package.has_manifest("step"):
+    if "step" not in package.graph_names or not metadata or not package.has_manifest("step"):
         return []
     step_graph = package.read_manifest("step").graph
     generation = parse_generation_metadata(metadata, step_graph, str(package.path))

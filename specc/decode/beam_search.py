@@ -68,7 +68,7 @@ class _PromptSearch:
     is_finished: bool = False
 
 
-def search_beams(
+def run_beam_search(
     session: DecoderSession,
     prompt: Ints,
     settings: GenerationSettings,

@@ -36,7 +36,7 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 
 @immutable_dataclass
-class TokenSchedule:
+class DelayPattern:
     """The steps in which each sequence of a batch generates tokens: from `starts` to `ends`
     (exclusive), int64 [batch]. Before `starts`, the tokens of a sequence are those of
     `delayed_tokens`, int64 [batch, longest delay].
@@ -49,13 +49,13 @@ class TokenSchedule:
     @staticmethod
     def from_settings(
         settings: GenerationSettings, batch_size: int, delayed_tokens: Ints | None
-    ) -> "TokenSchedule":
-        """Create the schedule of `batch_size` sequences with the delay pattern of the settings."""
+    ) -> "DelayPattern":
+        """Create the delay pattern of `batch_size` sequences from the settings."""
         delays = np.resize(settings.delay_pattern or 0, batch_size)
         ends = settings.max_tokens - delays.max() + delays
         if delayed_tokens is None:
             delayed_tokens = np.zeros((batch_size, 0), np.int64)
-        return TokenSchedule(delays, ends, delayed_tokens)
+        return DelayPattern(delays, ends, delayed_tokens)
 
     def get_tokens(
         self, step: int, new_tokens: Ints, has_ended: Bools, padding_token: int
@@ -88,7 +88,7 @@ def iterate_decode_steps(
     index in `sample_indices`, determine the sampling of a sequence. A sequence with the delay d in
     `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch, longest delay].
     """
-    assert settings.strategy in ("greedy", "sample"), "`search_beams` implements beam search"
+    assert settings.strategy in ("greedy", "sample"), "`run_beam_search` implements beam search"
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
     if not len(prompt):
         return
@@ -100,13 +100,13 @@ def iterate_decode_steps(
     lengths = is_token.sum(axis=1)
     sequences = list_prompt_tokens(prompt, is_token) if settings.needs_previous_tokens else []
     indices = sample_indices if settings.strategy == "sample" else ()
-    schedule = TokenSchedule.from_settings(settings, len(prompt), delayed_tokens)
+    pattern = DelayPattern.from_settings(settings, len(prompt), delayed_tokens)
     for step in range(settings.max_tokens):
         position = LogitsProcessorInputs(step=step, prompt_lengths=lengths, sequences=sequences)
         positions = [(index, step) for index in indices]
         uniform = draw_uniforms_for_steps(settings.seed, positions) if positions else None
         chosen = select_next_tokens(logits, seen, settings, position, uniform)
-        tokens, is_chosen = schedule.get_tokens(step, chosen, has_ended, settings.padding_token)
+        tokens, is_chosen = pattern.get_tokens(step, chosen, has_ended, settings.padding_token)
         wants_log_probs = settings.log_probs
         log_probs = compute_token_log_probs(logits, chosen, ~is_chosen) if wants_log_probs else None
         if seen is not None:
@@ -161,24 +161,24 @@ class FlattenedCodebookSession:
     """
 
     session: DecoderSession
-    codebooks: int
+    num_codebooks: int
 
     def step(self, tokens: Ints) -> Floats:
         """Run the model on new tokens, int64 [batch · codebooks, n]. Return logits float32
         [batch · codebooks, vocab].
         """
-        logits = self.session.step(unflatten_codebooks(tokens, self.codebooks))
+        logits = self.session.step(unflatten_codebooks(tokens, self.num_codebooks))
         return logits.reshape(-1, logits.shape[-1])
 
     def reorder(self, indices: Ints) -> None:
         """Reorder sequences. Keep the codebooks of a batch element together."""
-        self.session.reorder(indices[:: self.codebooks] // self.codebooks)
+        self.session.reorder(indices[:: self.num_codebooks] // self.num_codebooks)
 
 
 def flatten_codebooks(tokens: Ints) -> Ints:
     """Convert tokens [batch, n, codebooks] to [batch · codebooks, n]."""
-    batch_size, length, codebooks = tokens.shape
-    return tokens.transpose(0, 2, 1).reshape(batch_size * codebooks, length)
+    batch_size, length, num_codebooks = tokens.shape
+    return tokens.transpose(0, 2, 1).reshape(batch_size * num_codebooks, length)
 
 
 def unflatten_codebooks(tokens: Ints, num_codebooks: int) -> Ints:
@@ -238,18 +238,20 @@ def iterate_codebook_steps(
     """Yield the tokens of each time step like `iterate_decode_steps`, but with the shape [batch,
     codebooks]. Codebook k of batch element `index` has the sample index `index · codebooks + k`.
     """
-    batch_size, _, codebooks = prompt.tokens.shape
-    mask = None if padding_mask is None else np.repeat(padding_mask, codebooks, axis=0)
+    batch_size, _, num_codebooks = prompt.tokens.shape
+    mask = None if padding_mask is None else np.repeat(padding_mask, num_codebooks, axis=0)
     indices = sample_indices or range(batch_size)
     for step in iterate_decode_steps(
-        FlattenedCodebookSession(session, codebooks),
+        FlattenedCodebookSession(session, num_codebooks),
         flatten_codebooks(prompt.tokens),
         settings,
         padding_mask=mask,
-        sample_indices=[index * codebooks + k for index in indices for k in range(codebooks)],
+        sample_indices=[
+            index * num_codebooks + k for index in indices for k in range(num_codebooks)
+        ],
         delayed_tokens=flatten_codebooks(prompt.remaining),
     ):
-        shape = (batch_size, codebooks)
+        shape = (batch_size, num_codebooks)
         log_probs = None if step.log_probs is None else step.log_probs.reshape(shape)
         yield DecodeStepOutput(step.tokens.reshape(shape), log_probs, step.has_ended.reshape(shape))
 
@@ -261,15 +263,15 @@ def revert_delay_pattern(
     codebooks], log-probabilities if requested, and a mask of the codebooks that ended with a stop
     token. Codebooks that end earlier are padded.
     """
-    codebooks = steps[0].tokens.shape[1]
-    delays = np.array(settings.delay_pattern or (0,) * codebooks)
+    num_codebooks = steps[0].tokens.shape[1]
+    delays = np.array(settings.delay_pattern or (0,) * num_codebooks)
     tokens = np.array([step.tokens[row] for step in steps])
     log_probs = np.array([0.0 if s.log_probs is None else s.log_probs[row] for s in steps])
     ended_steps = np.array([step.has_ended[row] for step in steps])
     has_ended = ended_steps[-1]
     ends = np.where(has_ended, ended_steps.argmax(axis=0) + 1, len(steps) - delays.max() + delays)
     lengths = np.maximum(ends - delays, 0)
-    frames = np.full((int(lengths.max()), codebooks), settings.padding_token, np.int64)
+    frames = np.full((int(lengths.max()), num_codebooks), settings.padding_token, np.int64)
     frame_log_probs = np.zeros(frames.shape, np.float32)
     for k, (delay, length) in enumerate(zip(delays.tolist(), lengths.tolist(), strict=True)):
         frames[:length, k] = tokens[delay : delay + length, k]

@@ -53,7 +53,7 @@ class GenerationOption:
     name: str
     spec_name: str
     strategies: tuple[str, ...]
-    values: SettingConstraint
+    constraint: SettingConstraint
     foreign_names: tuple[str, ...] = ()
 
 
@@ -134,11 +134,15 @@ def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
 
 
 def _make_option(
-    strategies: tuple[str, ...], name: str, values: SettingConstraint, *foreign_names: str
+    strategies: tuple[str, ...], name: str, constraint: SettingConstraint, *foreign_names: str
 ) -> GenerationOption:
     """Return a setting of `strategies` that has the same name in Python and in specs."""
     return GenerationOption(
-        name=name, spec_name=name, strategies=strategies, values=values, foreign_names=foreign_names
+        name=name,
+        spec_name=name,
+        strategies=strategies,
+        constraint=constraint,
+        foreign_names=foreign_names,
     )
 
 

@@ -22,11 +22,11 @@ def find_setting_error(
     option: GenerationOption, setting_name: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
     """Return the error E0732 if `value` is invalid for a setting, or else None."""
-    if option.values.accepts(value):
+    if option.constraint.accepts(value):
         return None
     return Diagnostic(
         "E0732",
-        f"`{setting_name}` must be {option.values.description}, got {_format_value(value)}",
+        f"`{setting_name}` must be {option.constraint.description}, got {_format_value(value)}",
         _make_label(span),
         helps=_suggest_alternative(option, value),
     )

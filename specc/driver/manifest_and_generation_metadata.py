@@ -297,7 +297,7 @@ def build_step_metadata(
         max_context=limit.max_length if limit else None,
         length_limiting_table=limit.table_name if limit else "",
         # sampling uses the seed of the randomly initialized weights
-        random_init=get_random_init_metadata(job),
+        random_init_metadata=get_random_init_metadata(job),
         length_bounds=find_non_time_axis_bounds(job, graph),
     )
 

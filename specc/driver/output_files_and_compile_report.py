@@ -103,7 +103,9 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         metadata=metadata,
         verify_load=not options.no_load,
         sidecar_files=[
-            (TOKENIZER_SUFFIX, file.content) for file in job.preprocessing.files if file.name
+            (TOKENIZER_SUFFIX, file.content)
+            for file in job.preprocessing.tokenizer_files
+            if file.name
         ],
     )
     return build_compile_report(job, write_result)
@@ -112,11 +114,11 @@ def write_model_file(job: LoweringJob) -> CompileReport:
 def write_package(job: LoweringJob) -> CompileReport:
     """Write the package directory without overwriting input files."""
     options = job.options
-    file_names = {file.sha256: "tokenizer.json" for file in job.preprocessing.files}
+    file_names = {file.sha256: "tokenizer.json" for file in job.preprocessing.tokenizer_files}
     job = replace(job, preprocessing=job.preprocessing.rename_tokenizer_files(file_names))
     contents = build_package_contents(job)
     tokenizer_files = [
-        ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files
+        ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.tokenizer_files
     ]
     # runtimes of other profiles expect the standard names of tokenizer files
     used_names = [extra.name for extra in (*tokenizer_files, *contents.extra_files)]

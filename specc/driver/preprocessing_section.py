@@ -46,8 +46,8 @@ from specc.preprocessing.preprocessing_records import (
 )
 from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
 from specc.preprocessing.vocabulary import (
-    explain_unreachable_words,
-    find_unreachable_words,
+    explain_unreachable_tokens,
+    find_unreachable_tokens,
     parse_vocabulary,
 )
 from specc.syntax import ast
@@ -382,7 +382,7 @@ def warn_about_unreachable_tokens(
     """Yield W0756 for each input whose vocabulary has tokens that no text can produce."""
     spans = _find_entry_spans(program)
     for name, record in config.inputs:
-        if isinstance(record, WordTokenizer) and (words := find_unreachable_words(record)):
+        if isinstance(record, WordTokenizer) and (words := find_unreachable_tokens(record)):
             span = spans.get(name)
             listed = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MAX_LISTED])
             more = f" and {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""
@@ -390,7 +390,7 @@ def warn_about_unreachable_tokens(
                 "W0756",
                 f"the tokenizer of `{name}` can never produce the tokens {listed}{more}",
                 Label.from_span(span, "tokenized with this vocabulary"),
-                notes=tuple(explain_unreachable_words(record, words)),
+                notes=tuple(explain_unreachable_tokens(record, words)),
                 helps=("write the tokens as they occur in texts",),
                 severity="warning",
             )

@@ -31,7 +31,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextConfig
 from specc.preprocessing.tasks import TASKS, Task, find_matching_task
 from specc.preprocessing.text_batches_and_windows import TOKEN_TYPES
-from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.tokenizer_files import HfTokenizer
 
 Config: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
@@ -82,7 +82,7 @@ def add_pipeline_task(
 
 def _can_preprocess(kind: str, text: TextConfig, preprocessing: PreprocessingConfig) -> bool:
     """Return True if the model has the text or image preprocessing that a task requires."""
-    if TASKS[kind].needs_tokenizer and not isinstance(text, JsonTokenizer):
+    if TASKS[kind].needs_tokenizer and not isinstance(text, HfTokenizer):
         return False
     takes_image = any(item.name == "image" for item in TASKS[kind].inputs)
     return not takes_image or any(isinstance(r, ImageConfig) for _, r in preprocessing.inputs)
@@ -106,7 +106,7 @@ def _build_task(
         fields |= _read_sentence_task(config, tokenizer_config, directories)
     if task == "zero-shot-image-classification":
         fields |= _read_image_text_settings(config)
-    if isinstance(tokenizer, JsonTokenizer):
+    if isinstance(tokenizer, HfTokenizer):
         # use the padding token of config.json if no tokenizer file sets one
         fields |= _find_special_ids(
             map_tokens_to_ids(json.loads(tokenizer.file.json_text)), tokenizer_config

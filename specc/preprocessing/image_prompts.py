@@ -19,7 +19,7 @@ from specc.preprocessing.image_tiles_and_patches import (
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import ImageConfig
 from specc.preprocessing.python_inputs import is_image
-from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer
+from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, HfTokenizer
 from specc.preprocessing.tokenizer_library import get_token_strings
 
 BATCHED_RANK = 5
@@ -222,12 +222,12 @@ def _replace_placeholders(
 
 def find_image_prompt_inputs(
     graph: Graph, preprocessing: PreprocessingConfig
-) -> list[tuple[str, JsonTokenizer]]:
+) -> list[tuple[str, HfTokenizer]]:
     """Return the text inputs that may contain image placeholders."""
     return [
         (name, record)
         for name, record in preprocessing.inputs
-        if isinstance(record, JsonTokenizer)
+        if isinstance(record, HfTokenizer)
         and name in graph.inputs
         and (record.placeholder_replacement or record.image_token_repetition)
     ]
@@ -242,7 +242,7 @@ def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
     raise_error("E0910", "the model has no image input", helps=helps)
 
 
-def get_image_placeholder(tokenizer: JsonTokenizer) -> str:
+def get_image_placeholder(tokenizer: HfTokenizer) -> str:
     """Return the placeholder text of an image in prompts."""
     if tokenizer.placeholder_replacement:
         return tokenizer.placeholder_replacement[0]
@@ -251,7 +251,7 @@ def get_image_placeholder(tokenizer: JsonTokenizer) -> str:
 
 
 def replace_image_placeholders(
-    text: str, tokenizer: JsonTokenizer, grids: Sequence[tuple[int, int]]
+    text: str, tokenizer: HfTokenizer, grids: Sequence[tuple[int, int]]
 ) -> str:
     """Replace each image's placeholder in a text if the tokenizer defines replacements by token
     grid. Raise E0991 if the numbers of placeholders and images differ.

@@ -21,7 +21,7 @@ from specc.preprocessing.images import (
     pad_with_black,
     resize_and_normalize_image,
     resize_and_normalize_pixels,
-    resize_pixels,
+    resize_image,
 )
 from specc.preprocessing.preprocessing_records import ImageConfig
 
@@ -88,7 +88,7 @@ def _prepare_square_overview(pixels: Array, config: ImageConfig) -> Preprocessed
     square[:] = [int(255 * mean) for mean in config.mean]
     top, left = (side - rows) // 2, (side - columns) // 2
     square[top : top + rows, left : left + columns] = pixels
-    values = resize_and_normalize_pixels(resize_pixels(square, config.size, config), config)[None]
+    values = resize_and_normalize_pixels(resize_image(square, config.size, config), config)[None]
     shape, tokens = (rows, columns), config.overview_tokens + 1
     return PreprocessedImage(np.ascontiguousarray(values, np.float32), shape, (1, tokens))
 
@@ -138,7 +138,7 @@ def _resize_to_area(pixels: Array, config: ImageConfig) -> ResizedImage:
         factor = math.sqrt(low / math.prod(sides))
         size = [math.ceil(n * factor / step) * step for n in sides]
     rows, columns = (n // config.patch_lengths[0] for n in size)
-    resized = resize_pixels(pixels, (size[0], size[1]), config)
+    resized = resize_image(pixels, (size[0], size[1]), config)
     return [resized], (1, rows, columns), (size[0] // step, size[1] // step)
 
 
@@ -152,7 +152,7 @@ def _resize_within(pixels: Array, config: ImageConfig) -> ResizedImage:
     if not rows * columns:
         _raise_aspect_ratio(pixels.shape[:2], "its shorter side would have no pixels")
     size = rows * step, columns * step
-    return [resize_pixels(pixels, size, config)], size, (rows, columns)
+    return [resize_image(pixels, size, config)], size, (rows, columns)
 
 
 def _resize_to_patches(pixels: Array, config: ImageConfig) -> ResizedImage:
@@ -170,7 +170,7 @@ def _resize_to_patches(pixels: Array, config: ImageConfig) -> ResizedImage:
             (scale, high) if math.prod(count_patches(scale)) <= max_patches else (low, scale)
         )
     rows, columns = count_patches(low)
-    resized = resize_pixels(pixels, (rows * side, columns * side), config)
+    resized = resize_image(pixels, (rows * side, columns * side), config)
     return [resized], (rows, columns), (0, 0)
 
 
@@ -179,9 +179,9 @@ def _split_into_tiles(pixels: Array, config: ImageConfig) -> ResizedImage:
     as the last tile, as the Idefics3 processor does.
     """
     tile, longest_side = config.size[0], config.size_bounds[0][1]
-    image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest_side), config)
+    image = resize_image(pixels, _scale_longest_side(pixels.shape[:2], longest_side), config)
     if not config.do_image_splitting:
-        return [resize_pixels(image, config.size, config)], (), (0, 0)
+        return [resize_image(image, config.size, config)], (), (0, 0)
     rows, columns = image.shape[:2]
     ratio = columns / rows
     if columns >= rows:
@@ -190,10 +190,10 @@ def _split_into_tiles(pixels: Array, config: ImageConfig) -> ResizedImage:
     else:
         tile_rows = math.ceil(rows / tile)
         tile_columns = math.ceil(int(tile_rows * tile * ratio) / tile)
-    image = resize_pixels(image, (tile_rows * tile, tile_columns * tile), config)
+    image = resize_image(image, (tile_rows * tile, tile_columns * tile), config)
     if tile_rows == tile_columns == 1:
         return [image], (), (0, 0)
-    overview = resize_pixels(image, config.size, config)
+    overview = resize_image(image, config.size, config)
     return [*_cut_tiles(image, config.size), overview], (), (tile_rows, tile_columns)
 
 
@@ -233,8 +233,8 @@ def _split_into_best_grid(pixels: Array, config: ImageConfig) -> ResizedImage:
     else:
         size = height, min(math.ceil(columns * (height / rows)), width)
     corner = (height - size[0]) // 2, (width - size[1]) // 2
-    padded = pad_with_black(resize_pixels(pixels, size, config), grid_size, corner)
-    overview = resize_pixels(pixels, config.size, config)
+    padded = pad_with_black(resize_image(pixels, size, config), grid_size, corner)
+    overview = resize_image(pixels, config.size, config)
     tokens = config.overview_tokens + _count_grid_tokens((rows, columns), grid_size, config)
     return [overview, *_cut_tiles(padded, config.size)], (rows, columns), (1, tokens)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text, raise_file_too_large_error
 from specc.ir.array import Array
-from specc.preprocessing.preprocessing_records import ImageConfig, Resize
+from specc.preprocessing.preprocessing_records import ImageConfig, Resampling
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -109,13 +109,13 @@ def _crop_and_resize(pixels: Array, config: ImageConfig) -> Array:
     if config.pads_all_sides:
         return _fit_and_center(pixels, config)
     if config.shortest_longest_edge:
-        return resize_pixels(pixels, _compute_fitted_size(rows, columns, config), config)
+        return resize_image(pixels, _compute_fitted_size(rows, columns, config), config)
     if config.resizes_to_uint8 or config.resize_lengths:
         # the first resize precedes the center crop or padding, as in image processors of
         # transformers
         height, *width = config.resize_lengths or config.size
         size = (height, width[0]) if width else _compute_short_edge_size(rows, columns, height)
-        return _crop_or_pad_center(resize_pixels(pixels, size, config), config.size)
+        return _crop_or_pad_center(resize_image(pixels, size, config), config.size)
     return pixels
 
 
@@ -125,21 +125,21 @@ def has_light_background(pixels: Array) -> bool:
     return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
 
-def resize_channel(channel: Floats, size: ImageSize, resample: Resize) -> Floats:
+def resize_channel(channel: Floats, size: ImageSize, resample: Resampling) -> Floats:
     """Resize a channel, float32 [height, width], to `size` with antialiasing, as Pillow does."""
     if channel.shape == size:
         return channel
     return np.asarray(_resize_with_pillow(channel.astype(np.float32), size, resample), np.float32)
 
 
-def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
+def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resampling) -> Array:
     pillow = _import_pillow()
     image = pillow.fromarray(np.ascontiguousarray(pixels))
     resized: Array = np.asarray(image.resize(size[::-1], pillow.Resampling[kind.upper()]))
     return resized
 
 
-def resize_pixels(pixels: Array, size: ImageSize, config: ImageConfig) -> Array:
+def resize_image(pixels: Array, size: ImageSize, config: ImageConfig) -> Array:
     """Resize pixels [height, width, 1 or 3] to `size`. If `resizes_to_uint8` is True, round to
     uint8.
     """
@@ -166,7 +166,7 @@ def _fit_and_center(pixels: Array, config: ImageConfig) -> Array:
     rows, columns = config.size
     edge = min(rows, columns)
     height, width = _compute_short_edge_size(pixels.shape[0], pixels.shape[1], edge)
-    pixels = resize_pixels(pixels, (height, width), config)
+    pixels = resize_image(pixels, (height, width), config)
     fitted_height, fitted_width = min(height, rows), min(width, columns)
     # resize twice, as the Donut processor does: each resize rounds to 8 bits, so a single resize
     # produces different pixels
@@ -175,7 +175,7 @@ def _fit_and_center(pixels: Array, config: ImageConfig) -> Array:
             fitted_width = max(1, width * fitted_height // height)
         elif width > height:
             fitted_height = max(1, height * fitted_width // width)
-        pixels = resize_pixels(pixels, (fitted_height, fitted_width), config)
+        pixels = resize_image(pixels, (fitted_height, fitted_width), config)
     return pad_with_black(
         pixels, config.size, ((rows - fitted_height) // 2, (columns - fitted_width) // 2)
     )

@@ -285,7 +285,7 @@ def _format_type(spec: InputSpec) -> str:
     return f"{spec.dtype}[{', '.join(map(str, spec.dims))}]"
 
 
-def check_padding_stride(name: str, mask: Array, stride: int) -> None:
+def check_left_padding(name: str, mask: Array, stride: int) -> None:
     """Raise E0325 if the left padding in a mask is not a multiple of the stride."""
     left_padding = np.where(mask.any(-1), mask.argmax(-1), 0).reshape(-1)
     invalid = np.flatnonzero(left_padding % stride)

@@ -13,8 +13,8 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import CtcOutput, TextConfig
 from specc.preprocessing.tasks import Options, Task
-from specc.preprocessing.text_batches_and_windows import TextEncoding
-from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.text_batches_and_windows import TokenizedText
+from specc.preprocessing.tokenizer_files import HfTokenizer
 from specc.preprocessing.tokenizer_library import (
     decode_token_ids,
     decode_token_strings,
@@ -38,17 +38,17 @@ class TaskResults:
 
     task: Task
     results: Mapping[str, Array]
-    record: TextConfig | None = None
-    encodings: Sequence[TextEncoding] = ()
+    text_config: TextConfig | None = None
+    encodings: Sequence[TokenizedText] = ()
     text_indices: Sequence[int] = ()
     inputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     options: Options = field(default_factory=dict)
 
     @property
-    def tokenizer(self) -> JsonTokenizer:
+    def tokenizer(self) -> HfTokenizer:
         """The tokenizer, which tasks with character offsets require."""
-        assert isinstance(self.record, JsonTokenizer), "the task requires a tokenizer"
-        return self.record
+        assert isinstance(self.text_config, HfTokenizer), "the task requires a tokenizer"
+        return self.text_config
 
     def read_scores(self, name: str, rank: int) -> Floats:
         """Return the output `name` in float64. Raise E0916 if its rank is not `rank`."""
@@ -140,7 +140,7 @@ def _predict_answers(task_results: TaskResults) -> list[Prediction]:
 
 
 def _find_answers(
-    task_results: TaskResults, encoding: TextEncoding, start: Floats, end: Floats, context: str
+    task_results: TaskResults, encoding: TokenizedText, start: Floats, end: Floats, context: str
 ) -> list[Fields]:
     """Return the most likely answer spans in one window of the context."""
     is_context = np.array([part == 1 for part in encoding.sequence_ids])
@@ -165,7 +165,7 @@ def _find_answers(
     return answers
 
 
-def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]:
+def _find_word_span(encoding: TokenizedText, token_index: int) -> tuple[int, int]:
     """Return the character span of a token's word, or of the token if it has no word index."""
     word = encoding.word_ids[token_index]
     if word is None:
@@ -206,7 +206,7 @@ def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
 
 def _rank_candidates(
     task_results: TaskResults,
-    encoding: TextEncoding,
+    encoding: TokenizedText,
     position: int,
     probabilities: Floats,
     *,
@@ -286,17 +286,17 @@ def _group_entities(task_results: TaskResults, n: int, probabilities: Floats) ->
     transformers does. `probabilities` are label probabilities [tokens, labels]. Spans labeled `O`
     are omitted. With the strategy `none`, return the labeled tokens.
     """
-    task, record = task_results.task, task_results.tokenizer
+    task, tokenizer = task_results.task, task_results.tokenizer
     strategy = task_results.options["aggregation_strategy"]
     tokens = _list_tokens(task_results, n, probabilities)
     if strategy in ("none", "simple"):
         labeled = [_label_token(token, token["scores"], task) for token in tokens]
     else:
         words = _group_tokens(tokens, lambda _, token: token["continues_word"])
-        labeled = [_make_word(group, task, record, strategy) for group in words]
+        labeled = [_make_word(group, task, tokenizer, strategy) for group in words]
     if strategy == "none":
         return _list_entity_tokens(labeled)
-    spans = [_make_span(group, record) for group in _group_tokens(labeled, _continues_span)]
+    spans = [_make_span(group, tokenizer) for group in _group_tokens(labeled, _continues_span)]
     return [span for span in spans if span["entity_group"] != OUTSIDE_LABEL]
 
 
@@ -309,9 +309,12 @@ def _list_entity_tokens(labeled_tokens: Sequence[Fields]) -> list[Fields]:
 
 def _list_tokens(task_results: TaskResults, n: int, probabilities: Floats) -> list[Fields]:
     """Return the tokens of text `n`, with the flag `continues_word` for tokens inside words."""
-    record, encoding = task_results.tokenizer, task_results.encodings[n]
+    tokenizer, encoding = task_results.tokenizer, task_results.encodings[n]
     text = task_results.inputs["text"][n]
-    names, marks_subwords = get_token_strings(encoding.ids, record), has_subword_prefix(record)
+    names, marks_subwords = (
+        get_token_strings(encoding.ids, tokenizer),
+        has_subword_prefix(tokenizer),
+    )
     tokens: list[Fields] = []
     for i, (start, end) in enumerate(encoding.offsets):
         if encoding.special_tokens_mask[i]:
@@ -354,7 +357,7 @@ def _group_tokens(
 
 
 def _make_word(
-    tokens: Sequence[Fields], task: Task, tokenizer: JsonTokenizer, strategy: str
+    tokens: Sequence[Fields], task: Task, tokenizer: HfTokenizer, strategy: str
 ) -> Fields:
     """Merge the tokens of a word. `strategy` selects its label: first, best or mean scores."""
     scores = tokens[0]["scores"]
@@ -379,7 +382,7 @@ def _continues_span(previous: Fields, token: Fields) -> bool:
     return prefix != "B" and tag == _split_bio_tag(previous["entity"])[1]
 
 
-def _make_span(tokens: Sequence[Fields], tokenizer: JsonTokenizer) -> Fields:
+def _make_span(tokens: Sequence[Fields], tokenizer: HfTokenizer) -> Fields:
     """Merge the tokens of a span, whose score is the mean of the token scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],

@@ -25,7 +25,7 @@ from specc.preprocessing.preprocessing_records import (
     TextOutput,
 )
 from specc.preprocessing.tasks import Task
-from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile, parse_tokenizer_files
+from specc.preprocessing.tokenizer_files import HfTokenizer, TokenizerFile, parse_tokenizer_entries
 
 MAX_INPUTS_OR_OUTPUTS = 1000  # maximum number of preprocessing records for inputs or outputs
 MAX_IMAGE_LABELS = 3  # maximum number of printed labels per image
@@ -54,12 +54,12 @@ class PreprocessingConfig:
         return dict(self.inputs).get(name, ArrayConfig())
 
     @property
-    def files(self) -> tuple[TokenizerFile, ...]:
+    def tokenizer_files(self) -> tuple[TokenizerFile, ...]:
         """Return the tokenizer files of all records, without duplicates."""
         records = [r for _, r in self.inputs] + [
             r.vocabulary for _, r in self.outputs if isinstance(r, TextOutput)
         ]
-        return tuple(dict.fromkeys(r.file for r in records if isinstance(r, JsonTokenizer)))
+        return tuple(dict.fromkeys(r.file for r in records if isinstance(r, HfTokenizer)))
 
     def assign_tokenizer_file_names(self, stem: str) -> "PreprocessingConfig":
         """Return a copy in which the names of large tokenizer files begin with `stem`. These files
@@ -78,16 +78,16 @@ class PreprocessingConfig:
     def _map_files(
         self, map_file: Callable[[TokenizerFile], TokenizerFile]
     ) -> "PreprocessingConfig":
-        if not self.files:
+        if not self.tokenizer_files:
             return self
-        new_files = {file: map_file(file) for file in self.files}
+        new_files = {file: map_file(file) for file in self.tokenizer_files}
         inputs, outputs = dict(self.inputs), dict(self.outputs)
         for name, record in self.inputs:
-            if isinstance(record, JsonTokenizer):
+            if isinstance(record, HfTokenizer):
                 inputs[name] = replace(record, file=new_files[record.file])
         for name, output_format in self.outputs:
             tokenizer = output_format.vocabulary if isinstance(output_format, TextOutput) else None
-            if isinstance(tokenizer, JsonTokenizer):
+            if isinstance(tokenizer, HfTokenizer):
                 outputs[name] = TextOutput(replace(tokenizer, file=new_files[tokenizer.file]))
         return replace(self, inputs=tuple(inputs.items()), outputs=tuple(outputs.items()))
 
@@ -97,8 +97,8 @@ class PreprocessingConfig:
             "inputs": {name: record.to_json() for name, record in self.inputs},
             "shows": {name: record.to_json() for name, record in self.outputs},
         }
-        if self.files:
-            json["tokenizers"] = {file.sha256: file.to_json() for file in self.files}
+        if self.tokenizer_files:
+            json["tokenizers"] = {file.sha256: file.to_json() for file in self.tokenizer_files}
         if self.task is not None:
             json["task"] = self.task.to_json()
         return json
@@ -109,7 +109,7 @@ class PreprocessingConfig:
         fields = JsonReader(value, ("preprocessing",))
         inputs, outputs = fields.read_object("inputs"), fields.read_object("shows")
         if fields.has_field("tokenizers"):
-            inputs.shared = parse_tokenizer_files(fields.read_object("tokenizers"))
+            inputs.shared = parse_tokenizer_entries(fields.read_object("tokenizers"))
             outputs.shared = inputs.shared
         task = Task.from_fields(fields.read_object("task")) if fields.has_field("task") else None
         fields.reject_unknown_keys()

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 from specc.io.json_io import JsonReader, JsonRecord, make_int_range_reader, parse_tagged_record
-from specc.preprocessing.tokenizer_files import MAX_ID, AliasedFieldRecord, JsonTokenizer, TokenId
+from specc.preprocessing.tokenizer_files import MAX_ID, AliasedFieldRecord, HfTokenizer, TokenId
 
-Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
+Resampling = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
 Sizing = Literal["", "area", "within", "patches", "tiles", "anyres", "square"]
 NO_SIZE = (0, 0)
 
@@ -87,7 +87,7 @@ class ImageConfig(AliasedFieldRecord):
         tuple[int, int], partial(JsonReader.read_ints, count=2, low=0, high=MAX_SIDE)
     ] = NO_SIZE
     channels: Annotated[int, make_int_range_reader(1, 3)] = 3
-    resample: Resize = "bilinear"
+    resample: Resampling = "bilinear"
     scale: float = 1 / 255
     mean: PerChannel = (0.0,)
     std: PerChannel = (1.0,)
@@ -136,7 +136,7 @@ class VocabTokenizer(AliasedFieldRecord):
     unknown_token_id: TokenId = None
 
     @property
-    def size(self) -> int:
+    def vocab_size(self) -> int:
         """Return the vocabulary size."""
         return len(self.vocab)
 
@@ -144,10 +144,10 @@ class VocabTokenizer(AliasedFieldRecord):
         """Raise an error if the vocabulary has gaps or if a special token id is out of range."""
         if not self.vocab or not all(self.vocab):
             fields.raise_invalid("vocab", "is empty or contains an empty token")
-        if len(set(self.vocab)) != self.size:
+        if len(set(self.vocab)) != self.vocab_size:
             fields.raise_invalid("vocab", "contains a duplicate token")
         end, unknown = self.end_token_id, self.unknown_token_id
-        _check_ids(fields, self.size, end=end, start=self.start_token_id, unknown=unknown)
+        _check_ids(fields, self.vocab_size, end=end, start=self.start_token_id, unknown=unknown)
 
 
 @immutable_dataclass
@@ -177,13 +177,13 @@ class ByteTokenizer(AliasedFieldRecord):
     start_token_id: TokenId = None
 
     @property
-    def size(self) -> int:
+    def vocab_size(self) -> int:
         """Return the vocabulary size."""
         return 256 + self.offset
 
     def check_fields(self, fields: JsonReader) -> None:
         """Raise an error if a special token id is outside the vocabulary."""
-        _check_ids(fields, self.size, end=self.end_token_id, start=self.start_token_id)
+        _check_ids(fields, self.vocab_size, end=self.end_token_id, start=self.start_token_id)
 
 
 def _check_ids(fields: JsonReader, size: int, **ids: int | None) -> None:
@@ -263,8 +263,8 @@ class ArrayConfig(JsonRecord):
     digits: Annotated[int, make_int_range_reader(1, 17)] = 4
 
 
-TextConfig: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
-TEXT_CONFIGS = (CharTokenizer, WordTokenizer, ByteTokenizer, JsonTokenizer)
+TextConfig: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | HfTokenizer
+TEXT_CONFIGS = (CharTokenizer, WordTokenizer, ByteTokenizer, HfTokenizer)
 """The record classes of text inputs, i.e. all tokenizers."""
 AudioConfig: TypeAlias = WaveformConfig | LogMelConfig | FilterBankConfig
 AUDIO_CONFIGS = (WaveformConfig, LogMelConfig, FilterBankConfig)

@@ -27,7 +27,7 @@ from specc.preprocessing.preprocessing_records import (
     TextOutput,
 )
 from specc.preprocessing.text_codec import decode_text
-from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.tokenizer_files import HfTokenizer
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 class DetectedObject:
     """A detected object: class id, score, and corners (left, top, right, bottom) of its box."""
 
-    label: int
+    class_id: int
     score: float
     box: tuple[float, ...]
 
@@ -52,14 +52,14 @@ def decode_detections(
     object. With `sigmoid`, a query has an object for each class with one of the `max_detections`
     highest scores.
     """
-    scores, queries, labels = _list_candidates(config, logits.astype(np.float64))
+    scores, queries, class_ids = _list_candidates(config, logits.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[: config.max_detections]
     # convert (center_x, center_y, width, height) to corners in pixels
     centers, halves = np.split(boxes.astype(np.float64), [2], axis=1)
     corners = np.concatenate([centers - halves / 2, centers + halves / 2], axis=1)
     corners *= np.array([size[1], size[0]] * 2)
     return [
-        DetectedObject(int(labels[i]), float(scores[i]), tuple(map(float, corners[queries[i]])))
+        DetectedObject(int(class_ids[i]), float(scores[i]), tuple(map(float, corners[queries[i]])))
         for i in order
         if scores[i] > config.threshold
     ]
@@ -80,7 +80,7 @@ def format_detections(objects: Sequence[DetectedObject], labels: Sequence[str]) 
     """Yield the lines of a table with the label, score and box corners of each object."""
     cells = [["label", "score", "left", "top", "right", "bottom"]]
     for detection in objects:
-        name = labels[detection.label] if labels else f"class {detection.label}"
+        name = labels[detection.class_id] if labels else f"class {detection.class_id}"
         cells.append([name, f"{detection.score:.3f}", *(f"{n:.1f}" for n in detection.box)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for name, *numbers in cells:
@@ -228,7 +228,7 @@ def _select_best_ids(name: str, vocabulary: TextConfig, value: Array) -> Array:
     """Return the ids with the highest scores along the last axis of [batch, …, vocab]."""
     # do not check the vocabulary size of a tokenizer file, because the file may have fewer ids than
     # the model
-    vocabulary_size = None if isinstance(vocabulary, JsonTokenizer) else vocabulary.size
+    vocabulary_size = None if isinstance(vocabulary, HfTokenizer) else vocabulary.vocab_size
     score_count = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not score_count or vocabulary_size not in (None, score_count):
         expected = "scores" if vocabulary_size is None else f"{vocabulary_size} scores"

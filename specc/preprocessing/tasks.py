@@ -36,7 +36,7 @@ class TaskDefinition:
 
     inputs: tuple[TaskInput, ...]
     class_suffixes: tuple[str, ...] = ()
-    results: tuple[str, ...] = ("logits",)
+    outputs: tuple[str, ...] = ("logits",)
     options: Mapping[str, object]
     needs_tokenizer: bool = False
 
@@ -62,7 +62,7 @@ TASKS: Mapping[str, TaskDefinition] = {
     "question-answering": TaskDefinition(
         inputs=(TaskInput("question"), TaskInput("context")),
         class_suffixes=("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
-        results=("start_logits", "end_logits"),
+        outputs=("start_logits", "end_logits"),
         options={"top_k": 1, "max_answer_len": 15, "max_seq_len": 384},
         needs_tokenizer=True,
     ),
@@ -79,12 +79,12 @@ TASKS: Mapping[str, TaskDefinition] = {
     ),
     "zero-shot-image-classification": TaskDefinition(
         inputs=(TaskInput("image"), TaskInput("candidate_labels", is_variadic=True)),
-        results=("logits_per_image",),
+        outputs=("logits_per_image",),
         options={"hypothesis_template": "This is a photo of {}."},
     ),
     "sentence-similarity": TaskDefinition(
         inputs=(TEXT_INPUT,),
-        results=("sentence_embedding",),
+        outputs=("sentence_embedding",),
         options={"prompt_name": "", "prompt": ""},
     ),
 }
@@ -93,7 +93,7 @@ TASKS: Mapping[str, TaskDefinition] = {
 def find_matching_task(classes: tuple[str, ...], outputs: tuple[str, ...]) -> str:
     """Return the task of a graph with these class names and outputs, or "" if no task matches."""
     for name, kind in TASKS.items():
-        if not set(kind.results) <= set(outputs):
+        if not set(kind.outputs) <= set(outputs):
             continue
         if not kind.class_suffixes or any(c.endswith(kind.class_suffixes) for c in classes):
             return name

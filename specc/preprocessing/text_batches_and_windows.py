@@ -11,7 +11,7 @@ from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextConfig
 from specc.preprocessing.text_codec import encode_text_to_ids, pad_token_sequences
-from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.tokenizer_files import HfTokenizer
 from specc.preprocessing.tokenizer_library import encode_with_offsets
 
 
@@ -122,7 +122,7 @@ TOKEN_TYPES = "token_type_ids"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextEncoding:
+class TokenizedText:
     """The tokens of a text or text pair. `type_ids` are segment ids, `offsets` are in characters,
     `sequence_ids` are 0 or 1 (None for special tokens), and `word_ids` are word indices per text.
     """
@@ -134,25 +134,25 @@ class TextEncoding:
     sequence_ids: tuple[int | None, ...] = ()
     word_ids: tuple[int | None, ...] = ()
 
-    def select_tokens(self, positions: Sequence[int]) -> "TextEncoding":
+    def select_tokens(self, positions: Sequence[int]) -> "TokenizedText":
         """Return a copy that contains only the tokens at `positions`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TextEncoding(
+        return TokenizedText(
             **{name: tuple(v[i] for i in positions) if v else () for name, v in values.items()}
         )
 
-    def pad_to_length(self, length: int, fill: int) -> "TextEncoding":
+    def pad_to_length(self, length: int, fill: int) -> "TokenizedText":
         """Pad the encoding with `fill`, or truncate it, to `length` tokens."""
         ids = (*self.ids, *[fill] * (length - len(self.ids)))[:length]
         return replace(self, ids=ids, type_ids=(0,) * length)
 
 
-def encode_text(text: str, pair: str | None, tokenizer: TextConfig) -> TextEncoding:
+def encode_text(text: str, pair: str | None, tokenizer: TextConfig) -> TokenizedText:
     """Tokenize a text or text pair. Raise E0906 for a pair without a tokenizer.json, and the errors
     of `encode_text_to_ids`.
     """
     ids = encode_text_to_ids(text, tokenizer).tolist()
-    if not isinstance(tokenizer, JsonTokenizer):
+    if not isinstance(tokenizer, HfTokenizer):
         if pair is not None:
             raise_error(
                 "E0906",
@@ -160,11 +160,11 @@ def encode_text(text: str, pair: str | None, tokenizer: TextConfig) -> TextEncod
                 notes=["text pairs require a tokenizer.json"],
                 helps=["pass one text"],
             )
-        return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
+        return TokenizedText(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
         encode_text_to_ids(pair, tokenizer)  # check the second text separately
     library_encoding = encode_with_offsets(text, pair, tokenizer)
-    encoding = TextEncoding(
+    encoding = TokenizedText(
         ids=tuple(library_encoding.ids),
         type_ids=tuple(library_encoding.type_ids),
         offsets=tuple(library_encoding.offsets),
@@ -185,12 +185,12 @@ SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
     "type_ids": 0, "offsets": (0, 0), "special_tokens_mask": True, "sequence_ids": None,
     "word_ids": None,
 }  # fmt: skip
-"""The fields of a special token in a `TextEncoding`, except its id."""
+"""The fields of a special token in a `TokenizedText`, except its id."""
 
 
 def _add_special_tokens(
-    encoding: TextEncoding, ids: Sequence[int], before: int, after: int
-) -> TextEncoding:
+    encoding: TokenizedText, ids: Sequence[int], before: int, after: int
+) -> TokenizedText:
     """Add special tokens of the spec: `before` tokens at the start, `after` tokens at the end."""
     extended_fields = {
         name: (*[value] * before, *getattr(encoding, name), *[value] * after)
@@ -200,24 +200,24 @@ def _add_special_tokens(
 
 
 def truncate_encoding(
-    encoding: TextEncoding, max_tokens: int, truncates_left: bool = False
-) -> TextEncoding:
+    encoding: TokenizedText, max_tokens: int, truncate_left: bool = False
+) -> TokenizedText:
     """Truncate an encoding to `max_tokens` tokens at the end of the text (at the beginning if
-    `truncates_left` is True). Special tokens at both ends are kept. Like the `tokenizers` package,
+    `truncate_left` is True). Special tokens at both ends are kept. Like the `tokenizers` package,
     do not truncate an encoding with more than `max_tokens` special tokens.
     """
     excess = len(encoding.ids) - max_tokens
     if excess <= 0 or not max_tokens or sum(encoding.special_tokens_mask) > max_tokens:
         return encoding
     start = max(_find_content_end(encoding) - excess, 0)
-    if truncates_left:
+    if truncate_left:
         start = next(
             (n for n, is_special in enumerate(encoding.special_tokens_mask) if not is_special), 0
         )
     return encoding.select_tokens([*range(start), *range(start + excess, len(encoding.ids))])
 
 
-def _find_content_end(encoding: TextEncoding) -> int:
+def _find_content_end(encoding: TokenizedText) -> int:
     """Return the end position of the last token that is not a special token."""
     end = len(encoding.ids)
     while end and encoding.special_tokens_mask and encoding.special_tokens_mask[end - 1]:
@@ -229,7 +229,7 @@ DOC_STRIDE = 128
 """Maximum overlap of consecutive context windows in tokens."""
 
 
-def split_into_context_windows(encoding: TextEncoding, max_tokens: int) -> list[TextEncoding]:
+def split_into_context_windows(encoding: TokenizedText, max_tokens: int) -> list[TokenizedText]:
     """Split the second text of a pair into windows. The first text and a window have at most
     `max_tokens` tokens in total. Windows overlap by half of `max_tokens`, but at most by
     `DOC_STRIDE`.
@@ -261,7 +261,7 @@ def split_into_context_windows(encoding: TextEncoding, max_tokens: int) -> list[
 def batch_encodings(
     graph: Graph,
     name: str,
-    encodings: Sequence[TextEncoding],
+    encodings: Sequence[TokenizedText],
     *,
     with_token_types: bool,
     generated_input: str,

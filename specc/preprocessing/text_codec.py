@@ -17,12 +17,8 @@ from specc.preprocessing.preprocessing_records import (
     TextConfig,
     WordTokenizer,
 )
-from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer
-from specc.preprocessing.tokenizer_library import (
-    decode_token_ids,
-    get_json_token_label,
-    tokenize_text,
-)
+from specc.preprocessing.tokenizer_files import MAX_ID, HfTokenizer
+from specc.preprocessing.tokenizer_library import decode_token, decode_token_ids, tokenize_text
 from specc.preprocessing.vocabulary import decode_words, encode_words
 
 REPLACEMENT_CHARACTER = "\ufffd"  # replaces invalid UTF-8 and unknown characters
@@ -63,7 +59,7 @@ def _encode_ids(text: str, tokenizer: TextConfig) -> list[int]:
     start_ids = [] if tokenizer.start_token_id is None else [tokenizer.start_token_id]
     end_ids = [] if tokenizer.end_token_id is None else [tokenizer.end_token_id]
     # do not add ids that the tokenizer has already added
-    if isinstance(tokenizer, JsonTokenizer) and tokenizer.adds_special_tokens:
+    if isinstance(tokenizer, HfTokenizer) and tokenizer.adds_special_tokens:
         start_ids = [] if ids[:1] == start_ids else start_ids
         end_ids = [] if ids[-1:] == end_ids else end_ids
     return [*start_ids, *ids, *end_ids]
@@ -83,7 +79,7 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], tokenizer: TextConfig)
     model.
     """
     text_ids, _ = strip_start_and_end_tokens(ids, tokenizer)
-    if isinstance(tokenizer, JsonTokenizer):
+    if isinstance(tokenizer, HfTokenizer):
         return decode_token_ids(text_ids, tokenizer)
     if isinstance(tokenizer, WordTokenizer):
         return decode_words(text_ids, tokenizer, REPLACEMENT_CHARACTER)
@@ -113,7 +109,7 @@ def strip_start_and_end_tokens(
     if there was an end token. Raise E0916 if an id is outside the vocabulary.
     """
     text_ids: list[int] = []
-    max_id = MAX_ID if isinstance(tokenizer, JsonTokenizer) else tokenizer.size - 1
+    max_id = MAX_ID if isinstance(tokenizer, HfTokenizer) else tokenizer.vocab_size - 1
     for position, value in enumerate(ids):
         token_id = int(value)
         if not 0 <= token_id <= max_id:
@@ -135,8 +131,8 @@ def strip_start_and_end_tokens(
 def get_token_label(token_id: int, tokenizer: TextConfig) -> str:
     """Return the label of a token id in plots: its text, or a dot for a token without text."""
     text = (
-        get_json_token_label(token_id, tokenizer)
-        if isinstance(tokenizer, JsonTokenizer)
+        decode_token(token_id, tokenizer)
+        if isinstance(tokenizer, HfTokenizer)
         else decode_text([token_id], tokenizer)
     )
     return text or "·"

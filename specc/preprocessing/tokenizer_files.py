@@ -100,7 +100,7 @@ def _raise_tokenizer_mismatch(title: str) -> NoReturn:
     )
 
 
-def parse_tokenizer_files(fields: JsonReader) -> dict[str, TokenizerFile]:
+def parse_tokenizer_entries(fields: JsonReader) -> dict[str, TokenizerFile]:
     """Parse the tokenizer files in a manifest, by hash. Raise an error if a hash differs."""
     if len(fields.list_keys()) > MAX_FILES:
         fields.report_error(fields.path, "is too large")
@@ -187,7 +187,7 @@ class AliasedFieldRecord(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonTokenizer(AliasedFieldRecord):
+class HfTokenizer(AliasedFieldRecord):
     """A tokenizer defined by a `tokenizer.json`.
 
     If `adds_special_tokens` is True, the tokenizer adds its special tokens, such as [CLS] and

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from specc.diagnostics.diagnostic import Span, SpeccError, raise_error
 from specc.io.platform_and_signals import discard_native_stderr
 from specc.io.safe_read import escape_text
-from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, HfTokenizer, TokenizerFile
 
 Result = TypeVar("Result")
 MAX_GROWTH = 1024
@@ -115,7 +115,7 @@ MAX_LENGTH_WITHOUT_LIMIT = 256
 """Maximum number of characters or ids of a call without a time limit. A time limit requires a
 thread, and starting a thread takes as long as a call with 256 characters.
 """
-TIME_LIMIT_SECONDS = 20
+TIMEOUT_SECONDS = 20
 """Time limit of a call in seconds. The limit increases by 20 µs per character; typical tokenizers
 need 1 µs per character.
 """
@@ -168,12 +168,12 @@ def _get_common_prefix_length(first: str, second: str) -> int:
     return low
 
 
-def call_with_time_limit(
-    call: Callable[[], Result], size: int, report_error: Callable[[str], NoReturn]
+def call_with_timeout(
+    call: Callable[[], Result], text_length: int, report_error: Callable[[str], NoReturn]
 ) -> Result:
-    """Run a call that releases the GIL, for a text of `size` characters or ids, with a time limit.
+    """Run a call that releases the GIL with a timeout, for `text_length` characters or ids.
 
-    Raise an error when the time limit is reached. A call of the `tokenizers` package cannot be
+    Raise an error when the timeout is reached. A call of the `tokenizers` package cannot be
     interrupted. Its thread ends with the call or with the process. While `MAX_OVERDUE_CALLS`
     overdue calls are running, raise the error immediately.
     """
@@ -191,7 +191,7 @@ def call_with_time_limit(
 
     thread = Thread(target=run, daemon=True)
     thread.start()
-    seconds = TIME_LIMIT_SECONDS + size * 20e-6
+    seconds = TIMEOUT_SECONDS + text_length * 20e-6
     thread.join(seconds)
     if errors:
         raise errors[0]
@@ -237,7 +237,7 @@ def parse_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     return TokenizerFile.from_text(text)
 
 
-def tokenize_text(text: str, tokenizer: JsonTokenizer) -> list[int]:
+def tokenize_text(text: str, tokenizer: HfTokenizer) -> list[int]:
     """Tokenize a text. Raise E0908 (no token id), E0940 (no package) or E0941 (invalid file)."""
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
@@ -260,34 +260,34 @@ def tokenize_text(text: str, tokenizer: JsonTokenizer) -> list[int]:
     return [n for i in ids for n in ([i] * repetitions if i == token else [i])]
 
 
-def encode_with_offsets(text: str, pair: str | None, tokenizer: JsonTokenizer) -> Tokenizer:
+def encode_with_offsets(text: str, pair: str | None, tokenizer: HfTokenizer) -> Tokenizer:
     """Tokenize a text or pair to a `tokenizers.Encoding` with token types, offsets and words."""
     return _encode(text, pair, tokenizer, _raise_unusable)
 
 
 def _encode(
-    text: str, pair: str | None, record: JsonTokenizer, report_error: Callable[[str], NoReturn]
+    text: str, pair: str | None, tokenizer: HfTokenizer, report_error: Callable[[str], NoReturn]
 ) -> Tokenizer:
     """Tokenize a text or pair, with limits on memory and time."""
-    tokenizer, growth = _open_tokenizer(record.file)
-    size, special = len(text) + len(pair or ""), record.adds_special_tokens
+    backend, growth = _open_tokenizer(tokenizer.file)
+    size, special = len(text) + len(pair or ""), tokenizer.adds_special_tokens
     if size * growth > MAX_NORMALIZED_LENGTH:
         _raise_limit_exceeded(f"it may expand {size} characters by a factor of {growth}")
     with _convert_errors(report_error):
         if size <= MAX_LENGTH_WITHOUT_LIMIT:
-            return tokenizer.encode(text, pair, add_special_tokens=special)
+            return backend.encode(text, pair, add_special_tokens=special)
         texts = text if pair is None else (text, pair)
-        encode = partial(tokenizer.encode_batch, [texts], add_special_tokens=special)
-        return call_with_time_limit(encode, size, _raise_limit_exceeded)[0]
+        encode = partial(backend.encode_batch, [texts], add_special_tokens=special)
+        return call_with_timeout(encode, size, _raise_limit_exceeded)[0]
 
 
-def get_token_strings(ids: Sequence[int], record: JsonTokenizer) -> list[str]:
+def get_token_strings(ids: Sequence[int], tokenizer: HfTokenizer) -> list[str]:
     """Return the vocabulary entry of each id, such as `##ing`, or "" for an unknown id."""
-    tokenizer = load_tokenizer(record.file)
-    return [str(tokenizer.id_to_token(number) or "") for number in ids]
+    backend = load_tokenizer(tokenizer.file)
+    return [str(backend.id_to_token(number) or "") for number in ids]
 
 
-def decode_token_strings(tokens: Sequence[str], tokenizer: JsonTokenizer) -> str:
+def decode_token_strings(tokens: Sequence[str], tokenizer: HfTokenizer) -> str:
     """Convert tokens to text with the decoder of the tokenizer file."""
     decoder = load_tokenizer(tokenizer.file).decoder
     if decoder is None:
@@ -297,18 +297,18 @@ def decode_token_strings(tokens: Sequence[str], tokenizer: JsonTokenizer) -> str
 
 
 def decode_token_ids(
-    ids: Sequence[int], record: JsonTokenizer, *, skip_special_tokens: bool = True
+    ids: Sequence[int], tokenizer: HfTokenizer, *, skip_special_tokens: bool = True
 ) -> str:
     """Decode token ids to text, by default without special tokens."""
-    tokenizer, skip = load_tokenizer(record.file), skip_special_tokens
+    backend, skip = load_tokenizer(tokenizer.file), skip_special_tokens
     with _convert_errors(_raise_unusable):
         if len(ids) <= MAX_LENGTH_WITHOUT_LIMIT:
-            return str(tokenizer.decode(list(ids), skip_special_tokens=skip))
-        decode = partial(tokenizer.decode_batch, [list(ids)], skip_special_tokens=skip)
-        return str(call_with_time_limit(decode, len(ids), _raise_limit_exceeded)[0])
+            return str(backend.decode(list(ids), skip_special_tokens=skip))
+        decode = partial(backend.decode_batch, [list(ids)], skip_special_tokens=skip)
+        return str(call_with_timeout(decode, len(ids), _raise_limit_exceeded)[0])
 
 
-def has_subword_prefix(tokenizer: JsonTokenizer) -> bool:
+def has_subword_prefix(tokenizer: HfTokenizer) -> bool:
     """Return True if the vocabulary marks tokens inside words with a prefix such as `##`."""
     return _marks_subwords(tokenizer.file.json_text)
 
@@ -318,7 +318,7 @@ def _marks_subwords(text: str) -> bool:
     return bool(json.loads(text)["model"].get("continuing_subword_prefix"))
 
 
-def get_json_token_label(token_id: int, tokenizer: JsonTokenizer) -> str:
+def decode_token(token_id: int, tokenizer: HfTokenizer) -> str:
     """Return the text of a token id, the name of a special token, or "" for an unknown id."""
     text = decode_token_ids([token_id], tokenizer).strip()
     return text or get_token_strings([token_id], tokenizer)[0]

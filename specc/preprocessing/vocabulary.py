@@ -37,9 +37,9 @@ def decode_words(ids: Sequence[int], tokenizer: WordTokenizer, unknown: str) -> 
     return " ".join(part for part in parts if not SPECIAL_TOKEN.fullmatch(part))
 
 
-def find_unreachable_words(tokenizer: WordTokenizer) -> list[str]:
-    """Return the words that tokenization never produces: words with whitespace or, if the tokenizer
-    lowercases text, with uppercase letters.
+def find_unreachable_tokens(tokenizer: WordTokenizer) -> list[str]:
+    """Return the tokens that tokenization never produces: words with whitespace or, if the
+    tokenizer lowercases text, with uppercase letters.
     """
     return [
         word
@@ -49,7 +49,7 @@ def find_unreachable_words(tokenizer: WordTokenizer) -> list[str]:
     ]
 
 
-def explain_unreachable_words(tokenizer: WordTokenizer, words: list[str]) -> Iterator[str]:
+def explain_unreachable_tokens(tokenizer: WordTokenizer, words: list[str]) -> Iterator[str]:
     """Yield the reasons why no text produces some tokens: whitespace or uppercase letters."""
     if any(c.isspace() for word in words for c in word):
         yield "text is split at whitespace, so no token contains whitespace"

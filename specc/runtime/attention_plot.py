@@ -144,9 +144,7 @@ def capture_generation_attention(
         for name, value in stream.prepared_inputs.items()
         if signature.sequence_length not in model.manifest.graph.inputs[name].shape
     }
-    inputs_of_first[sequence_input] = np.concatenate(
-        [stream.graph_prompt[:1], tokens[:, :-1]], axis=1
-    )
+    inputs_of_first[sequence_input] = np.concatenate([stream.input_ids[:1], tokens[:, :-1]], axis=1)
     return capture_attention(model, inputs_of_first, scope=scope, generated_tokens=tokens)
 
 

@@ -20,7 +20,7 @@ MIN_EXTRA_PADDING_COLUMNS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSequences:
+class ActiveSequences:
     """The sequences of one decoder session that remain in the batch, as indices int64 [kept]."""
 
     session: KVCacheSession
@@ -82,9 +82,9 @@ def merge_batches(
     """Replace the batch of `session` with its sequences `kept_indices`, followed by the sequences
     `added_indices` of `added_session`. Remove positions that are padding in all sequences.
     """
-    parts = [KeptSequences(session, kept_indices)]
+    parts = [ActiveSequences(session, kept_indices)]
     if added_session is not None and len(added_indices):
-        parts.append(KeptSequences(added_session, added_indices))
+        parts.append(ActiveSequences(added_session, added_indices))
     # the merged batch is as long as its longest sequence, plus the initial padding
     padded_length = max(map(_count_positions, parts))
     padded_length += count_initial_padding_positions(session.metadata.states)
@@ -101,7 +101,7 @@ class _MergedBatch:
     """The sequences of several sessions, merged into one batch of `target_session`."""
 
     target_session: KVCacheSession
-    parts: Sequence[KeptSequences]
+    parts: Sequence[ActiveSequences]
     padded_length: int
 
     def merge_states(self) -> DeviceTensors:
@@ -225,7 +225,7 @@ class _MergedBatch:
         )
 
 
-def _count_positions(part: KeptSequences) -> int:
+def _count_positions(part: ActiveSequences) -> int:
     """Return the number of positions of the longest sequence, from its first valid token on."""
     columns = part.padded_length
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
@@ -259,10 +259,10 @@ def _collect_symbols_after_batch_axis(values: Iterable[Value]) -> set[str]:
 
 
 def concat_padded(
-    arrays: Sequence[Array], batch_axis: int | None, left_axes: Sequence[int]
+    arrays: Sequence[Array], batch_axis: int | None, left_padded_axes: Sequence[int]
 ) -> Array:
-    """Zero-pad arrays to a common shape, on the left for `left_axes`, and concatenate them along
-    the batch axis. If `batch_axis` is None, return the largest array.
+    """Zero-pad arrays to a common shape, on the left for `left_padded_axes`, and concatenate them
+    along the batch axis. If `batch_axis` is None, return the largest array.
     """
     if batch_axis is None:
         return max(arrays, key=lambda a: a.size)
@@ -272,6 +272,6 @@ def concat_padded(
         gaps = [size - length for size, length in zip(sizes, array.shape, strict=True)]
         # the batch axis is concatenated and requires no padding
         gaps[batch_axis] = 0
-        sides = [(gap, 0) if n in left_axes else (0, gap) for n, gap in enumerate(gaps)]
+        sides = [(gap, 0) if n in left_padded_axes else (0, gap) for n, gap in enumerate(gaps)]
         padded.append(np.pad(array, sides) if any(gaps) else array)
     return np.concatenate(padded, batch_axis)

@@ -96,7 +96,9 @@ class BatchSlot(Generic[T]):
             prompt_length=int(is_token.sum()),
             seen_token_mask=None if seen_tokens is None else seen_tokens[0],
             sequence=sequences[0],
-            detokenizer=BatchDetokenizer(stream.decode, 1, stop_strings) if stop_strings else None,
+            detokenizer=BatchDetokenizer(stream.decode_fn, 1, stop_strings)
+            if stop_strings
+            else None,
         )
 
     def append_token(self, token: int, log_prob: float | None) -> None:
@@ -136,7 +138,7 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
         return "beam search starts all sequences of a batch at the same step"
     if settings.guidance_scale != 1:
         return "guidance runs each sequence twice, with and without the condition"
-    if model.codebooks:
+    if model.num_codebooks:
         return "the delay pattern starts at the same step in all sequences of a batch"
     if model.continuous_batching_metadata is None:
         return "the compiler has not proved that sequences of different lengths are independent"

@@ -70,7 +70,7 @@ class FullForwardSession:
         # the first token of a sequence is sampled from the logits at the position before it
         if is_first and logits.ndim > 2 and logits.shape[1] > token_count:
             return _choose_prompt_logits(
-                _select_last(logits), logits[:, -1 - token_count], self.inputs.is_fully_padded
+                _select_last(logits), logits[:, -1 - token_count], self.inputs.is_all_padding
             )
         return _select_last(logits)
 
@@ -174,7 +174,7 @@ class KVCacheSession:
         logits = _select_last(self.results[self.metadata.generation.logits_output])
         if initial_logits is None:
             return logits
-        return _choose_prompt_logits(logits, initial_logits, self.inputs.is_fully_padded)
+        return _choose_prompt_logits(logits, initial_logits, self.inputs.is_all_padding)
 
     def _run_chunk(self, chunk: PerTokenInputs) -> None:
         """Run the step on the new positions in `chunk`, and update the states and `results`."""

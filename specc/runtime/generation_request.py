@@ -30,7 +30,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextConfig, TextOutput
 from specc.preprocessing.python_inputs import is_image
 from specc.preprocessing.text_codec import decode_text
-from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.tokenizer_files import HfTokenizer
 from specc.preprocessing.tokenizer_library import tokenize_text
 from specc.runtime.decoder_sessions import FullForwardSession, KVCacheSession
 from specc.runtime.model_inputs import ModelInputs
@@ -70,7 +70,7 @@ class GenerativeModel:
     max_context: int | None
     create_decoder_session: CreateDecoderSession
     length_limiting_table: str = ""
-    random_init: RandomInitMetadata | None = None
+    random_init_metadata: RandomInitMetadata | None = None
     standalone_session: Session | None = None
     compiled_settings: Mapping[str, object] = field(default_factory=dict)
     logits_vocabulary_size: int | None = None
@@ -78,15 +78,15 @@ class GenerativeModel:
     continuous_batching_metadata: GenerationMetadata | None = None
 
     @cached_property
-    def decode(self) -> Callable[[Sequence[int]], str] | None:
+    def decode_fn(self) -> Callable[[Sequence[int]], str] | None:
         """The function that decodes ids to text, or None without a tokenizer or with codebooks."""
-        if self.codebooks:
+        if self.num_codebooks:
             return None
         record = find_text_tokenizer(self.preprocessing, self.generation)
         return partial(decode_text, tokenizer=record) if record else None
 
     @property
-    def codebooks(self) -> int:
+    def num_codebooks(self) -> int:
         """The number of codebooks, or 0 if the token input has no codebook axis."""
         return _count_input_codebooks(self.input_signature)
 
@@ -116,7 +116,7 @@ class GenerationRequest:
     sample_indices: Sequence[int] = ()
 
     @property
-    def capped_settings(self) -> GenerationSettings:
+    def effective_settings(self) -> GenerationSettings:
         """The generation settings, with `max_tokens` limited to the remaining context length."""
         max_tokens = min(self.settings.max_tokens, self.max_new_tokens)
         return replace(self.settings, max_tokens=max_tokens)
@@ -127,14 +127,14 @@ class GenerationRequest:
         return apply_delay_pattern(self.prompt, self.settings, self.padding_mask)
 
     @property
-    def graph_prompt(self) -> Ints:
-        """The prompt as input of the graph, with delays if the model has several codebooks."""
-        return self.delayed_prompt.tokens if self.model.codebooks else self.prompt
+    def input_ids(self) -> Ints:
+        """The prompt as token ids of the graph, with delays if the model has several codebooks."""
+        return self.delayed_prompt.tokens if self.model.num_codebooks else self.prompt
 
     @property
-    def decode(self) -> Callable[[Sequence[int]], str]:
+    def decode_fn(self) -> Callable[[Sequence[int]], str]:
         """The function that decodes ids to text. Raise E0945 if the model has no tokenizer."""
-        if self.model.decode is None:
+        if self.model.decode_fn is None:
             raise_error(
                 "E0945",
                 "tokens of this model cannot be decoded to text",
@@ -145,13 +145,13 @@ class GenerationRequest:
                     "the spec",
                 ],
             )
-        return self.model.decode
+        return self.model.decode_fn
 
 
-def find_chat_tokenizer(input_signature: ModelInputs) -> JsonTokenizer | None:
+def find_chat_tokenizer(input_signature: ModelInputs) -> HfTokenizer | None:
     """Return the tokenizer of the generated input if it has a chat template, or else None."""
     record = input_signature.preprocessing.get_input_config(input_signature.sequence_input)
-    return record if isinstance(record, JsonTokenizer) and record.chat_template else None
+    return record if isinstance(record, HfTokenizer) and record.chat_template else None
 
 
 def prepare_chat_inputs(
@@ -224,8 +224,8 @@ def _add_start_tokens(
     # start tokens are valid, even if their id is the padding id
     mask_input = input_signature.mask_input
     mask = {mask_input: np.ones(start_tokens.shape, np.bool_)} if mask_input else {}
-    if codebooks := _count_input_codebooks(input_signature):
-        start_tokens = np.repeat(start_tokens[:, :, None], codebooks, axis=2)
+    if num_codebooks := _count_input_codebooks(input_signature):
+        start_tokens = np.repeat(start_tokens[:, :, None], num_codebooks, axis=2)
     return {**mask, **inputs, input_signature.sequence_input: start_tokens}
 
 
@@ -258,9 +258,9 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     if not sequences:
         return {sequence_input: prompts}
     mask_input = input_signature.mask_input
-    longest, codebooks = max(map(len, sequences)), _count_input_codebooks(input_signature)
+    longest, num_codebooks = max(map(len, sequences)), _count_input_codebooks(input_signature)
     if not longest:
-        shape = (len(sequences), 0, codebooks) if codebooks else (len(sequences), 0)
+        shape = (len(sequences), 0, num_codebooks) if num_codebooks else (len(sequences), 0)
         prompts = np.zeros(shape, np.int64)
     # prompts of equal length require no padding, but the mask may be a required input
     if min(map(len, sequences)) == longest:
@@ -278,7 +278,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
             ],
         )
     # left padding aligns the last tokens of all sequences; the padding mask excludes the padding id
-    padding = [0] * codebooks if codebooks else 0
+    padding = [0] * num_codebooks if num_codebooks else 0
     padded = [[padding] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]
     return {sequence_input: padded, mask_input: mask}
@@ -313,7 +313,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
 
 def check_generation_settings(model: GenerativeModel, settings: GenerationSettings) -> None:
     """Raise E0732 or E0733 if the model does not support a setting."""
-    if error := find_codebook_setting_error(asdict(settings), model.codebooks):
+    if error := find_codebook_setting_error(asdict(settings), model.num_codebooks):
         raise SpeccError(error)
     sequence_input, batch = model.input_signature.sequence_input, model.input_signature.batch_size
     token_settings = ("pad", "start", "begin", "forced_eos_token_id")

@@ -6,7 +6,7 @@ from typing import NoReturn, TypeVar
 
 import numpy as np
 
-from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.beam_search import BeamHypothesis, run_beam_search
 from specc.decode.decode_loop import (
     iterate_codebook_steps,
     iterate_decode_steps,
@@ -24,8 +24,8 @@ from specc.ir.array import Array, Arrays
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.guidance import create_guided_decoder_session
 from specc.runtime.standalone_generator import (
+    extract_beam_hypotheses,
     iterate_decode_step_outputs,
-    list_standalone_beam_hypotheses,
     run_standalone_generator,
 )
 
@@ -172,7 +172,7 @@ class GenerationStream(GenerationRequest):
         a reference cycle would keep the KV cache of an abandoned stream in memory.
         """
         if self.settings.strategy == "beam":
-            hypotheses = _search_beams(self)
+            hypotheses = _run_beam_search(self)
             best_beams = [
                 beams[0] if beams else _raise_no_hypothesis(row)
                 for row, beams in enumerate(hypotheses)
@@ -184,7 +184,7 @@ class GenerationStream(GenerationRequest):
 
     def _make_result(self, batch_index: int) -> GenerationResult:
         """Return the result of one batch element, based on the logged steps."""
-        if self.model.codebooks:
+        if self.model.num_codebooks:
             return self._make_codebook_result(batch_index)
         tokens, scores, ended = list[int](), list[float](), False
         for step in self.logged_steps:
@@ -204,29 +204,29 @@ class GenerationStream(GenerationRequest):
     def _make_codebook_result(self, batch_index: int) -> GenerationResult:
         """Return the result of one batch element of a model with several codebooks."""
         tokens, log_probs, has_ended = revert_delay_pattern(
-            self.logged_steps, batch_index, self.capped_settings
+            self.logged_steps, batch_index, self.effective_settings
         )
         return GenerationResult(
             tokens=tuple(tokens.reshape(-1).tolist()),
             text=None,
             complete=bool(has_ended.all()),
             log_probs=None if log_probs is None else tuple(log_probs.reshape(-1).tolist()),
-            num_codebooks=self.model.codebooks,
+            num_codebooks=self.model.num_codebooks,
         )
 
 
 def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | None:
     """Decode tokens to text up to a stop token or stop string. Return None without a tokenizer."""
-    if request.model.decode is None:
+    if request.model.decode_fn is None:
         return None
     stop_tokens, stop_strings = request.settings.stop, request.settings.stop_strings
     # The `tokens` of a result include the stop token, but the `text` does not.
     text_tokens = tokens[:-1] if tokens and tokens[-1] in stop_tokens else tokens
-    return truncate_at_stop_string(request.model.decode(text_tokens), stop_strings)
+    return truncate_at_stop_string(request.model.decode_fn(text_tokens), stop_strings)
 
 
 def _make_detokenizer(request: GenerationRequest) -> BatchDetokenizer:
-    return BatchDetokenizer(request.decode, len(request.prompt), request.settings.stop_strings)
+    return BatchDetokenizer(request.decode_fn, len(request.prompt), request.settings.stop_strings)
 
 
 def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutput]:
@@ -239,14 +239,14 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
             run_standalone_generator(request.model.standalone_session, request), request, observer
         )
         return
-    if request.model.codebooks:
+    if request.model.num_codebooks:
         prompt = request.delayed_prompt
         sequence_input = request.model.input_signature.sequence_input
         inputs = {**request.prepared_inputs, sequence_input: prompt.tokens}
         yield from iterate_codebook_steps(
             create_guided_decoder_session(request.model, request.settings, inputs),
             prompt,
-            request.capped_settings,
+            request.effective_settings,
             padding_mask=request.padding_mask,
             sample_indices=request.sample_indices,
         )
@@ -257,7 +257,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
     yield from iterate_decode_steps(
         session,
         request.prompt,
-        request.capped_settings,
+        request.effective_settings,
         padding_mask=request.padding_mask,
         stopping_criterion=observer,
         sample_indices=request.sample_indices,
@@ -289,23 +289,23 @@ def _raise_no_hypothesis(row: int) -> NoReturn:
     )
 
 
-def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
+def _run_beam_search(request: GenerationRequest) -> list[list[BeamHypothesis]]:
     stop_strings = request.settings.stop_strings
     ends_sequence = (
-        make_stop_string_predicate(request.decode, stop_strings) if stop_strings else None
+        make_stop_string_predicate(request.decode_fn, stop_strings) if stop_strings else None
     )
     if request.model.standalone_session is not None:
-        return list_standalone_beam_hypotheses(
+        return extract_beam_hypotheses(
             run_standalone_generator(request.model.standalone_session, request),
             request.settings.stop,
         )
     session = create_guided_decoder_session(
         request.model, request.settings, request.prepared_inputs
     )
-    return search_beams(
+    return run_beam_search(
         session,
         request.prompt,
-        request.capped_settings,
+        request.effective_settings,
         padding_mask=request.padding_mask,
         should_stop=ends_sequence,
     )
@@ -322,12 +322,12 @@ def convert_results_to_arrays(
     sequences = [result for row in results for result in row]
     longest = max((len(result.tokens) for result in sequences), default=0)
     sequence_axis_index = slice(None) if stream.settings.num_return_sequences > 1 else 0
-    shape, codebooks = (len(results), len(results[0])), stream.model.codebooks
+    shape, num_codebooks = (len(results), len(results[0])), stream.model.num_codebooks
 
     def pad_sequences(rows: Iterable[Sequence[float]], fill: float, dtype: type) -> Array:
         padded: Array = np.array([[*row, *[fill] * (longest - len(row))] for row in rows], dtype)
-        if codebooks:
-            return padded.reshape(len(results), -1, codebooks).transpose(0, 2, 1)
+        if num_codebooks:
+            return padded.reshape(len(results), -1, num_codebooks).transpose(0, 2, 1)
         return padded.reshape(*shape, longest)[:, sequence_axis_index]
 
     tokens = [result.tokens for result in sequences]

@@ -179,7 +179,7 @@ def make_generator(model: LoadedModel) -> Generator | None:
         generation=generation,
         preprocessing=model.manifest.preprocessing,
         max_context=bound.high,
-        random_init=model.manifest.random_init,
+        random_init_metadata=model.manifest.random_init_metadata,
         create_decoder_session=make_session,
         logits_vocabulary_size=get_logits_vocabulary_size(graph, generation),
         allows_empty_prompt=_can_sample_first_token(graph, generation),
@@ -190,7 +190,7 @@ def _make_standalone_generator(
     model: LoadedModel, generation: GenerateSection, decode_settings: Mapping[str, object]
 ) -> Generator:
     """Create the generator of a standalone model file, based on its metadata."""
-    manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
+    manifest, session, input_signature = model.manifest, model.raw_session, model.input_signature
     defaults = manifest.defaults.outputs if manifest.defaults else ()
     read = {generation.sequence_input, *session.inputs, *session.optional_inputs, *defaults}
     return Generator(
@@ -207,7 +207,7 @@ def _make_standalone_generator(
         generation=generation,
         preprocessing=manifest.preprocessing,
         max_context=get_exact_integer(decode_settings.get("context")),
-        random_init=manifest.random_init,
+        random_init_metadata=manifest.random_init_metadata,
         create_decoder_session=_raise_no_step_graph,
         standalone_session=session,
         compiled_settings=decode_settings,
@@ -239,12 +239,12 @@ def open_step_sessions(package: ModelPackage, provider: str, threads: int) -> St
     """Open the step graph and the encoder of a package. Raise E0831 or E0832 if the package is
     invalid, and E0921 or E0922 if the execution provider is not available.
     """
-    role, path = package.resolve_role("step"), str(package.path)
+    role, path = package.resolve_graph_name("step"), str(package.path)
     graph = package.read_manifest(role).graph
     metadata = parse_generation_metadata(package.index.metadata, graph, path)
     step_session = package.open_session(role, provider=provider, threads=threads)
     encoder_session = None
-    if "encode" in package.roles:
+    if "encode" in package.graph_names:
         encoder_session = package.open_session("encode", provider=provider, threads=threads)
     inputs = encoder_session.inputs if encoder_session else ()
     outputs = encoder_session.outputs if encoder_session else ()
@@ -277,7 +277,7 @@ def open_generator(
         preprocessing=input_signature.preprocessing,
         max_context=metadata.max_context,
         length_limiting_table=metadata.length_limiting_table,
-        random_init=metadata.random_init,
+        random_init_metadata=metadata.random_init_metadata,
         create_decoder_session=make_session,
         logits_vocabulary_size=get_logits_vocabulary_size(step_graphs.graph, metadata.generation),
         allows_empty_prompt=bool(metadata.first_token_logits),
@@ -313,7 +313,7 @@ def _build_step_inputs(
 ) -> ModelInputs:
     """Return the model inputs. The encoder and the step graph each use a subset of these inputs."""
     signature, sequence_input = metadata.signature, metadata.generation.sequence_input
-    encode = package.read_manifest("encode").graph if "encode" in package.roles else None
+    encode = package.read_manifest("encode").graph if "encode" in package.graph_names else None
     read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}
     known_names = read_names & signature.inputs.keys()
     # the signature graph has no nodes, so look up the consumers of inputs in the encoder and step

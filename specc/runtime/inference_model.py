@@ -54,7 +54,10 @@ class InferenceModel(Closeable):
             [
                 ("graph", _format_signature(self)),
                 ("writes", generator.generation.name if generator else ""),
-                ("graphs of the package", ", ".join(self.package.roles if self.package else ())),
+                (
+                    "graphs of the package",
+                    ", ".join(self.package.graph_names if self.package else ()),
+                ),
                 ("provider", self.provider),
             ],
         )
@@ -62,7 +65,7 @@ class InferenceModel(Closeable):
     @property
     def has_full_forward(self) -> bool:
         """Return True if the model has a full-forward graph, without opening a session."""
-        return self.package is None or "score" in self.package.roles
+        return self.package is None or "score" in self.package.graph_names
 
     @property
     def is_streaming_only(self) -> bool:
@@ -85,9 +88,9 @@ class InferenceModel(Closeable):
     @cached_property
     def default_model(self) -> LoadedModel:
         """The default graph as a loaded model. Raise E0832 if the default is ambiguous."""
-        role = self.package.resolve_role(self.graph) if self.package else ""
+        graph_name = self.package.resolve_graph_name(self.graph) if self.package else ""
         # reuse an open graph, because two copies of the weights may not fit in device memory
-        return (role == "score" and self.scoring_model) or self._load_model(role)
+        return (graph_name == "score" and self.scoring_model) or self._load_model(graph_name)
 
     @cached_property
     def scoring_model(self) -> LoadedModel | None:
@@ -136,16 +139,16 @@ class InferenceModel(Closeable):
         return (self.generator or self.default_model).input_signature
 
     @property
-    def random_init(self) -> RandomInitMetadata | None:
+    def random_init_metadata(self) -> RandomInitMetadata | None:
         """The seed of randomly initialized weights, or None if no weights were initialized."""
         # the package index stores the seed of a package with a step graph, because no single graph
         # has all weights
         stepping_model = self.generator if self.uses_step_graph else self.streaming_model
         if stepping_model is not None:
-            return stepping_model.random_init
+            return stepping_model.random_init_metadata
         manifest = self.default_model.manifest
         has_parameters = bool(manifest.graph.parameters) or manifest.decoding is not None
-        return manifest.random_init if has_parameters else None
+        return manifest.random_init_metadata if has_parameters else None
 
     def start_generation(
         self, inputs: Mapping[str, object], settings: Mapping[str, object]
@@ -169,10 +172,10 @@ class InferenceModel(Closeable):
             helps = ["load it again, or use it inside its `with` block"]
             raise_error("E0949", f"`{escape_text(self.path)}` is closed", helps=helps)
 
-    def _load_model(self, role: str) -> LoadedModel:
+    def _load_model(self, graph_name: str) -> LoadedModel:
         self.check_not_closed()
         if self.package is not None:
-            return self.package.load_graph(role, provider=self.provider, threads=self.threads)
+            return self.package.load_graph(graph_name, provider=self.provider, threads=self.threads)
         path, verify = str(self.path), self.verify_contents
         return load_model(
             path, provider=self.provider, threads=self.threads, verify_contents=verify
@@ -199,7 +202,7 @@ def list_model_files(inference_model: InferenceModel) -> list[Path]:
     model = inference_model.default_model
     # A model file has no package index, so its external tensors determine its weight files.
     weight_files = [name for name, _ in model.file.list_external_files()]
-    tokenizer_files = [f.name for f in model.manifest.preprocessing.files if f.name]
+    tokenizer_files = [f.name for f in model.manifest.preprocessing.tokenizer_files if f.name]
     directory = model.path.parent
     return [inference_model.path, *(directory / name for name in (*weight_files, *tokenizer_files))]
 
@@ -224,7 +227,7 @@ def runs_full_forward(
     return model.generator is None or is_forward_requested
 
 
-def get_attention_model(model: InferenceModel) -> LoadedModel:
+def get_model_for_attention_maps(model: InferenceModel) -> LoadedModel:
     """Return the full-forward graph for attention maps. Raise E0931 if the graph is missing."""
     scoring_model = model.scoring_model
     if scoring_model is None:
@@ -263,7 +266,7 @@ def get_streaming_model(model: InferenceModel) -> StreamingModel:
 
 def _has_step_graph(package: ModelPackage | None, graph: str, *, is_streaming: bool) -> bool:
     """Return True if the package has a step graph, for streaming or for generation."""
-    if package is None or graph or "step" not in package.roles:
+    if package is None or graph or "step" not in package.graph_names:
         return False
     metadata = package.index.metadata
     return bool(metadata) and is_streaming_package(metadata) == is_streaming

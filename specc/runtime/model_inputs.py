@@ -34,7 +34,7 @@ from specc.preprocessing.input_checks import (
     InputSpec,
     LengthBound,
     check_inputs,
-    check_padding_stride,
+    check_left_padding,
     check_right_padding,
     make_input_spec,
 )
@@ -119,7 +119,7 @@ class ModelInputs:
         """Return True if an input is padded on the left when a batch is formed."""
         return name in self.graph.inputs and is_left_padded(self.graph, name, self.sequence_input)
 
-    def get_text_helps(self, name: str) -> list[str]:
+    def suggest_tokenizer(self, name: str) -> list[str]:
         """Return the help for a text that is passed to an input without a tokenizer, or []."""
         return suggest_tokenizer(name, self.graph.inputs[name].type, self.spec_sources)
 
@@ -138,7 +138,7 @@ class ModelInputs:
         ).items():
             pad_left = self.is_left_padded(name)
             array = convert_to_array(
-                value, name, pad_left=pad_left, suggest_tokenizer=self.get_text_helps
+                value, name, pad_left=pad_left, suggest_tokenizer=self.suggest_tokenizer
             )
             arrays[name] = cast_input_array(array, kinds[name].dtype, name)
         arrays = group_images_by_text(self.graph, self.preprocessing, arrays)
@@ -147,7 +147,7 @@ class ModelInputs:
         )
         prepared = {**self._fill_defaults(checked), **checked}
         for name in self.padding_strides.keys() & prepared.keys():
-            check_padding_stride(name, prepared[name], self.padding_strides[name])
+            check_left_padding(name, prepared[name], self.padding_strides[name])
         # `PerTokenInputs.from_prompt` checks the padding of prompts
         for name in sorted(self.right_padded_masks & prepared.keys() - {self.mask_input}):
             check_right_padding(name, prepared[name])
@@ -318,7 +318,7 @@ class PerTokenInputs:
         return self.default_tables[name][tokens]
 
     @property
-    def is_fully_padded(self) -> Bools:
+    def is_all_padding(self) -> Bools:
         """Return a bool array [batch], which is true for sequences without a valid token so far."""
         mask = self.arrays.get(self.input_signature.mask_input)
         if mask is None:

@@ -19,7 +19,7 @@ from specc.runtime.single_model_file import (
 )
 
 DEFAULT_GRAPHS = ("score", "generate")
-"""Roles of the graphs that can be a package's default graph, in order of preference."""
+"""Names of the graphs that can be a package's default graph, in order of preference."""
 
 
 @dataclass(frozen=True)
@@ -27,69 +27,71 @@ class ModelPackage(PackageFiles):
     """An opened package whose files have been checked for consistency."""
 
     def __repr__(self) -> str:
-        return format_repr(f"package {self.path}: {', '.join(self.roles)}")
+        return format_repr(f"package {self.path}: {', '.join(self.graph_names)}")
 
     @property
-    def roles(self) -> tuple[str, ...]:
-        """The roles of the graphs, such as `encode`, `score` and `step`, in alphabetical order."""
+    def graph_names(self) -> tuple[str, ...]:
+        """The names of the graphs, such as `encode`, `score` and `step`, in alphabetical order."""
         return tuple(sorted(self.index.graphs))
 
     @property
-    def default_role(self) -> str:
-        """The role of the default graph, or "" if no graph is the default."""
-        only_role = self.roles[0] if len(self.roles) == 1 else ""
-        return next((role for role in DEFAULT_GRAPHS if role in self.roles), only_role)
+    def default_graph_name(self) -> str:
+        """The name of the default graph, or "" if no graph is the default."""
+        only_name = self.graph_names[0] if len(self.graph_names) == 1 else ""
+        return next((name for name in DEFAULT_GRAPHS if name in self.graph_names), only_name)
 
     def has_graph(self, name: str) -> bool:
         """Return True if the package has the graph `name` or, if `name` is "", a default graph."""
-        return name in self.roles or bool(self.default_role and not name)
+        return name in self.graph_names or bool(self.default_graph_name and not name)
 
-    def resolve_role(self, name: str = "") -> str:
-        """Return `name` or, if `name` is "", the role of the default graph. Raise E0832 if the
+    def resolve_graph_name(self, name: str = "") -> str:
+        """Return `name` or, if `name` is "", the name of the default graph. Raise E0832 if the
         package has no such graph.
         """
-        roles = self.roles
-        if name in roles:
+        names = self.graph_names
+        if name in names:
             return name
-        if self.default_role and not name:
-            return self.default_role
-        title, hint = "several graphs match", f"select one: {', '.join(map(escape_text, roles))}"
+        if self.default_graph_name and not name:
+            return self.default_graph_name
+        title, hint = "several graphs match", f"select one: {', '.join(map(escape_text, names))}"
         helps = [hint]
         if name:
             title = f"unknown graph `{escape_text(name)}`"
-            helps = [*suggest_similar_name(name, roles, hint)]
+            helps = [*suggest_similar_name(name, names, hint)]
         raise_error("E0832", title, helps=helps)
 
-    def has_manifest(self, role: str) -> bool:
+    def has_manifest(self, graph_name: str) -> bool:
         """Return True if the model file of a graph contains a manifest."""
-        return METADATA_KEY in self.models[role].metadata
+        return METADATA_KEY in self.models[graph_name].metadata
 
-    def read_manifest(self, role: str) -> Manifest:
+    def read_manifest(self, graph_name: str) -> Manifest:
         """Return the manifest of a graph. Raise E0918 if the graph has no manifest."""
-        file = self.models[role]
+        file = self.models[graph_name]
         manifest = parse_model_file_manifest(file, str(file.path))
         # The package index stores the source of the spec only once for all graphs.
         return manifest if manifest.sources else replace(manifest, sources=self.index.sources)
 
-    def load_graph(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
+    def load_graph(
+        self, graph_name: str, *, provider: str = "cpu", threads: int = 0
+    ) -> LoadedModel:
         """Load a graph to run it. Raise E0921 or E0922 if the provider is not available."""
         model = load_parsed_model_file(
-            self.models[role], self.read_manifest(role), provider, threads
+            self.models[graph_name], self.read_manifest(graph_name), provider, threads
         )
-        if role != "step" or not self.index.metadata:
+        if graph_name != "step" or not self.index.metadata:
             return model
         graph = model.manifest.graph
         metadata = parse_generation_metadata(self.index.metadata, graph, str(self.path))
         if not metadata.in_place_states:
             return model
         # a step session has the inputs of the declared graph, even with in-place buffers
-        return replace(model, session=KVBufferSession(model.runtime, graph, metadata))
+        return replace(model, session=KVBufferSession(model.raw_session, graph, metadata))
 
-    def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
+    def open_session(self, graph_name: str, *, provider: str = "cpu", threads: int = 0) -> Session:
         """Open a session of a graph without reading the manifest. The session checks inputs, but
         does not compute defaults.
         """
-        return self.models[role].open(provider, threads)
+        return self.models[graph_name].open(provider, threads)
 
 
 def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPackage:

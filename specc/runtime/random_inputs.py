@@ -337,7 +337,7 @@ def find_past_key_value_states(step: Graph) -> dict[str, str]:
     }
 
 
-def make_exported_step_input_sampler(weights: Arrays) -> SampleInputs:
+def make_step_input_sampler(weights: Arrays) -> SampleInputs:
     """Return a function that samples inputs for the step graph of another exporter. The function
     runs the step once with empty states and uses the resulting states.
     """

@@ -108,9 +108,9 @@ def _list_types(format: QuantizationFormat, shape: tuple[int, ...]) -> list[obje
 
 @dataclass(kw_only=True)
 class LoadedModel:
-    """A compiled model, ready to run. `runtime` is the session of the file. `session` has the
-    inputs of the declared graph. It differs from `runtime` only for step graphs with in-place KV
-    buffers.
+    """A compiled model, ready to run. `raw_session` is the session of the file. `session` has the
+    inputs of the declared graph. It differs from `raw_session` only for step graphs with in-place
+    KV buffers.
 
     `model.run(pixel_values=array)` returns the outputs by name. Omitted inputs with a default are
     computed.
@@ -121,7 +121,7 @@ class LoadedModel:
     provider: str
     file: ModelFile
     session: Executable
-    runtime: Session
+    raw_session: Session
 
     def __repr__(self) -> str:
         return format_repr(f"graph {self.manifest.graph.format_signature()}, {self.provider}")
@@ -169,8 +169,8 @@ class LoadedModel:
         """Return a copy without activation quantization, or this model if it is not quantized."""
         if not self.manifest.quantized:
             return self
-        runtime = self.file.open_without_activation_quantization(self.provider)
-        return replace(self, runtime=runtime, session=self._wrap_kv_buffers(runtime))
+        raw_session = self.file.open_without_activation_quantization(self.provider)
+        return replace(self, raw_session=raw_session, session=self._wrap_kv_buffers(raw_session))
 
     def open_with_quantized_matmul_outputs(self) -> tuple[Executable, tuple[QuantizedMatMul, ...]]:
         """Open a session that also outputs values of quantized MatMul nodes. Return the session and
@@ -189,13 +189,13 @@ class LoadedModel:
             wrap_session(self.file.open_with_execution_counters(self.provider))
         )
 
-    def _wrap_kv_buffers(self, runtime: Executable) -> Executable:
-        """Return a session with the inputs of the declared graph: `runtime` itself, or for a step
-        with in-place KV buffers, a wrapper that allocates the buffers.
+    def _wrap_kv_buffers(self, raw_session: Executable) -> Executable:
+        """Return a session with the inputs of the declared graph: `raw_session` itself, or for a
+        step with in-place KV buffers, a wrapper that allocates the buffers.
         """
         if isinstance(self.session, KVBufferSession):
-            return replace(self.session, session=runtime)
-        return runtime
+            return replace(self.session, session=raw_session)
+        return raw_session
 
     def weights(self) -> dict[str, Array]:
         """Return the dequantized parameters by their names in the spec. Raise E0917 if the shape of
@@ -302,7 +302,7 @@ def load_parsed_model_file(
         provider=provider,
         file=file,
         session=session,
-        runtime=session,
+        raw_session=session,
     )
 
 

@@ -50,7 +50,7 @@ def run_standalone_generator(
     """Run a standalone generator. Raise E0912 if the graph cannot detect the padding of the prompt,
     and E0732 or E0733 if a setting is invalid.
     """
-    scalars = _make_scalars(session, request.capped_settings, request.prepared_inputs)
+    scalars = _make_scalars(session, request.effective_settings, request.prepared_inputs)
     inputs = {**_make_inputs(session, request), **scalars}
     names = list(session.outputs)
     results = session.run_interruptibly(inputs)
@@ -111,7 +111,7 @@ def iterate_decode_step_outputs(
             return
 
 
-def list_standalone_beam_hypotheses(
+def extract_beam_hypotheses(
     output: StandaloneGeneratorOutput, stop_tokens: Collection[int]
 ) -> list[list[BeamHypothesis]]:
     """Return the hypotheses of a beam search in a standalone generator, without padding."""

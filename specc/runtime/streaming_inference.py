@@ -28,12 +28,12 @@ Lengths: TypeAlias = dict[str, int]
 class StreamingModel(StepSessions):
     """A package with a streaming step graph. Call `start_stream` to start a stream."""
 
-    chunks: ChunkConfig
+    chunk_config: ChunkConfig
 
     @property
-    def random_init(self) -> RandomInitMetadata | None:
+    def random_init_metadata(self) -> RandomInitMetadata | None:
         """The seed of randomly initialized weights, or None if no weights were initialized."""
-        return self.metadata.random_init
+        return self.metadata.random_init_metadata
 
     @cached_property
     def time_axes(self) -> dict[str, int]:
@@ -49,7 +49,7 @@ class StreamingModel(StepSessions):
         """Run the model on complete inputs, in chunks of `chunk_length` time steps. Raise E0976 if
         `chunk_length` is not a multiple of the chunk size.
         """
-        size, time_axes = self.chunks.step_length, self.time_axes
+        size, time_axes = self.chunk_config.step_length, self.time_axes
         if chunk_length % size:
             next_multiple = (chunk_length // size + 1) * size
             hint = f"pass a multiple of {size}, as {next_multiple}"
@@ -153,7 +153,7 @@ class InputStream:
             raise_error("E0978", title, helps=["start a new stream: `model.stream()`"])
         inputs, past_inputs, lengths = self._check_chunk(pieces)
         count = inputs[self.model.input_signature.sequence_input].shape[1]
-        size = self.model.chunks.step_length
+        size = self.model.chunk_config.step_length
         chunked_count = count - count % size
         end = self.position_count + chunked_count
         if last:
@@ -178,7 +178,7 @@ class InputStream:
                 fix = f"pass it at the start: `model.stream({name}=…)`"
                 raise_error("E0978", f"`{name}` is constant during a stream", helps=[fix])
         # the default of an omitted input may depend on all positions so far
-        if time_axes.keys() - pieces.keys() - {*self.model.chunks.per_step_inputs}:
+        if time_axes.keys() - pieces.keys() - {*self.model.chunk_config.per_step_inputs}:
             return self._check_chunk_with_past(pieces)
         prepared = input_signature.prepare({**self.constant_inputs, **pieces})
         lengths = self._infer_fixed_lengths(prepared)
@@ -262,8 +262,8 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
     """Raise E0979 if the full forward pass produces outputs for positions after the last complete
     chunk. `position_counts` are the numbers of positions in complete chunks and in total.
     """
-    size, symbol = model.chunks.step_length, str(model.input_signature.sequence_length)
-    for name, formula in model.chunks.output_lengths.items():
+    size, symbol = model.chunk_config.step_length, str(model.input_signature.sequence_length)
+    for name, formula in model.chunk_config.output_lengths.items():
         chunked_length, full_length = (
             formula.evaluate({**lengths, symbol: count}) for count in position_counts
         )
@@ -307,7 +307,7 @@ def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
 
 
 def _raise_partial_chunk(model: StreamingModel, count: int, *helps: str) -> NoReturn:
-    size, sequence_input = model.chunks.step_length, model.input_signature.sequence_input
+    size, sequence_input = model.chunk_config.step_length, model.input_signature.sequence_input
     raise_error(
         "E0976",
         f"got {count} positions of `{sequence_input}`, expected a multiple of {size}",
@@ -322,4 +322,4 @@ def open_streaming_model(
     """Open the streaming model of a package. Raise the errors of `open_step_sessions`."""
     opened = open_step_sessions(package, provider, threads)
     assert opened.metadata.chunk_config is not None, "the package is a streaming model"
-    return StreamingModel(**vars(opened), chunks=opened.metadata.chunk_config)
+    return StreamingModel(**vars(opened), chunk_config=opened.metadata.chunk_config)

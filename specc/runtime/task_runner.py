@@ -21,7 +21,7 @@ from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig,
 from specc.preprocessing.python_inputs import convert_input_value
 from specc.preprocessing.tasks import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.text_batches_and_windows import (
-    TextEncoding,
+    TokenizedText,
     batch_encodings,
     encode_text,
     find_mask_input,
@@ -62,7 +62,7 @@ class _EncodedBatch:
     lists, the number of truncated texts, and the number of prompt tokens.
     """
 
-    encodings: list[TextEncoding]
+    encodings: list[TokenizedText]
     text_indices: list[int]
     texts: dict[str, list[Any]]
     truncated_count: int = 0
@@ -86,10 +86,10 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     task_inputs = select_entries(inputs, {s.name for s in task.inputs})
     _check_required_inputs(task, task_inputs)
     preprocessing, graph = model.manifest.preprocessing, model.manifest.graph
-    record = preprocessing.get_input_config(task.text_input)
-    assert isinstance(record, TEXT_CONFIGS), "every task has a text input"
+    text_config = preprocessing.get_input_config(task.text_input)
+    assert isinstance(text_config, TEXT_CONFIGS), "every task has a text input"
     encode_batch: Callable[..., _EncodedBatch] = BATCH_ENCODERS.get(task.kind, _read_texts)
-    batch = encode_batch(task, record, task_inputs, options)
+    batch = encode_batch(task, text_config, task_inputs, options)
     graph_inputs = select_entries(inputs, graph.inputs)
     if "image" in task_inputs:
         image = next(name for name, r in preprocessing.inputs if isinstance(r, ImageConfig))
@@ -107,7 +107,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     task_results = TaskResults(
         task=task,
         results=results,
-        record=record,
+        text_config=text_config,
         encodings=batch.encodings,
         text_indices=batch.text_indices,
         inputs=batch.texts,

@@ -11,7 +11,7 @@ import numpy as np
 from specc import backend
 from specc.analysis.length_limits import find_length_limits
 from specc.backend import Session, TensorSpec
-from specc.decode.beam_search import search_beams
+from specc.decode.beam_search import run_beam_search
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import raise_error
@@ -157,7 +157,7 @@ class _ReferenceDecode:
         values are perturbed, and the resulting errors of the logits are multiplied by
         `error_ratio`.
         """
-        request, settings = self.request, self.request.capped_settings
+        request, settings = self.request, self.request.effective_settings
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
         logits_output = request.model.generation.logits_output
         session = _ReferenceSession(graph=self.graph, weights=weights, perturbation=perturbation)
@@ -168,7 +168,7 @@ class _ReferenceDecode:
             session, request.model.input_signature, logits_output, request.prepared_inputs
         )
         if settings.strategy == "beam":
-            return self._search_beams(decoder_session)
+            return self._run_beam_search(decoder_session)
         width = settings.max_tokens
         steps = list(
             iterate_decode_steps(
@@ -180,10 +180,12 @@ class _ReferenceDecode:
             "log_probs": _stack_steps([np.asarray(s.log_probs) for s in steps], width),
         }
 
-    def _search_beams(self, session: FullForwardSession) -> dict[str, Array]:
+    def _run_beam_search(self, session: FullForwardSession) -> dict[str, Array]:
         """Return the tokens and scores of a beam search."""
-        request, settings = self.request, self.request.capped_settings
-        beams = search_beams(session, request.prompt, settings, padding_mask=request.padding_mask)
+        request, settings = self.request, self.request.effective_settings
+        beams = run_beam_search(
+            session, request.prompt, settings, padding_mask=request.padding_mask
+        )
         tokens = [[list(h.tokens) for h in row] for row in beams]
         scores = [[h.score for h in row] for row in beams]
         return {"tokens": _pad_sequences(tokens, settings), "scores": np.array(scores)}
@@ -194,7 +196,7 @@ class _ReferenceDecode:
         assert session is not None, "a standalone generator has a session"
         generated = run_standalone_generator(session, self.request)
         if generated.log_probs is not None:
-            width = self.request.capped_settings.max_tokens
+            width = self.request.effective_settings.max_tokens
             tokens, log_probs = generated.tokens[:, 0], generated.log_probs
             return {
                 "tokens": _stack_steps([*tokens.T], width)[:, None],
@@ -203,7 +205,7 @@ class _ReferenceDecode:
         stops = self.request.settings.stop
         rows = generated.tokens.tolist()
         sequences = [[_truncate_at_stop(text, stops) for text in row] for row in rows]
-        tokens = _pad_sequences(sequences, self.request.capped_settings)
+        tokens = _pad_sequences(sequences, self.request.effective_settings)
         return {"tokens": tokens, "scores": np.asarray(generated.scores)}
 
 

@@ -26,7 +26,7 @@ from specc.runtime.random_inputs import (
     SampleInputs,
     StepInputSampler,
     find_past_key_value_states,
-    make_exported_step_input_sampler,
+    make_step_input_sampler,
 )
 from specc.runtime.single_model_file import LoadedModel
 from specc.verification.generation_verification import verify_generation
@@ -285,7 +285,7 @@ def _verify_single_file(model: LoadedModel, seed: int, rounds: int) -> Iterator[
     package.
     """
     is_generator = model.manifest.decoding is not None
-    if is_generator or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
+    if is_generator or model.raw_session.inputs.keys() <= model.manifest.graph.inputs.keys():
         return verify_graph(model, seed=seed, rounds=rounds)
     reason = "the model writes to buffers that only its package describes"
     return iter((make_skipped_verification_round(reason),))
@@ -307,7 +307,7 @@ def verify_package(
     """Yield the verification rounds of all graphs of a package, or only of the graph with the role
     `graph`. Skip graphs without a manifest. Raise E0930 at the first difference.
     """
-    for role in (package.resolve_role(graph),) if graph else package.roles:
+    for role in (package.resolve_graph_name(graph),) if graph else package.graph_names:
         if not package.has_manifest(role):
             reason = "the model has no specc metadata"
             yield make_skipped_verification_round(reason, graph=escape_text(role))
@@ -323,7 +323,7 @@ def verify_package(
                 max_lengths=max_lengths,
             )
         elif find_past_key_value_states(model.manifest.graph):
-            sample_inputs = make_exported_step_input_sampler(model.weights())
+            sample_inputs = make_step_input_sampler(model.weights())
             rounds_of_graph = verify_graph(
                 model, seed=seed, rounds=rounds, sample_inputs=sample_inputs
             )
@@ -341,7 +341,7 @@ def _make_generation_sampler(
     """
     step = model.manifest.graph
     facts = parse_generation_metadata(package.index.metadata, step, str(package.path))
-    has_encoder = "encode" in package.roles
+    has_encoder = "encode" in package.graph_names
     encoder = package.load_graph("encode", provider=model.provider) if has_encoder else None
     weights = encoder.weights() if encoder else {}
     graph = encoder.manifest.graph if encoder else None

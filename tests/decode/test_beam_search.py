@@ -15,7 +15,7 @@ from support.toy_models import (
     sum_log_probabilities,
 )
 
-from specc.decode.beam_search import search_beams
+from specc.decode.beam_search import run_beam_search
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 
@@ -30,7 +30,8 @@ def search_tokens(
     table: Any, prompt: list[list[int]], said: GenerationSettings
 ) -> list[list[tuple[int, ...]]]:
     return [
-        [h.tokens for h in row] for row in search_beams(TableDecoder(table), np.array(prompt), said)
+        [h.tokens for h in row]
+        for row in run_beam_search(TableDecoder(table), np.array(prompt), said)
     ]
 
 
@@ -46,7 +47,7 @@ def test_wide_beam_finds_the_best_sequence(seed: int, penalty: float) -> None:
         early_stopping="never",
         num_return_sequences=5,
     )
-    (made,) = search_beams(TableDecoder(table), np.array([[2, 1]]), said)
+    (made,) = run_beam_search(TableDecoder(table), np.array([[2, 1]]), said)
     scores = [
         sum_log_probabilities(table, (2, 1), t) / len(t) ** penalty for t in list_all_texts(4, 4, 0)
     ]
@@ -86,7 +87,7 @@ def test_batch_elements_are_independent(seed: int, penalized: bool) -> None:
 @settings(deadline=None)
 def test_scores_are_sorted_and_correct(seed: int) -> None:
     table = make_hashed_logits(seed, 6)
-    (made,) = search_beams(
+    (made,) = run_beam_search(
         TableDecoder(table), np.array([[1]]), replace(BEAM, length_penalty=0.6, log_probs=True)
     )
     assert len(made) == 3
@@ -117,7 +118,7 @@ def test_ties_prefer_the_lower_token() -> None:
 
 def test_model_inputs() -> None:
     toy = TableDecoder(make_continuing_logits("ab", "bcdef"))
-    made = search_beams(
+    made = run_beam_search(
         toy, np.array([[1], [2]]), replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
     )
     assert [row[0].tokens for row in made] == [(2, 0), (3, 4, 5, 6, 0)]
@@ -135,7 +136,7 @@ def test_early_stopping() -> None:
     lengths = {}
     for early in (True, False, "never"):
         toy = TableDecoder(table)
-        ((best,),) = search_beams(toy, np.array([[1]]), replace(said, early_stopping=early))  # type: ignore[arg-type]
+        ((best,),) = run_beam_search(toy, np.array([[1]]), replace(said, early_stopping=early))  # type: ignore[arg-type]
         lengths[early] = len(best.tokens), len(toy.input_count)
     assert lengths[True][1] < lengths[False][1] <= lengths["never"][1]
     assert lengths["never"][0] == 12
@@ -150,7 +151,7 @@ def test_fewer_sequences_than_beams() -> None:
 
 def test_custom_stopping_criterion() -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
-    made = search_beams(
+    made = run_beam_search(
         TableDecoder(make_continuing_logits("abcdef")),
         np.array([[1]]),
         said,
@@ -161,18 +162,19 @@ def test_custom_stopping_criterion() -> None:
 
 def test_empty_batch_and_no_padding() -> None:
     assert (
-        search_beams(TableDecoder(make_hashed_logits(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
+        run_beam_search(TableDecoder(make_hashed_logits(0, 4)), np.zeros((0, 2), np.int64), BEAM)
+        == []
     )
     flat = TableDecoder(lambda text: [3.0, 2.9, 2.8, 2.7])
     said = replace(
         BEAM, stop=(), max_tokens=1, num_beams=1, num_return_sequences=1, repetition_penalty=1.2
     )
     keep = np.array([[False, True]])
-    assert search_beams(flat, np.array([[0, 1]]), said, padding_mask=keep)[0][0].tokens == (0,)
+    assert run_beam_search(flat, np.array([[0, 1]]), said, padding_mask=keep)[0][0].tokens == (0,)
 
 
 @pytest.mark.parametrize("penalty", [1e308, -1e308, 300.0])
 def test_extreme_length_penalty(penalty: float) -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=30, length_penalty=penalty)
-    ((best,),) = search_beams(TableDecoder(make_hashed_logits(0, 4)), np.array([[1]]), said)
+    ((best,),) = run_beam_search(TableDecoder(make_hashed_logits(0, 4)), np.array([[1]]), said)
     assert best.tokens

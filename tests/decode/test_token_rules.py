@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specc.decode.beam_search import search_beams
+from specc.decode.beam_search import run_beam_search
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
@@ -107,7 +107,7 @@ def test_renormalized_logits() -> None:
     """After masking, the remaining probabilities sum to 1."""
     settings = GenerationSettings(strategy="beam", num_beams=2, max_tokens=1, suppress_tokens=(2,))
     plain, made = (
-        search_beams(ConstantDecoder([2, 3, 4]), np.array([[1]]), s)[0][0].score
+        run_beam_search(ConstantDecoder([2, 3, 4]), np.array([[1]]), s)[0][0].score
         for s in (settings, replace(settings, renormalize_logits=True))
     )
     chances = np.exp(ConstantDecoder([2, 3, 4]).row.astype(np.float64))
@@ -132,7 +132,7 @@ def test_beam_search_follows_the_rules() -> None:
         no_repeat_ngram_size=1,
         forced_eos_token_id=0,
     )
-    found = search_beams(ConstantDecoder([2, 3, 4]), prompt, settings)
+    found = run_beam_search(ConstantDecoder([2, 3, 4]), prompt, settings)
     assert [row[0].tokens for row in found] == [(5, 2, 0), (5, 2, 0)]
     row = ConstantDecoder([2, 3, 4]).row
     share = float(row[2] - np.log(np.exp(row).sum()))

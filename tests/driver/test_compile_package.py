@@ -61,7 +61,7 @@ def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     )
     package = open_package(tmp_path / "both", verify_contents=True)
     want = specc.load(alone).run(**inputs)
-    for role in package.roles:
+    for role in package.graph_names:
         got = package.load_graph(role).run(**inputs)
         for result, array in want.items():
             np.testing.assert_allclose(got[result], array, rtol=0, atol=1e-5 * np.abs(array).max())

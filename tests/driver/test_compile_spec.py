@@ -56,7 +56,7 @@ def test_inline_defaults_remove_the_input(spec: Path, tmp_path: Path) -> None:
 def test_manifest_sources(spec: Path, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=7, set={"d": 16})
     manifest = read_manifest(str(tmp_path / "m.onnx"))
-    assert manifest.random_init == RandomInitMetadata(7)
+    assert manifest.random_init_metadata == RandomInitMetadata(7)
     assert manifest.config == {"vocab": 13, "d": 16}
     assert SPEC in manifest.sources.values()
     assert manifest.graph.inputs.keys() == {"ids", "keep"}

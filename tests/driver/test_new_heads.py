@@ -53,7 +53,7 @@ def test_missing_head_is_initialized(tmp_path: Path) -> None:
     (warning,) = [d for d in made.warnings if d.code == "W0528"]
     assert all(name in str(warning.notes) for name in HEAD)
     model = specc.load(out)
-    assert model.manifest.random_init == RandomInitMetadata(7, 4)
+    assert model.manifest.random_init_metadata == RandomInitMetadata(7, 4)
     assert model.manifest.weights["random_init"] == {"seed": 7, "weights": sorted(HEAD)}
     ours, facts = model.weights(), made.model.graph.parameter_facts
     for name, array in ours.items():
@@ -91,7 +91,7 @@ def test_missing_head_of_a_package(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tensors)
     out = tmp_path / "package"
     specc.compile(tmp_path, out, graph=_get_first_graph(found), init_missing=3, graphs="step")
-    assert specc.load(out).random_init == RandomInitMetadata(3, 1)
+    assert specc.load(out).random_init_metadata == RandomInitMetadata(3, 1)
 
 
 def _get_first_graph(found: Any) -> str:
@@ -155,7 +155,7 @@ def test_complete_checkpoint_has_no_warning(tmp_path: Path) -> None:
     directory = save_checkpoint(tmp_path, make_base_checkpoint(tmp_path))
     made = specc.compile(directory, tmp_path / "m.onnx", init_missing=7)
     assert not [d for d in made.warnings if d.code == "W0528"]
-    assert specc.load(tmp_path / "m.onnx").manifest.random_init is None
+    assert specc.load(tmp_path / "m.onnx").manifest.random_init_metadata is None
 
 
 def test_init_and_init_missing_conflict(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from support.tokenizer_files import train_tokenizer
 READ = """
 import resource, time
 from specc.preprocessing.text_codec import decode_text, encode_text_to_ids
-from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.tokenizer_files import HfTokenizer
 from specc.preprocessing.tokenizer_library import parse_tokenizer_file
 from specc.diagnostics.diagnostic import SpeccError
 result = {}
 for name, text in given.items():
     start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        record = JsonTokenizer(file=parse_tokenizer_file(text.encode(), "tokenizer.json"))
+        record = HfTokenizer(file=parse_tokenizer_file(text.encode(), "tokenizer.json"))
         ids = encode_text_to_ids("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab \\u00e9 \\u4e2d word, word ", record)
         code = len(decode_text(ids, record)) * 0
     except SpeccError as failed:

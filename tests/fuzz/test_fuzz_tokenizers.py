@@ -13,7 +13,7 @@ from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.text_codec import decode_text, encode_text_to_ids
-from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.tokenizer_files import HfTokenizer
 from specc.preprocessing.tokenizer_library import parse_tokenizer_file
 
 ODD: list[Any] = [
@@ -51,7 +51,7 @@ def mutate_document(rng: random.Random, data: Any) -> Any:
 
 def assert_read_or_refused(data: bytes) -> None:
     try:
-        record = JsonTokenizer(file=parse_tokenizer_file(data, "tokenizer.json"))
+        record = HfTokenizer(file=parse_tokenizer_file(data, "tokenizer.json"))
         for text in LINES:
             decode_text([0, 1, *encode_text_to_ids(text, record), 7], record)
     except SpeccError as failed:

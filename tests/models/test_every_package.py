@@ -98,7 +98,7 @@ def generate_greedy(
     weights = model.weights()
     start = writer(model).generation.settings.get("start")
     rows = len(next(iter(inputs.values())))
-    codebooks = [writer(model).codebooks] if writer(model).codebooks else []
+    codebooks = [writer(model).num_codebooks] if writer(model).num_codebooks else []
     tokens = inputs.get(grows, np.full((rows, 1, *codebooks), start))
     length = tokens.shape[1]
     margins = []
@@ -156,7 +156,7 @@ def test_prompts_of_different_lengths_generate_as_each_alone(model: Model) -> No
         return
     empty = writer(model).allows_empty_prompt
     prompts: list[list[Any]] = [[1, 2, 3, 1], [] if empty else [2], [3, 2]]
-    if codebooks := writer(model).codebooks:
+    if codebooks := writer(model).num_codebooks:
         prompts = [[[token] * codebooks for token in prompt] for prompt in prompts]
     beside = {n: v for n, v in inputs.items() if n != grows}
 
@@ -172,7 +172,7 @@ def test_prompts_of_different_lengths_generate_as_each_alone(model: Model) -> No
 def test_encoder_and_step_agree_with_the_reference(model: Model) -> None:
     package = specc.runtime.model_package.open_package(model.path)
     for role in ("encode", "step"):
-        if role in package.roles:
+        if role in package.graph_names:
             assert list(list_model_lines(package.load_graph(role), rounds=2))
 
 

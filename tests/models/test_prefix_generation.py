@@ -21,7 +21,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
-from specc.decode.beam_search import search_beams
+from specc.decode.beam_search import run_beam_search
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.weights.formats.safetensors import write_safetensors
@@ -149,7 +149,7 @@ def generate_by_full_passes(
     keep = np.array(there, bool)
     full = FullForwardDecoder(spec, weights, GIVEN[name], {"keep": keep})
     if settings.strategy == "beam":
-        found = search_beams(full, ids, settings, padding_mask=keep)
+        found = run_beam_search(full, ids, settings, padding_mask=keep)
         return [[h.tokens for h in row] for row in found]
     steps = [s.tokens for s in iterate_decode_steps(full, ids, settings, padding_mask=keep)]
     rows = np.stack(steps, axis=1).tolist()

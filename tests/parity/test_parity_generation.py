@@ -28,7 +28,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.beam_search import BeamHypothesis, run_beam_search
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings, merge_caller_settings
 from specc.decode.token_selection import (
@@ -216,7 +216,7 @@ def test_beam_search(
         num_return_sequences=best,
     )  # fmt: skip
     decoder_session, prompt, keep = begin(model)
-    found = search_beams(decoder_session, prompt, settings, padding_mask=keep)
+    found = run_beam_search(decoder_session, prompt, settings, padding_mask=keep)
     published, scores = theirs(
         model,
         num_beams=beams,
@@ -241,7 +241,7 @@ def test_beam_search_with_several_stop_tokens_and_repetition_penalty(make: Any, 
         repetition_penalty=1.2,
     )
     decoder_session, prompt, keep = begin(model)
-    found = search_beams(decoder_session, prompt, settings, padding_mask=keep)
+    found = run_beam_search(decoder_session, prompt, settings, padding_mask=keep)
     published, scores = theirs(
         model,
         stop=[STOP, 7, 12],

@@ -11,7 +11,7 @@ from support.tokenizer_files import KINDS, LINES, train_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from specc.preprocessing.text_codec import decode_text, encode_text_to_ids
-from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import HfTokenizer, TokenizerFile
 
 pytestmark = pytest.mark.parity
 
@@ -32,7 +32,7 @@ def test_ids_and_text(kind: str, special: bool, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(train_tokenizer(kind), encoding="utf-8")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path))
-    ours = JsonTokenizer(
+    ours = HfTokenizer(
         file=TokenizerFile.from_text(path.read_text(encoding="utf-8")), adds_special_tokens=special
     )
     for text in TEXTS:

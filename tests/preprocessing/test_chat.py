@@ -13,7 +13,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.huggingface.hub_download_and_chat_templates import read_chat_template
 from specc.preprocessing import chat_template
 from specc.preprocessing.chat_template import ChatTemplate, parse_messages, render_chat_template
-from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import HfTokenizer, TokenizerFile
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
@@ -156,7 +156,7 @@ def test_damaged_tokenizer_config(text: str, tmp_path: Path) -> None:
 
 def test_template_is_part_of_the_model() -> None:
     file = TokenizerFile.from_text("{}")
-    record = JsonTokenizer(file=file, chat_template=ChatTemplate("t", {"bos_token": "<s>"}))
+    record = HfTokenizer(file=file, chat_template=ChatTemplate("t", {"bos_token": "<s>"}))
     assert parse_input_record(record.to_json(), files={file.sha256: file}) == record
 
 

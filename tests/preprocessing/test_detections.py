@@ -16,7 +16,7 @@ SIZE = (10, 20)
 def test_softmax_drops_no_object_and_low_scores() -> None:
     logits = np.log(np.array([[0.1, 0.7, 0.2], [0.2, 0.2, 0.6]], np.float32))
     (one,) = decode_detections(DetectionOutput(), logits, BOXES, SIZE)
-    assert one.label == 1
+    assert one.class_id == 1
     assert one.score == pytest.approx(0.7)
     assert one.box == pytest.approx((5, 0, 15, 10))
 
@@ -25,7 +25,7 @@ def test_sigmoid_returns_every_class_above_the_threshold() -> None:
     odds = np.array([[3.0, 1 / 3], [9.0, 4.0]], np.float32)
     record = DetectionOutput(score_function="sigmoid")
     found = decode_detections(record, np.log(odds), BOXES, SIZE)
-    assert [(one.label, round(one.score, 6)) for one in found] == [(0, 0.9), (1, 0.8), (0, 0.75)]
+    assert [(one.class_id, round(one.score, 6)) for one in found] == [(0, 0.9), (1, 0.8), (0, 0.75)]
     assert found[0].box == found[1].box == pytest.approx((0, 2.5, 10, 7.5))
     top = DetectionOutput(score_function="sigmoid", max_detections=1)
     assert len(decode_detections(top, np.log(odds), BOXES, SIZE)) == 1

@@ -7,11 +7,11 @@ import pytest
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.chat_template import add_image_content_parts, list_message_images
 from specc.preprocessing.image_prompts import replace_image_placeholders
-from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import HfTokenizer, TokenizerFile
 
 FILE = TokenizerFile.from_text("{}")
-TILED = JsonTokenizer(file=FILE, placeholder_replacement=("<i>", "[$row,$column]", "|", "||g", "g"))
-PLAIN = JsonTokenizer(file=FILE, placeholder_replacement=("<i>", "<b><i>"))
+TILED = HfTokenizer(file=FILE, placeholder_replacement=("<i>", "[$row,$column]", "|", "||g", "g"))
+PLAIN = HfTokenizer(file=FILE, placeholder_replacement=("<i>", "<b><i>"))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_plain_placeholders_are_replaced_by_the_tokenizer() -> None:
     ],
 )
 @pytest.mark.parametrize("record", [TILED, PLAIN])
-def test_other_numbers_of_images(record: JsonTokenizer, text: str, count: int, title: str) -> None:
+def test_other_numbers_of_images(record: HfTokenizer, text: str, count: int, title: str) -> None:
     with pytest.raises(SpeccError, match="E0991") as failed:
         replace_image_placeholders(text, record, [(1, 1)] * count)
     assert failed.value.diagnostics[0].title == title

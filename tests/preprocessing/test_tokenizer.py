@@ -18,18 +18,18 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_records import ByteTokenizer, TextOutput
 from specc.preprocessing.result_formatting import format_output
 from specc.preprocessing.text_codec import decode_text, encode_text_to_ids, get_token_label
-from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import HfTokenizer, TokenizerFile
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def make_record(kind: str, **options) -> JsonTokenizer:
-    return JsonTokenizer(file=TokenizerFile.from_text(train_tokenizer(kind)), **options)
+def make_record(kind: str, **options) -> HfTokenizer:
+    return HfTokenizer(file=TokenizerFile.from_text(train_tokenizer(kind)), **options)
 
 
-def make_changed_record(kind: str, **parts) -> JsonTokenizer:
-    return JsonTokenizer(
+def make_changed_record(kind: str, **parts) -> HfTokenizer:
+    return HfTokenizer(
         file=TokenizerFile.from_text(json.dumps({**json.loads(train_tokenizer(kind)), **parts}))
     )
 

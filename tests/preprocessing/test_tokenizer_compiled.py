@@ -13,7 +13,7 @@ from specc.cli.main import main
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_records import ArrayConfig
 from specc.preprocessing.text_codec import decode_text, encode_text_to_ids
-from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_EMBEDDED_BYTES, JsonTokenizer
+from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_EMBEDDED_BYTES, HfTokenizer
 
 pytest.importorskip(
     "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
@@ -59,7 +59,7 @@ def test_small_tokenizer_is_embedded(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "words.json").unlink()
     model = specc.load(tmp_path / "m.onnx")
     record = model.manifest.preprocessing.get_input_config("ids")
-    assert isinstance(record, JsonTokenizer)
+    assert isinstance(record, HfTokenizer)
     assert decode_text(model.run(ids="Attention is")["count"][0], record) == "attention is"
     assert main(["run", str(tmp_path / "m.onnx"), "Attention is all you need"]) == 0
     assert capsys.readouterr().out == "attention is all you need\n"
@@ -120,7 +120,7 @@ def test_padding_side(tmp_path: Path, side: str, left: bool) -> None:
     assert keep[0, -1] == left
     assert keep[0, 0] != left
     record = model.manifest.preprocessing.get_input_config("ids")
-    assert isinstance(record, JsonTokenizer)
+    assert isinstance(record, HfTokenizer)
     assert given["ids"][0][keep[0]].tolist() == encode_text_to_ids("fox", record).tolist()
 
 

@@ -13,11 +13,11 @@ from support.tokenizer_files import train_tokenizer
 
 from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing import tokenizer_library
-from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.tokenizer_files import HfTokenizer
 from specc.preprocessing.tokenizer_library import (
     MAX_GROWTH,
     MAX_OVERDUE_CALLS,
-    call_with_time_limit,
+    call_with_timeout,
     compute_max_text_growth,
     count_trie_nodes,
     decode_token_ids,
@@ -160,10 +160,8 @@ def test_tokenization_time_limit(
     parts: dict[str, Any], text: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tokenizers", reason="requires the package tokenizers")
-    monkeypatch.setattr(tokenizer_library, "TIME_LIMIT_SECONDS", 0)
-    record = JsonTokenizer(
-        file=parse_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
-    )
+    monkeypatch.setattr(tokenizer_library, "TIMEOUT_SECONDS", 0)
+    record = HfTokenizer(file=parse_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json"))
     with pytest.raises(SpeccError) as failed:
         tokenize_text(text, record)
     assert failed.value.diagnostics[0].code == "E0941"
@@ -173,7 +171,7 @@ def test_tokenization_time_limit(
 def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of running threads is bounded however many texts take too long; later texts are
     tokenized."""
-    monkeypatch.setattr(tokenizer_library, "TIME_LIMIT_SECONDS", 0.01)
+    monkeypatch.setattr(tokenizer_library, "TIMEOUT_SECONDS", 0.01)
     overdue: list[Thread] = []
     monkeypatch.setattr(tokenizer_library, "_overdue_calls", overdue)
     ends, started, whys = Event(), list[int](), list[str]()
@@ -188,7 +186,7 @@ def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.Monkey
 
     for number in range(20):
         with pytest.raises(ValueError):
-            call_with_time_limit(partial(wait, number), 1, record_failure)
+            call_with_timeout(partial(wait, number), 1, record_failure)
     assert started == [*range(MAX_OVERDUE_CALLS)]
     assert [("takes more than" in why) for why in whys] == [
         n < MAX_OVERDUE_CALLS for n in range(20)
@@ -196,14 +194,14 @@ def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.Monkey
     ends.set()
     for thread in overdue:
         thread.join()
-    monkeypatch.setattr(tokenizer_library, "TIME_LIMIT_SECONDS", 20)
-    assert call_with_time_limit(lambda: 7, 1, record_failure) == 7
+    monkeypatch.setattr(tokenizer_library, "TIMEOUT_SECONDS", 20)
+    assert call_with_timeout(lambda: 7, 1, record_failure) == 7
 
 
 def test_long_texts_equal_the_library() -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="requires the package tokenizers")
     content = train_tokenizer("byte_bpe")
-    record = JsonTokenizer(file=parse_tokenizer_file(content.encode(), "tokenizer.json"))
+    record = HfTokenizer(file=parse_tokenizer_file(content.encode(), "tokenizer.json"))
     text = "a word, and another " * 40
     ids = tokenizers.Tokenizer.from_str(content).encode(text).ids
     assert tokenize_text(text, record) == ids
@@ -213,9 +211,9 @@ def test_long_texts_equal_the_library() -> None:
 PANIC = """
 import os, sys
 from specc.diagnostics.diagnostic import SpeccError
-from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.tokenizer_files import HfTokenizer
 from specc.preprocessing.tokenizer_library import parse_tokenizer_file, tokenize_text
-record = JsonTokenizer(file=parse_tokenizer_file(sys.stdin.buffer.read(), "tokenizer.json"))
+record = HfTokenizer(file=parse_tokenizer_file(sys.stdin.buffer.read(), "tokenizer.json"))
 for text in ("a", "a" * 1000):
     try:
         tokenize_text(text, record)

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import SpeccError
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TextOutput
 from specc.preprocessing.text_codec import encode_text_to_ids
-from specc.preprocessing.tokenizer_files import MAX_EMBEDDED_BYTES, JsonTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import MAX_EMBEDDED_BYTES, HfTokenizer, TokenizerFile
 from specc.preprocessing.tokenizer_library import parse_tokenizer_file
 
 SMALL = TokenizerFile.from_text('{"model": {"type": "WordLevel"}}')
@@ -20,10 +20,10 @@ LARGE = TokenizerFile.from_text(
 )
 READING = PreprocessingConfig(
     (
-        ("ids", JsonTokenizer(file=SMALL, end_token_id=1)),
+        ("ids", HfTokenizer(file=SMALL, end_token_id=1)),
         (
             "other",
-            JsonTokenizer(
+            HfTokenizer(
                 file=LARGE,
                 start_token_id=2,
                 adds_special_tokens=False,
@@ -32,7 +32,7 @@ READING = PreprocessingConfig(
             ),
         ),
     ),
-    (("logits", TextOutput(JsonTokenizer(file=SMALL))),),
+    (("logits", TextOutput(HfTokenizer(file=SMALL))),),
 )
 
 
@@ -52,7 +52,7 @@ def test_file_is_stored_once():
 
 def test_external_tokenizer_file(tmp_path: Path):
     placed = READING.assign_tokenizer_file_names("m")
-    small, large = placed.files
+    small, large = placed.tokenizer_files
     assert (small.name, large.name) == ("", f"m-{LARGE.sha256[:16]}.tokenizer.json")
     (tmp_path / large.name).write_bytes(large.content)
     closed = PreprocessingConfig.from_json(json.loads(json.dumps(placed.to_json())))
@@ -61,13 +61,13 @@ def test_external_tokenizer_file(tmp_path: Path):
 
 
 def test_tokenizer_names_of_a_package():
-    (one, other) = READING.rename_tokenizer_files({SMALL.sha256: "tokenizer.json"}).files
+    (one, other) = READING.rename_tokenizer_files({SMALL.sha256: "tokenizer.json"}).tokenizer_files
     assert (one.name, other.name) == ("tokenizer.json", "")
     assert (
         PreprocessingConfig.from_json(
             READING.rename_tokenizer_files({SMALL.sha256: "tokenizer.json"}).to_json()
         )
-        .files[0]
+        .tokenizer_files[0]
         .size
         == SMALL.size
     )
@@ -79,7 +79,7 @@ def test_tokenizer_names_of_a_package():
 def test_modified_external_file(tmp_path: Path, content):
     placed = READING.assign_tokenizer_file_names("m")
     if content is not None:
-        (tmp_path / placed.files[1].name).write_bytes(content)
+        (tmp_path / placed.tokenizer_files[1].name).write_bytes(content)
     closed = PreprocessingConfig.from_json(placed.to_json())
     assert get_error_code(lambda: closed.load_tokenizer_files(tmp_path)) == "E0942"
 
@@ -147,6 +147,5 @@ def test_missing_tokenizers_package(monkeypatch: pytest.MonkeyPatch):
     file = parse_tokenizer_file(SMALL.content, "tokenizer.json")
     assert file == SMALL
     assert (
-        get_error_code(lambda: encode_text_to_ids("some words", JsonTokenizer(file=file)))
-        == "E0940"
+        get_error_code(lambda: encode_text_to_ids("some words", HfTokenizer(file=file))) == "E0940"
     )

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from specc.preprocessing.text_batches_and_windows import TextEncoding, truncate_encoding
+from specc.preprocessing.text_batches_and_windows import TokenizedText, truncate_encoding
 
 tokenizers = pytest.importorskip(
     "tokenizers", reason="requires the package tokenizers: pip install -e '.[text]'"
@@ -22,7 +22,7 @@ def test_truncation_equals_the_package(text: str, template: str) -> None:
         single=template, special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
     whole = made.encode(text)
-    found = TextEncoding(
+    found = TokenizedText(
         ids=tuple(whole.ids),
         type_ids=tuple(whole.type_ids),
         offsets=tuple(whole.offsets),

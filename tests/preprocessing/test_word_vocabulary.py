@@ -12,7 +12,7 @@ import specc
 from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 from specc.preprocessing.preprocessing_records import WordTokenizer
 from specc.preprocessing.text_codec import decode_text, encode_text_to_ids, get_token_label
-from specc.preprocessing.vocabulary import SPECIAL_TOKEN, encode_words, find_unreachable_words
+from specc.preprocessing.vocabulary import SPECIAL_TOKEN, encode_words, find_unreachable_tokens
 from specc.weights.formats.safetensors import write_safetensors
 
 LISTED = ("<pad>", "the", "cat", "cat's", "well-known", "sat", ".", "u.s.", "[UNK]")
@@ -123,13 +123,13 @@ def test_vocabulary_next_to_the_weights(tmp_path: Path) -> None:
 
 def test_unreachable_words() -> None:
     vocab = ("<end>", "cat", "Dog", "new york", "u.s.", "[UNK]", "\u00a0x", "ÉTÉ")
-    assert find_unreachable_words(WordTokenizer(vocab)) == ["new york", "\u00a0x"]
+    assert find_unreachable_tokens(WordTokenizer(vocab)) == ["new york", "\u00a0x"]
     small = WordTokenizer(vocab, do_lower_case=True)
-    assert find_unreachable_words(small) == ["Dog", "new york", "\u00a0x", "ÉTÉ"]
+    assert find_unreachable_tokens(small) == ["Dog", "new york", "\u00a0x", "ÉTÉ"]
     for record in (WordTokenizer(vocab), small):
         for number, word in enumerate(vocab):
             told = (
-                word in find_unreachable_words(record) or SPECIAL_TOKEN.fullmatch(word) is not None
+                word in find_unreachable_tokens(record) or SPECIAL_TOKEN.fullmatch(word) is not None
             )
             try:
                 read = encode_words(word, record)

@@ -100,7 +100,7 @@ def generate_expected(
         tuple(asked.get("stop_strings", ())),
     )
     if asked.get("strategy") == "beam":
-        return plain.search_beams(
+        return plain.run_beam_search(
             asked["num_beams"],
             asked["num_return_sequences"],
             asked["length_penalty"],

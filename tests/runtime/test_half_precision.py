@@ -79,7 +79,7 @@ def test_verify_detects_a_wrong_16_bit_model(tmp_path: Path) -> None:
     assert len(list(list_model_lines(model))) == 3
 
     def off(inputs: dict[str, Any]) -> dict[str, Any]:
-        made = model.runtime.run(inputs)
+        made = model.raw_session.run(inputs)
         return {name: value * 1.05 for name, value in made.items()}
 
     wrong = SimpleNamespace(run=off, outputs=model.session.outputs)

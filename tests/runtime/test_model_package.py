@@ -259,9 +259,12 @@ def test_a_background_error_is_raised_when_the_model_is_opened(pair: Path) -> No
 
 def test_the_default_graph_is_score(pair: Path, tmp_path: Path) -> None:
     package = open_package(pair)
-    assert (package.resolve_role(), package.resolve_role("encode")) == ("score", "encode")
+    assert (package.resolve_graph_name(), package.resolve_graph_name("encode")) == (
+        "score",
+        "encode",
+    )
     with pytest.raises(SpeccError, match="E0832") as failed:
-        package.resolve_role("enocde")
+        package.resolve_graph_name("enocde")
     assert failed.value.diagnostics[0].helps == ("did you mean `encode`?",)
     write_pair_package(tmp_path / "pair", graphs=("encode",))
-    assert open_package(pair).resolve_role() == "encode"
+    assert open_package(pair).resolve_graph_name() == "encode"

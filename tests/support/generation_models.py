@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 import specc_numpy
-from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.beam_search import BeamHypothesis, run_beam_search
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.ir.input_shapes_and_defaults import build_input_defaults_graph
@@ -207,7 +207,7 @@ class GenerationCase:
 
     def search_expected(self) -> list[list[BeamHypothesis]]:
         """Return the hypotheses of beam search, computed with full forward passes."""
-        return search_beams(self._full(), self.prompt, self.settings, padding_mask=self._kept())
+        return run_beam_search(self._full(), self.prompt, self.settings, padding_mask=self._kept())
 
     def _full(self) -> FullForwardDecoder:
         keeps = self._keeps()

@@ -148,7 +148,7 @@ class ReferenceGenerator:
                 break
         return result
 
-    def search_beams(
+    def run_beam_search(
         self, beams: int, count: int, length_penalty: float, early_stopping: bool | str
     ) -> tuple[list[GeneratedText], bool]:
         """Return the best hypotheses of beam search, and whether a choice was uncertain."""

@@ -16,8 +16,8 @@ from specc.ir.graph import Graph
 from specc.runtime.model_package import open_package
 from specc.runtime.random_inputs import (
     find_past_key_value_states,
-    make_exported_step_input_sampler,
     make_random_inputs,
+    make_step_input_sampler,
 )
 
 
@@ -41,7 +41,7 @@ def test_states_of_a_prefix(spec: str, names: str, tmp_path: Path) -> None:
     )
     package = open_package(tmp_path / "p")
     tried = 0
-    for role in package.roles:
+    for role in package.graph_names:
         model = package.load_graph(role)
         tried += _has_consistent_states(model.manifest.graph, model.weights())
     assert tried
@@ -57,7 +57,7 @@ def _has_consistent_states(step: Graph, weights: Mapping[str, Array]) -> bool:
     new = next(iter(symbols["input_ids"] - {str(step.inputs["input_ids"].type.shape[0])}))
     past = next(s for s in symbols[min(growing)] if s not in symbols["input_ids"])
     sizes = dict.fromkeys(set().union(*symbols.values()), 3)
-    given = make_exported_step_input_sampler(weights)(step, sizes, np.random.default_rng(0))
+    given = make_step_input_sampler(weights)(step, sizes, np.random.default_rng(0))
     again = np.random.default_rng(0)
     make_random_inputs(step, sizes, again)
     first = make_random_inputs(step, {**sizes, new: 3, past: 0}, again)

@@ -148,4 +148,4 @@ def test_package_can_be_rewritten_after_a_killed_process(
 ) -> None:
     for directory, _ in iterate_failures(tmp_path, monkeypatch, "replace", Stopped(), True):
         write_pair_package(directory, seed=2, extra_files=EXTRAS[1:], verify_load=False)
-        assert open_package(directory, verify_contents=True).roles == ("encode", "score")
+        assert open_package(directory, verify_contents=True).graph_names == ("encode", "score")

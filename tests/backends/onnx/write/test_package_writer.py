@@ -113,7 +113,9 @@ def test_every_graph_agrees_with_the_reference(tmp_path: Path) -> None:
 def test_sources_are_in_the_index_and_in_each_manifest(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair")
     package = open_package(tmp_path / "pair")
-    assert {package.read_manifest(role).sources["pair.specc"] for role in package.roles} == {SPEC}
+    assert {package.read_manifest(role).sources["pair.specc"] for role in package.graph_names} == {
+        SPEC
+    }
     assert b"Tags words, or" in (tmp_path / "pair" / INDEX_FILE).read_bytes()
     assert b"layer_norm(x, eps=1e-5) @ norm" not in (tmp_path / "pair" / "score.onnx").read_bytes()
 
@@ -128,7 +130,7 @@ def test_inline_weights_are_in_each_graph(tmp_path: Path) -> None:
 def test_small_weights_of_a_single_graph_are_inline(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair", graphs=("score",))
     assert list_names(tmp_path / "pair") == ["score.onnx", INDEX_FILE]
-    assert open_package(tmp_path / "pair").resolve_role() == "score"
+    assert open_package(tmp_path / "pair").resolve_graph_name() == "score"
 
 
 @pytest.fixture
@@ -137,7 +139,7 @@ def checkpoint_path(tmp_path: Path) -> Path:
     write_pair_package(tmp_path / "first")
     package = open_package(tmp_path / "first")
     weights = {
-        n: a for role in package.roles for n, a in package.load_graph(role).weights().items()
+        n: a for role in package.graph_names for n, a in package.load_graph(role).weights().items()
     }
     path = tmp_path / "pair" / "weights" / "model.safetensors"
     path.parent.mkdir(parents=True)
@@ -237,4 +239,4 @@ def test_single_file_model_may_be_replaced_by_a_package(tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     write_single_graph(tmp_path, "score").rename(tmp_path / "pair" / "score.onnx")
     write_pair_package(tmp_path / "pair")
-    assert open_package(tmp_path / "pair").roles == ("encode", "score")
+    assert open_package(tmp_path / "pair").graph_names == ("encode", "score")
