@@ -318,7 +318,7 @@ def _open_model(tool: str, directory: Path) -> ForwardFactory:
 
 
 def _open_specc_model(directory: Path) -> ForwardFactory:
-    model = specc.load(directory / "model.onnx", threads=decoders.THREADS).default_model
+    model = specc.load(directory / "model.onnx", threads=decoders.THREADS).selected_model
     result = next(iter(model.manifest.graph.outputs))
     known = ("input_ids", "pixel_values")
 

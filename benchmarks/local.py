@@ -125,7 +125,7 @@ def _measure_long_text(directory: Path, rounds: int) -> Iterator[str]:
     export = [sys.executable, str(Path(__file__).with_name("torch_export.py")), "logits"]
     measure.measure_process([*export, "gpt2", str(checkpoint), str(theirs)])
     given = published.MODELS["gpt2"].make_inputs((1, TEXT))
-    loaded, session = specc.load(ours, threads=2).default_model, decoders.open_session(theirs)
+    loaded, session = specc.load(ours, threads=2).selected_model, decoders.open_session(theirs)
     eager = published.load_published_model("gpt2", checkpoint)
     tensors = published.make_tensors("gpt2", (1, TEXT))
     names = [i.name for i in session.get_inputs()]

@@ -297,7 +297,7 @@ def _make_model(
         specc.compile(tested.spec, out / "m.onnx", init=0, set=config, **_make_options(kind))
     return specc.load(
         out / "m.onnx", threads=decoders.THREADS
-    ).default_model, measure.measure_directory_size(out)
+    ).selected_model, measure.measure_directory_size(out)
 
 
 def _quantize_dynamically(

@@ -119,7 +119,7 @@ def _compile_spec(
     start = time.perf_counter()
     made = specc.compile(spec, path, init=0, set=sets)
     took = time.perf_counter() - start
-    return specc.load(path, threads=2).default_model, (
+    return specc.load(path, threads=2).selected_model, (
         took,
         sum(size for _, size in made.files) / 1e6,
     )

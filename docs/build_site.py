@@ -73,7 +73,7 @@ def _draw_untrained(name: str, path: Path, directory: Path) -> str:
     """Plot the attention of a small model with random weights and input. Return the caption."""
     sets, model = SMALL_CONFIGS[name], directory / "model.onnx"
     specc.compile(name, model, set=sets, init=0)
-    whole = specc.load(model).default_model
+    whole = specc.load(model).selected_model
     graph = whole.manifest.graph
     if not find_attention_nodes(graph):
         return ""

@@ -79,7 +79,7 @@ def public_objects(directory: Path) -> list[object]:
     shut.close()
     checked = specc.check("xor")
     return [
-        package, digits, shut, digits.default_model, digits.manifest, digits.input_signature,
+        package, digits, shut, digits.selected_model, digits.manifest, digits.input_signature,
         package.package, package.package and package.package.index, package.generator, writing, writing.results()[0][0],
         checked, checked.model, checked.trials[0], specc.check("feedforward"), compiled, digits.manifest.preprocessing, digits.manifest.graph,
         digits.attention(pixel_values=np.zeros((1, 1, 8, 8), np.float32))[1],

@@ -119,7 +119,7 @@ class BatchInferenceModel:
     @property
     def input_signature(self) -> ModelInputs:
         """The model inputs that rows provide, and the preprocessing of these inputs."""
-        model = self.model if self.is_generative else self.model.default_model
+        model = self.model if self.is_generative else self.model.selected_model
         return model.input_signature
 
     def check_input_columns(self) -> None:
@@ -155,7 +155,7 @@ class BatchInferenceModel:
     def result_columns(self) -> GraphOutputColumns | GeneratedResultColumns:
         """The result columns. Raise E0731 to E0733 or E0879 if settings or outputs are invalid."""
         if not self.is_generative:
-            manifest = self.model.default_model.manifest
+            manifest = self.model.selected_model.manifest
             return GraphOutputColumns(manifest.graph, manifest.preprocessing, self.raw_outputs)
         if self.raw_outputs:
             raise_error(
@@ -198,7 +198,7 @@ class BatchInferenceModel:
 
     def _run_outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return the graph outputs of a batch, including attention weights if requested."""
-        model = self.model.default_model
+        model = self.model.selected_model
         formatter = self.result_columns
         if not (isinstance(formatter, GraphOutputColumns) and formatter.has_attention_columns):
             return model.run(**inputs)

@@ -302,7 +302,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
 def execute_export_command(args: Namespace) -> int:
     """Write the Triton model repository and print the paths of its files."""
     check_model_is_compiled(args.model)
-    model = open_compiled_model(args.model, graph=args.graph).default_model
+    model = open_compiled_model(args.model, graph=args.graph).selected_model
     name = args.name or model.manifest.name
     directory, max_batch_size = Path(args.output), args.max_batch_size
     files = list(write_triton_repository(model, name, directory, max_batch_size, force=args.force))

@@ -223,7 +223,7 @@ def _run_graph(
     inference_model: InferenceModel, run_inputs: ParsedInputs, outputs: RunOutputFiles
 ) -> None:
     """Run one forward pass of a graph and print the postprocessed outputs."""
-    model = inference_model.default_model
+    model = inference_model.selected_model
     if outputs.attention_plot_path:
         capture = capture_attention(
             model, run_inputs.inputs, scope=outputs.attention_selection.scope

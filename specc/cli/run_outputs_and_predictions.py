@@ -204,7 +204,7 @@ def run_task_command(
             _reject_option("--" + name.replace("_", "-"), task)
     if args.similarity and task.kind != "sentence-similarity":
         _reject_option("--similarity", task)
-    predictions = run_task(model.default_model, {**inputs, **options})
+    predictions = run_task(model.selected_model, {**inputs, **options})
     if predictions.truncated:
         print_note(f"{predictions.truncated} texts were truncated to {task.max_length} tokens")
     _print_predictions(predictions, with_similarities=args.similarity)

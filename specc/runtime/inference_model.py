@@ -48,16 +48,13 @@ class InferenceModel(Closeable):
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the model's inputs and outputs, for notebooks."""
-        generator = None if self.is_closed else self.generator
+        package, generator = self.package, None if self.is_closed else self.generator
         return render_html_table(
             f"specc model {self.path}",
             [
                 ("graph", _format_signature(self)),
                 ("writes", generator.generation.name if generator else ""),
-                (
-                    "graphs of the package",
-                    ", ".join(self.package.graph_names if self.package else ()),
-                ),
+                ("graphs of the package", ", ".join(package.graph_names if package else ())),
                 ("provider", self.provider),
             ],
         )
@@ -86,8 +83,8 @@ class InferenceModel(Closeable):
         return open_streaming_model(self.package, provider=self.provider, threads=self.threads)
 
     @cached_property
-    def default_model(self) -> LoadedModel:
-        """The default graph as a loaded model. Raise E0832 if the default is ambiguous."""
+    def selected_model(self) -> LoadedModel:
+        """The graph `graph`, or the default graph. Raise E0832 if the default is ambiguous."""
         graph_name = self.package.resolve_graph_name(self.graph) if self.package else ""
         # reuse an open graph, because two copies of the weights may not fit in device memory
         return (graph_name == "score" and self.scoring_model) or self._load_model(graph_name)
@@ -96,7 +93,7 @@ class InferenceModel(Closeable):
     def scoring_model(self) -> LoadedModel | None:
         """The loaded full-forward graph, or None if the package has no such graph."""
         if self.package is None:
-            return self.default_model
+            return self.selected_model
         return self._load_model("score") if self.has_full_forward else None
 
     @property
@@ -128,15 +125,15 @@ class InferenceModel(Closeable):
             return open_generator(package, self.provider, self.threads, chunk)
         if self.is_streaming_only or (package is not None and not package.has_graph(self.graph)):
             return None
-        is_full_forward = bool(self.graph) and self.default_model.manifest.decoding is None
-        return None if is_full_forward else make_generator(self.default_model)
+        is_full_forward = bool(self.graph) and self.selected_model.manifest.decoding is None
+        return None if is_full_forward else make_generator(self.selected_model)
 
     @property
     def input_signature(self) -> ModelInputs:
         """The inputs of the model with their preprocessing and defaults."""
         if self.streaming_model is not None and self.is_streaming_only:
             return self.streaming_model.input_signature
-        return (self.generator or self.default_model).input_signature
+        return (self.generator or self.selected_model).input_signature
 
     @property
     def random_init_metadata(self) -> RandomInitMetadata | None:
@@ -146,7 +143,7 @@ class InferenceModel(Closeable):
         stepping_model = self.generator if self.uses_step_graph else self.streaming_model
         if stepping_model is not None:
             return stepping_model.random_init_metadata
-        manifest = self.default_model.manifest
+        manifest = self.selected_model.manifest
         has_parameters = bool(manifest.graph.parameters) or manifest.decoding is not None
         return manifest.random_init_metadata if has_parameters else None
 
@@ -163,7 +160,7 @@ class InferenceModel(Closeable):
         model. Generations in progress can continue.
         """
         self.is_closed = True
-        for name in ("default_model", "scoring_model", "generator", "streaming_model"):
+        for name in ("selected_model", "scoring_model", "generator", "streaming_model"):
             self.__dict__.pop(name, None)
 
     def check_not_closed(self) -> None:
@@ -189,7 +186,7 @@ def _format_signature(model: InferenceModel) -> str:
     if not model.has_full_forward:
         return model.input_signature.graph.format_signature()
     manifest = (
-        model.package.read_manifest("score") if model.package else model.default_model.manifest
+        model.package.read_manifest("score") if model.package else model.selected_model.manifest
     )
     return f"{manifest.name}, {manifest.graph.format_signature()}"
 
@@ -199,7 +196,7 @@ def list_model_files(inference_model: InferenceModel) -> list[Path]:
     if inference_model.package is not None:
         index = read_package_index(inference_model.path)
         return [inference_model.path / n for n in (INDEX_FILE, *index.files, *index.linked_files)]
-    model = inference_model.default_model
+    model = inference_model.selected_model
     # A model file has no package index, so its external tensors determine its weight files.
     weight_files = [name for name, _ in model.file.list_external_files()]
     tokenizer_files = [f.name for f in model.manifest.preprocessing.tokenizer_files if f.name]
@@ -246,13 +243,13 @@ def get_model_for_attention_maps(model: InferenceModel) -> LoadedModel:
 def get_model_task(model: InferenceModel) -> Task | None:
     """Return the task of the full-forward graph, or None if the graph has no task."""
     has_no_full_forward = model.uses_step_graph or model.is_streaming_only
-    return None if has_no_full_forward else model.default_model.manifest.preprocessing.task
+    return None if has_no_full_forward else model.selected_model.manifest.preprocessing.task
 
 
 def has_per_tensor_scales(model: InferenceModel) -> bool:
     """Return True if activation scales are per-tensor, i.e. shared by all batch elements."""
     package = model.package
-    files = package.models.values() if package else [model.default_model.file]
+    files = package.models.values() if package else [model.selected_model.file]
     return any(file.has_per_tensor_scales() for file in files)
 
 

@@ -276,7 +276,7 @@ def verify_model(model: InferenceModel, *, seed: int, rounds: int) -> Iterator[V
     if package is None and (package := _open_package_of_step(model)):
         graph = "step"
     if package is None:
-        return _verify_single_file(model.default_model, seed, rounds)
+        return _verify_single_file(model.selected_model, seed, rounds)
     return verify_package(package, graph=graph, provider=model.provider, seed=seed, rounds=rounds)
 
 

@@ -177,7 +177,7 @@ def test_several_layers_in_one_loop(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["y"], np.stack(want, axis=1), atol=1e-12)
     np.testing.assert_allclose(found["top"], want[-1], atol=1e-12)
     specc.compile(path, tmp_path / "stack.onnx", init=0)
-    assert list(list_model_lines(specc.load(tmp_path / "stack.onnx").default_model))
+    assert list(list_model_lines(specc.load(tmp_path / "stack.onnx").selected_model))
 
 
 @pytest.mark.parametrize(

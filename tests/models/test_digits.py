@@ -43,7 +43,7 @@ def test_it_classifies_the_digits(
 
 
 def test_it_agrees_with_the_reference(model: LoadedModel) -> None:
-    assert len(list(list_model_lines(model.default_model, rounds=2))) == 2
+    assert len(list(list_model_lines(model.selected_model, rounds=2))) == 2
 
 
 def test_python_gives_what_the_command_gives(model: LoadedModel) -> None:

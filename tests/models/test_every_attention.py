@@ -78,7 +78,7 @@ def test_every_attention_is_returned(spec: str, tmp_path: Path) -> None:
     usual = model.run(**given)
     assert all(np.array_equal(results[n], usual[n], equal_nan=True) for n in usual)
     wanted = compute_attention_weights(
-        graph, model.default_model.prepare_inputs(given), {}, model.weights
+        graph, model.selected_model.prepare_inputs(given), {}, model.weights
     )
     for scope, found in weights.items():
         assert found.ndim >= 4

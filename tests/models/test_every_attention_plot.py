@@ -27,7 +27,7 @@ FEW = ["luong_local_p", "show_attend_tell", "kv_lookup", "swin"]
 def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
     init = None if spec in TRAINED else 0
     specc.compile(spec, tmp_path / "m.onnx", set=SMALL_CONFIGS[spec], init=init)
-    model = specc.load(tmp_path / "m.onnx").default_model
+    model = specc.load(tmp_path / "m.onnx").selected_model
     graph = model.manifest.graph
     given = make_random_inputs(graph, choose_dim_sizes(graph, 2), np.random.default_rng(0))
     if not find_attention_nodes(graph):

@@ -102,7 +102,7 @@ def generate_greedy(
     tokens = inputs.get(grows, np.full((rows, 1, *codebooks), start))
     length = tokens.shape[1]
     margins = []
-    given = model.default_model.prepare_inputs({**inputs, grows: tokens})
+    given = model.selected_model.prepare_inputs({**inputs, grows: tokens})
     exist = {
         n: given[n]
         for n, f in graph.input_facts.items()
@@ -110,11 +110,11 @@ def generate_greedy(
         and str(graph.inputs[grows].type.shape[1]) in map(str, graph.inputs[n].type.shape)
     }
     for _ in range(TOKENS):  # generated tokens are valid by the default
-        whole = model.default_model.prepare_inputs({**inputs, grows: tokens})
+        whole = model.selected_model.prepare_inputs({**inputs, grows: tokens})
         kept = {n: whole[n].copy() for n in exist}
         for n, v in exist.items():
             kept[n][:, :length] = v
-        prepared = model.default_model.prepare_inputs({**inputs, **kept, grows: tokens})
+        prepared = model.selected_model.prepare_inputs({**inputs, **kept, grows: tokens})
         logits = specc_numpy.evaluate_graph(graph, prepared, weights)[
             writer(model).generation.logits_output
         ][:, -1]

@@ -56,7 +56,7 @@ def test_some_quantized_specs_agree_with_the_reference(
     spec: str, target: str, kind: str, tmp_path: Path
 ) -> None:
     path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
-    lines = list(list_model_lines(specc.load(path).default_model, rounds=2))
+    lines = list(list_model_lines(specc.load(path).selected_model, rounds=2))
     assert all("agree" in line for line in lines)
     assert any("products" in line for line in lines)
 
@@ -69,7 +69,7 @@ def test_every_quantized_spec_agrees_with_the_reference(
     spec: str, target: str, kind: str, tmp_path: Path
 ) -> None:
     path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
-    assert list(list_model_lines(specc.load(path).default_model, rounds=2))
+    assert list(list_model_lines(specc.load(path).selected_model, rounds=2))
 
 
 @pytest.mark.parametrize("spec", ["gpt2", pytest.param("rnnsearch", marks=pytest.mark.slow)])
@@ -187,7 +187,7 @@ def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
     plain = specc.load(compiled("gpt2", tmp_path / "p.onnx"))
     low = specc.load(compiled("gpt2", tmp_path / "q.onnx", quantize="int4"))
     for which in ("inputs", "outputs"):
-        a, b = (getattr(m.default_model.session, which) for m in (plain, low))
+        a, b = (getattr(m.selected_model.session, which) for m in (plain, low))
         assert [(s.name, s.shape) for s in a.values()] == [(s.name, s.shape) for s in b.values()]
     assert low.weights().keys() == plain.weights().keys()
     given = make_random_inputs(
@@ -254,7 +254,7 @@ def test_matrices_are_stored_in_sixteen_bits(dtype: str, tmp_path: Path) -> None
         small = [f"--set={name}={value}" for name, value in SMALL_CONFIGS["gpt2"].items()]
         assert main(["compile", "gpt2", *small, "--init=0", *given, "-o", str(path)]) == 0
         assert all(
-            "agree" in line for line in list_model_lines(specc.load(path).default_model, rounds=2)
+            "agree" in line for line in list_model_lines(specc.load(path).selected_model, rounds=2)
         )
         kinds = {t.data_type for t in onnx.load(path).graph.initializer if len(t.dims) > 1}
         sizes[given[1]] = sum(w.nbytes for w in specc.load(path).weights().values())

@@ -123,7 +123,7 @@ def test_every_spec_compiles_loads_and_agrees_with_the_reference(
     path = tmp_path / f"{spec}.onnx"
     seed = None if spec in TRAINED else 0
     specc.compile(spec, path, set=SMALL_CONFIGS[spec], init=seed, target=target, opset=opset)
-    assert list(list_model_lines(specc.load(path).default_model, rounds=2))
+    assert list(list_model_lines(specc.load(path).selected_model, rounds=2))
 
 
 def _check_text(path: Path) -> None:

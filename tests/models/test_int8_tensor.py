@@ -94,7 +94,7 @@ def test_padding_does_not_change_scales(tmp_path: Path) -> None:
 def test_a_wrong_product_is_detected(role: str, tmp_path: Path) -> None:
     """One changed value of its inputs or outputs is detected."""
     assert compiled("lstm_lm", tmp_path / "m.onnx") == 0
-    model = specc.load(tmp_path / "m.onnx").default_model
+    model = specc.load(tmp_path / "m.onnx").selected_model
     session, products = model.open_with_quantized_matmul_outputs()
     ids = np.arange(6).reshape(2, 3)
     results = dict(session.run({"ids": ids, "keep": np.ones((2, 3), bool)}))

@@ -16,7 +16,7 @@ def test_its_loss_is_below_chance(tmp_path: Path) -> None:
     """
     specc.compile(FOLDER, tmp_path / "m.onnx")
     model = specc.load(tmp_path / "m.onnx", threads=1)
-    ids = model.default_model.prepare_inputs({"input_ids": TEXT})["input_ids"]
+    ids = model.selected_model.prepare_inputs({"input_ids": TEXT})["input_ids"]
     logits = model.run(input_ids=ids)["logits"][0, :-1].astype(np.float64)
     shares = np.exp(logits - logits.max(-1, keepdims=True))
     shares /= shares.sum(-1, keepdims=True)

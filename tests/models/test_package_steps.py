@@ -76,7 +76,7 @@ def open_decoder_sessions(
     model: Model, prompts: Rows, sources: Rows
 ) -> tuple[KVCacheSession, FullForwardSession, Ids]:
     """Return a decoder session with KV cache and one with full passes, and the initial inputs of both."""
-    inputs, whole = (make_inputs(model, prompts, sources), make_generator(model.default_model))
+    inputs, whole = (make_inputs(model, prompts, sources), make_generator(model.selected_model))
     assert whole
     steps, full = writer(model).create_decoder_session(inputs), whole.create_decoder_session(inputs)
     assert isinstance(steps, KVCacheSession)

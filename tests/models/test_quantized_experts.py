@@ -82,7 +82,7 @@ def test_quantized_experts_agree_with_integer_arithmetic(
     got = model.run(x=x, ids=ids, gates=gates)["y"]
     want = compute_experts(x, ids, gates, model.weights(), form.rounding == "row")
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
-    assert all("agree" in line for line in list_model_lines(model.default_model, rounds=1))
+    assert all("agree" in line for line in list_model_lines(model.selected_model, rounds=1))
 
 
 @pytest.mark.parametrize("spec", ["gpt_oss", pytest.param("mixtral", marks=pytest.mark.slow)])
@@ -112,7 +112,7 @@ def test_mixtures_of_built_in_specs_are_quantized(spec: str, tmp_path: Path) -> 
     model = specc.load(path)
     bits = {n: one.format.bits for n, one in model.manifest.quantized.items()}
     assert {b for n, b in bits.items() if "experts" in n} == {4}
-    assert all("agree" in line for line in list_model_lines(model.default_model, rounds=1))
+    assert all("agree" in line for line in list_model_lines(model.selected_model, rounds=1))
 
 
 def small(spec: str, path: Path, kind: str, *given: str) -> Path:

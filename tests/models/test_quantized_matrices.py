@@ -90,7 +90,7 @@ def test_quantized_products_equal_integer_arithmetic(
     w = model.weights()["w"]
     w = w if w.shape == (WIDE, OUT) else w.T
     x = np.random.default_rng(1).normal(size=(2, 5, WIDE)).astype(np.float32)
-    assert all("agree" in line for line in list_model_lines(model.default_model, rounds=1))
+    assert all("agree" in line for line in list_model_lines(model.selected_model, rounds=1))
     if one.format.rounding == "row":
         want = compute_product(x, w, rounds=True)
         got = model.run(x=x)["y"]
@@ -102,7 +102,7 @@ def test_other_products_are_not_quantized(body: str, tmp_path: Path) -> None:
     model = compiled(tmp_path, body, quantize="int8")
     assert set(model.manifest.quantized) == {"w"}
     assert list(model.manifest.precision["kept"]) == ["other"]
-    assert all("agree" in line for line in list_model_lines(model.default_model, rounds=1))
+    assert all("agree" in line for line in list_model_lines(model.selected_model, rounds=1))
 
 
 @LATER

@@ -81,7 +81,7 @@ def compare(path: Path, theirs: Any, within: float = 1e-5) -> None:
     ours = specc.load(path, threads=1)
     for inputs in (TEXT_SAMPLES.get_sample(0), TEXT_SAMPLES.make_batch("right")):
         known = {
-            n: v for n, v in inputs.items() if n in ours.default_model.input_signature.graph.inputs
+            n: v for n, v in inputs.items() if n in ours.selected_model.input_signature.graph.inputs
         }
         keep = torch.from_numpy(inputs["attention_mask"]).long()
         with torch.no_grad():

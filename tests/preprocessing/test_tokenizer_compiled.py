@@ -114,7 +114,7 @@ def test_padding_side(tmp_path: Path, side: str, left: bool) -> None:
     inputs = f", keep: keep[batch, n]{side}"
     specc.compile(write_spec(tmp_path, inputs=inputs), tmp_path / "m.onnx", init=0)
     model = specc.load(tmp_path / "m.onnx")
-    given = model.default_model.prepare_inputs({"ids": ["fox", "the quick brown fox"]})
+    given = model.selected_model.prepare_inputs({"ids": ["fox", "the quick brown fox"]})
     keep = given["keep"]
     assert keep.tolist()[1] == [True] * keep.shape[1]
     assert keep[0, -1] == left
@@ -143,7 +143,7 @@ def test_gpt2_with_a_tokenizer_next_to_the_weights(tmp_path: Path) -> None:
     made = specc.compile("gpt2", tmp_path / "m.onnx", config=directory, set=SMALL, init=0)
     assert any("tokenizer.json" in remark for remark in made.remarks)
     model = specc.load(tmp_path / "m.onnx")
-    given = model.default_model.prepare_inputs({"input_ids": [LINES[0], "a fox"]})
+    given = model.selected_model.prepare_inputs({"input_ids": [LINES[0], "a fox"]})
     assert given["attention_mask"][:, -1].all(), "texts that grow are padded on the left"
     assert not given["attention_mask"][1, 0]
     whole = model.run(input_ids=[LINES[0], "a fox"])["logits"][1, -1]

@@ -162,7 +162,7 @@ def test_accepted_slices_compile_and_can_be_verified(made: str, type: str, tmp_p
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    lines = list(list_model_lines(open_compiled_model(str(tmp_path / "m.onnx")).default_model))
+    lines = list(list_model_lines(open_compiled_model(str(tmp_path / "m.onnx")).selected_model))
     assert len(lines) == 3
     assert all("1 result agrees" in line for line in lines)
 
@@ -178,7 +178,7 @@ def test_slices_inside_loops_equal_python_slices(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    lines = list(list_model_lines(open_compiled_model(str(tmp_path / "m.onnx")).default_model))
+    lines = list(list_model_lines(open_compiled_model(str(tmp_path / "m.onnx")).selected_model))
     assert len(lines) >= 3
     assert all("1 result agrees" in line for line in lines)
     model = specc.load(tmp_path / "m.onnx")

@@ -184,7 +184,7 @@ def test_compiled_models_exit_early_with_equal_results(seed: int, tmp_path: Path
     opset = (17, 18, 20, 21, 23, 26)[seed]
     specc.compile(path, tmp_path / "m.onnx", init=seed, opset=opset)
     model = specc.load(tmp_path / "m.onnx")
-    assert list(list_model_lines(model.default_model, rounds=2))
+    assert list(list_model_lines(model.selected_model, rounds=2))
     for case in (
         inputs,
         select_batch_element(inputs, 1),

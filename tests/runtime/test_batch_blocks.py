@@ -61,7 +61,7 @@ def test_reordered_steps_give_the_logits_of_full_passes(directory: Path) -> None
     rng = np.random.default_rng(0)
     inputs = {"memory": rng.normal(size=(3, 4, 8)).astype("f"), "ids": [[2, 3]] * 3}
     prepared = dict(model.generate(**inputs).prepared_inputs)
-    whole = make_generator(model.default_model)
+    whole = make_generator(model.selected_model)
     assert model.generator
     assert whole
     steps, full = (

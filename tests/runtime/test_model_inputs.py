@@ -131,7 +131,7 @@ def test_defaults_in_the_graph_read_each_other(tmp_path: Path) -> None:
     inputs, body = SPECS["positions of what is kept"]
     want = compiled(tmp_path, inputs, body, graphs=["score"]).run(ids=IDS)["logits"]
     inside = compiled(tmp_path, inputs, body, graphs=["score"], inline_defaults=True)
-    assert [s.name for s in inside.default_model.inputs] == ["ids"]
+    assert [s.name for s in inside.selected_model.inputs] == ["ids"]
     np.testing.assert_allclose(inside.run(ids=IDS)["logits"], want, atol=1e-6)
 
 

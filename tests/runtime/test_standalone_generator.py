@@ -229,11 +229,11 @@ def test_nan_logits_end_generation(ill: str, strategy: str, tmp_path: Path) -> N
         assert [len(row[0].tokens) for row in fine] == [8, 8]
         with pytest.raises(specc.SpeccError, match=r"E0961.*sequence 2"):
             model.generate(PROMPT, late=LATE, strategy=strategy, max_tokens=8).results()
-    names = {i.name for i in one.default_model.session.session.get_inputs()}
+    names = {i.name for i in one.selected_model.session.session.get_inputs()}
     scalars = {"seed": 0, "top_k": 0, "temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
     types = {n: np.int64 if isinstance(v, int) else np.float32 for n, v in scalars.items()}
     given = {n: np.array(v, types[n]) for n, v in scalars.items() if n in names}
-    raw = one.default_model.session.run(
+    raw = one.selected_model.session.run(
         {"ids": PROMPT, "late": LATE, "max_tokens": np.array(8), **given}
     )
     tokens, scores = raw.values()

@@ -105,7 +105,7 @@ def measure_step_difference(directory: Path, prompts: list[list[int]]) -> float:
     rng = np.random.default_rng(0)
     memory = rng.normal(size=(3, 4, 8)).astype("f")
     prepared = dict(model.generate(ids=prompts, memory=memory).prepared_inputs)
-    full_forward = make_generator(model.default_model)
+    full_forward = make_generator(model.selected_model)
     assert model.generator
     assert full_forward
     steps, full = (

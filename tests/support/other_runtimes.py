@@ -159,7 +159,7 @@ def prepare_models(
 
 def _inputs(path: Path) -> list[Arrays]:
     """Write the inputs of a model next to it and return the reference outputs."""
-    model = specc.load(path).default_model
+    model = specc.load(path).selected_model
     graph, weights = model.manifest.graph, model.weights()
     rng, wanted = np.random.default_rng(0), []
     for turn in range(INPUT_SIZES):

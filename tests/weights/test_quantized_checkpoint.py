@@ -111,7 +111,7 @@ def test_4_bit_codes_with_zero_points_are_kept(group: int, zero: int, tmp_path: 
     check_product(path, values)
     assert any(
         "2 quantized products agree" in x
-        for x in list_model_lines(specc.load(path).default_model, rounds=2)
+        for x in list_model_lines(specc.load(path).selected_model, rounds=2)
     )
 
 

@@ -163,5 +163,5 @@ def test_layers_without_a_cuda_kernel_become_loops(spec: str, layer: str, tmp_pa
         kinds = {n.op_type for n in onnx.load(path).graph.node}
         assert {layer, "Scan"} & kinds == {expected}
         assert list(
-            list_model_lines(specc.load(path, execution_provider="cpu").default_model, rounds=2)
+            list_model_lines(specc.load(path, execution_provider="cpu").selected_model, rounds=2)
         )
