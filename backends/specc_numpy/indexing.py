@@ -10,7 +10,7 @@ from specc.ir.graph_interpreter import (
     resolve_index,
     resolve_slice_bounds,
     resolve_strided_slice_range,
-    resolve_top_k,
+    resolve_top_k_count,
 )
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
@@ -41,7 +41,7 @@ def top_k(op: ops.TopK, lengths: LengthValues, x: Array) -> tuple[Array, Array]:
 
     n[*a t *b] -> n[*a u *b], i[*a u *b]
     """
-    k = resolve_top_k(op, x.shape[op.axis], lengths)
+    k = resolve_top_k_count(op, x.shape[op.axis], lengths)
     order = _sort_indices(x, op.axis, op.largest)
     indices = np.take(order, np.arange(k), axis=op.axis)
     return np.take_along_axis(x, indices, axis=op.axis), indices

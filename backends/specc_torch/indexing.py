@@ -10,7 +10,7 @@ from specc.ir.graph_interpreter import (
     resolve_index,
     resolve_slice_bounds,
     resolve_strided_slice_range,
-    resolve_top_k,
+    resolve_top_k_count,
 )
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
@@ -31,7 +31,7 @@ def top_k(op: ops.TopK, context: ForwardContext, x: Tensor) -> tuple[Tensor, Ten
 
     n[*a t *b] -> n[*a u *b], i[*a u *b]
     """
-    k = resolve_top_k(op, x.shape[op.axis], context.lengths)
+    k = resolve_top_k_count(op, x.shape[op.axis], context.lengths)
     # `torch.topk` does not order equal elements by index.
     order = torch.argsort(x, dim=op.axis, descending=op.largest, stable=True)
     indices = order.narrow(op.axis, 0, k)

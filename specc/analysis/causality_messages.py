@@ -152,7 +152,7 @@ def _describe_read(
     """Return the message for an op that reads later positions."""
     later_text, is_all = format_position_count(violation.offsets), violation.reason == "all"
     match violation.node.op:
-        case ops.Attend() | ops.MaskedWeights():
+        case ops.Attend() | ops.AttentionNormalizer():
             return describe_noncausal_mask(graph, violation, flow)
         case ops.WeightedSum() | ops.MatMul() | ops.Einsum():
             return describe_noncausal_contraction(violation, flow)

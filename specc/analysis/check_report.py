@@ -100,7 +100,7 @@ def _is_attention(violation: CausalityViolation) -> bool:
     """Return True if the violating op is attention. For a loop, check the op in the loop body."""
     while violation.body_violation:
         _, violation = violation.body_violation
-    return isinstance(violation.node.op, ops.Attend | ops.MaskedWeights)
+    return isinstance(violation.node.op, ops.Attend | ops.AttentionNormalizer)
 
 
 def _has_causal_mask(graph: Graph, symbol: str) -> bool:

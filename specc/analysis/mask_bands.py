@@ -264,7 +264,7 @@ class _BandSearch:
         be nonzero.
         """
         match node.op:
-            case ops.MaskedWeights():
+            case ops.AttentionNormalizer():
                 if not has_trailing_query_key_axes(qk):
                     return FULL_INTERVAL
                 return (yield _NonZeroBandKey(operands[1], False))

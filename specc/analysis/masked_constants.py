@@ -159,7 +159,7 @@ def _infer_axis_op_constants(qk: AttentionMatrix, node: Node) -> MaskedConstantR
     x = node.first_operand
     if (factors := split_contraction_factors(qk)) is not None:
         return (yield from _infer_product_constants(factors))
-    if isinstance(node.op, ops.MaskedWeights | ops.Attend):
+    if isinstance(node.op, ops.AttentionNormalizer | ops.Attend):
         return (yield from _infer_weight_constants(qk, node))
     if isinstance(node.op, ops.Concat):
         return (yield from _infer_concat_constants(qk, node, node.op))

@@ -167,7 +167,7 @@ IDENTITY_LITERALS = {"max": "-inf", "min": "inf", "any": "false", "all": "true"}
 
 MASK_ARGUMENTS: Mapping[type[object], str] = {
     ops.Attend: "use `& visible({})`",
-    ops.MaskedWeights: "use `& visible({})`",
+    ops.AttentionNormalizer: "use `& visible({})`",
     ops.Scan: "add `keep {}`",
     ops.RecurrentLayer: "add `keep={}`",
     ops.Conv: "add `keep={}`",
@@ -221,7 +221,9 @@ def _suggest_order(violation: PaddingViolation) -> str:
     """
     if not violation.has_reversed_operand():
         return violation.suggest_padding_side("right")
-    is_elementwise = not isinstance(violation.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
+    is_elementwise = not isinstance(
+        violation.node.op, ops.Attend | ops.AttentionNormalizer | ops.Extent
+    )
     flip_help = f"flip the other operands as well: `flip({violation.mask_name}, axis=1)`"
     return flip_help if is_elementwise else "do it before `flip`"
 

@@ -41,7 +41,10 @@ scores below -1e30.
 UNDERFLOW_DISTANCE = 1000.0
 """`exp(-x)` is 0 in float64 for x >= 746, and 0 in float32 for x >= 104."""
 
-FINITE_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
+FINITE_RESULT_OPS = (
+    *(ops.Softmax, ops.AttentionNormalizer),
+    *(ops.Compare, ops.ArgMax, ops.Extent),
+)
 """Ops whose results are never masked fill values."""
 
 FINITE_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")

@@ -155,7 +155,7 @@ def _is_masked_at_padding(use: PaddedUse) -> bool:
     _, interval = resolve_time_dependence(use.node, use.dependence)
     # Values at masked keys must be finite, because zero times NaN is NaN. Normalizers ignore scores
     # where the mask is false.
-    is_sound = isinstance(use.op, ops.MaskedWeights) or use.is_padding_finite
+    is_sound = isinstance(use.op, ops.AttentionNormalizer) or use.is_padding_finite
     is_outside = _is_padding_outside(use, interval) and _have_same_positions(use)
     masks = use.dependence.masks
     if is_outside or any(m.key_axis in use.operand_facts[m.operand].zero_pad_axes for m in masks):

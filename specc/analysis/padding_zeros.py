@@ -131,7 +131,7 @@ def _iterate_masked_axes(result: PaddedOpResult) -> Iterator[int]:
     node, value, operand_facts = (result.node, result.value, result.operand_facts)
     key_axis = value.rank - 1
     match node.op:
-        case ops.MaskedWeights():
+        case ops.AttentionNormalizer():
             # The keys are the last axis of masks and attention weights, for any number of leading
             # axes.
             mask = node.op.mask

@@ -52,7 +52,7 @@ COMPARISON_FUNCTIONS: Mapping[str, Callable[[float, float], bool]] = {
 INCREASING_FUNCTIONS = ("sqrt", "exp", "softplus", "sigmoid")
 """Monotonically increasing functions."""
 
-UNIT_RANGE_OPS = (ops.Softmax, ops.MaskedWeights, ops.OneHot)
+UNIT_RANGE_OPS = (ops.Softmax, ops.AttentionNormalizer, ops.OneHot)
 INDEX_RESULT_OPS = (ops.Extent, ops.Range, ops.ArgMax, ops.Size)
 COMPUTED_RANGE_OPS = (
     *(ops.Arith, ops.Pointwise, ops.Where, ops.Concat, ops.Cast),

@@ -40,7 +40,7 @@ def add_activation_outputs(
         for matrix, values in copier.activations_by_matrix.items()
         for n, value in enumerate(values)
     }
-    return builder.build_graph_copy(graph, copier.copies, outputs), copier.activations_by_matrix
+    return builder.clone_graph(graph, copier.copies, outputs), copier.activations_by_matrix
 
 
 @dataclass
@@ -127,7 +127,7 @@ class _GraphCopier:
         body_outputs = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(body_outputs.items())[: op.carry_count])
         outputs |= {f"met {n}": v for n, v in enumerate(collected_values)}
-        body = self.builder.build_graph_copy(op.body, self.copies, {**outputs, **body_outputs})
+        body = self.builder.clone_graph(op.body, self.copies, {**outputs, **body_outputs})
         return replace(op, body=body)
 
 

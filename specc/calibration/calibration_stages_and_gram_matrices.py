@@ -192,7 +192,7 @@ class _StagedGraph:
         copies |= {v: builder.add_input(n, Input(v.type)) for n, v in stage_inputs.items()}
         builder.copy_nodes(graph, copies, self._add_light_nodes(group, group_results.values()))
         outputs = {name: copies[value] for name, value in group_results.items()}
-        return builder.build_graph_copy(graph, copies, outputs)
+        return builder.clone_graph(graph, copies, outputs)
 
     def _add_light_nodes(
         self, group: list[NodeResults], group_results: Iterable[Value]

@@ -41,7 +41,7 @@ from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
 from specc.transforms.transposed_weights_and_norm_folding import find_foldable_norms
-from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+from specc.weights.checkpoint_weight_streaming import CheckpointWeights
 from specc.weights.norm_folding_and_weight_range_checks import (
     NormFoldedWeights,
     RangeCheckedWeights,
@@ -50,9 +50,9 @@ from specc.weights.norm_folding_and_weight_range_checks import (
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights, find_tied_parameters
 from specc.weights.quantized_checkpoint import (
     find_copyable_quantized_weights,
-    make_weight_scale_source,
+    get_stored_weight_scales,
 )
-from specc.weights.quantized_weights import QuantizedWeights, WeightsWithKVCacheScales
+from specc.weights.quantized_weights import KVCacheScaleOverrides, QuantizedWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class CompileJob:
     options: CompileOptions
     model: ModelDefinition
     graph: Graph
-    parameter_source: CheckpointBinding | RandomInitWeights
+    parameter_source: CheckpointWeights | RandomInitWeights
     directories: tuple[Path, ...]
     preprocessing: PreprocessingConfig
     compiler: CompilerBackend
@@ -176,7 +176,7 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
             job.spec.program, job.model, job.directories
         ),
     ]
-    if isinstance(job.parameter_source, CheckpointBinding):
+    if isinstance(job.parameter_source, CheckpointWeights):
         checkpoint = job.parameter_source.checkpoint
         files += [checkpoint.path, *(file.path for file in checkpoint.all_files)]
     files += list_adapter_config_files(job.options.adapter or job.embedded_adapter)
@@ -220,7 +220,7 @@ class LoweringJob(CompileJob):
         base = self.unquantized_weights
         values: ParameterSource = self.quantized or base
         if self.kv_cache_scales:
-            values = WeightsWithKVCacheScales(values, self.kv_cache_scales)
+            values = KVCacheScaleOverrides(values, self.kv_cache_scales)
         if not self.range_checks:
             return values
         folded_parameters = base.parameter_folds if isinstance(base, NormFoldedWeights) else ()
@@ -284,7 +284,7 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
             lambda: iterate_sibling_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = make_weight_scale_source(source) if plan and packed_weight_formats else None
+    scales = get_stored_weight_scales(source) if plan and packed_weight_formats else None
     folds = find_foldable_norms(graph, ties, plan) if job.quantize.fold_norms else ()
     unquantized = NormFoldedWeights(source, folds) if folds else source
     return LoweringJob(

@@ -36,7 +36,7 @@ from specc.ir.model_definition import (
     DerivedGraphs,
     GenerateSection,
     KVBufferGraph,
-    StandaloneGeneratorSource,
+    StandaloneGenerator,
     StreamSection,
     count_codebooks,
     has_token_logits,
@@ -121,11 +121,11 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
     return size
 
 
-def build_standalone_generator(
+def _build_unconverted_generator(
     job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
-) -> StandaloneGeneratorSource:
-    """Build a standalone generator. `derived` are the encoder and step graphs of `graph`, or None
-    if they are not derived yet.
+) -> StandaloneGenerator:
+    """Build a standalone generator in the dtype of `graph`. `derived` are the encoder and step
+    graphs of `graph`, or None if they are not derived yet.
     """
     generation = get_generate_section(job.model)
     full_graph = _inline_defaults(job, graph, generation)
@@ -144,7 +144,7 @@ def build_standalone_generator(
         has_repetition_penalty=settings.repetition_penalty != 1,
         **select_entries(setting_values, names),
     )
-    return StandaloneGeneratorSource(full_graph, derived, decoding, job.model.defaults)
+    return StandaloneGenerator(full_graph, derived, decoding, job.model.defaults)
 
 
 def check_generator_settings(settings: GenerationSettings) -> None:
@@ -279,17 +279,17 @@ def build_package_contents(job: LoweringJob) -> PackageContents:
     return _add_generation_graphs(job, graphs)
 
 
-def build_generator_source(
+def build_standalone_generator(
     job: LoweringJob, derived: DerivedGraphs | None = None
-) -> StandaloneGeneratorSource:
+) -> StandaloneGenerator:
     """Build a standalone generator in the compute dtype of the target. `derived` are the encoder
     and step of the simplified graph, or None if they are not derived yet.
     """
-    source = build_standalone_generator(job, job.simplified_graph, derived)
+    generator = _build_unconverted_generator(job, job.simplified_graph, derived)
     return replace(
-        source,
-        graph=job.convert_dtype(source.graph),
-        derived=job.convert_derived_graphs_dtype(source.derived),
+        generator,
+        graph=job.convert_dtype(generator.graph),
+        derived=job.convert_derived_graphs_dtype(generator.derived),
     )
 
 
@@ -321,9 +321,9 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
     if "generate" in graph_names:
         # derived graphs for other profiles compute logits at other positions, so `generate` cannot
         # share these graphs
-        source = build_generator_source(job, derived if is_native_profile else None)
-        metadata = make_generator_metadata_builder(job, source)
-        graphs["generate"] = PackageGraph(source, "generate.onnx", metadata)
+        generator = build_standalone_generator(job, derived if is_native_profile else None)
+        metadata = make_generator_metadata_builder(job, generator)
+        graphs["generate"] = PackageGraph(generator, "generate.onnx", metadata)
     return PackageContents(graphs, extra_files, runtime_metadata)
 
 

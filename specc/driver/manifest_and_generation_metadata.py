@@ -30,19 +30,19 @@ from specc.driver.compile_job import (
 )
 from specc.driver.weight_sources import build_weight_manifest
 from specc.ir.graph import Graph, select_entries
-from specc.ir.input_shapes_and_defaults import extract_tokenwise_default
+from specc.ir.input_shapes_and_defaults import extract_per_token_default
 from specc.ir.model_definition import (
     PAST_LENGTH_INPUT,
     DecodeState,
     DerivedGraphs,
     GenerateSection,
     ModelDefinition,
-    StandaloneGeneratorSource,
+    StandaloneGenerator,
 )
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.text_batches_and_windows import find_mask_input
-from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+from specc.weights.checkpoint_weight_streaming import CheckpointWeights
 from specc.weights.quantized_weights import QuantizedWeights
 
 
@@ -66,15 +66,19 @@ def make_metadata_builder(
 
 
 def make_generator_metadata_builder(
-    job: LoweringJob, source: StandaloneGeneratorSource
+    job: LoweringJob, generator: StandaloneGenerator
 ) -> MetadataBuilder:
     """Return the metadata of a standalone generator."""
     signature, decode_settings = (
-        build_input_signature(job, source.graph),
-        build_generator_metadata(job, source),
+        build_input_signature(job, generator.graph),
+        build_generator_metadata(job, generator),
     )
     return partial(
-        build_manifest, job, signature, decode_settings=decode_settings, scoring_graph=source.graph
+        build_manifest,
+        job,
+        signature,
+        decode_settings=decode_settings,
+        scoring_graph=generator.graph,
     )
 
 
@@ -165,7 +169,7 @@ def build_weight_precision_metadata(
         format = values.plan.get(name)
         if format is None:
             continue
-        quantized = values.streams[values.base.get_tied_source(name) or name]
+        quantized = values.states[values.base.get_tied_source(name) or name]
         error = quantized.error
         entries[name] = {
             "bits": format.bits,
@@ -242,7 +246,7 @@ def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) 
     defaults = model.defaults
     if defaults is None or mask not in defaults.outputs:
         return True
-    return extract_tokenwise_default(defaults, mask, sequence_input) is not None
+    return extract_per_token_default(defaults, mask, sequence_input) is not None
 
 
 def _can_pad_left(state: DecodeState) -> bool:
@@ -306,7 +310,7 @@ def get_random_init_metadata(job: CompileJob) -> RandomInitMetadata | None:
     """Return the seed of randomly initialized weights (all weights, or a new task head), or None if
     no weight is randomly initialized.
     """
-    if not isinstance(job.parameter_source, CheckpointBinding):
+    if not isinstance(job.parameter_source, CheckpointWeights):
         seed = job.options.init
         return None if seed is None else RandomInitMetadata(seed)
     head = job.parameter_source.head_weights
@@ -342,13 +346,11 @@ def find_non_time_axis_bounds(job: CompileJob, graph: Graph) -> dict[str, Length
     return {name: bound for name, bound in bounds.items() if name != time_symbol}
 
 
-def build_generator_metadata(
-    job: CompileJob, source: StandaloneGeneratorSource
-) -> dict[str, object]:
+def build_generator_metadata(job: CompileJob, generator: StandaloneGenerator) -> dict[str, object]:
     """Return the metadata of a standalone generator: its generation settings, maximum length and
     vocabulary size, and whether an empty prompt is allowed (`begins`).
     """
-    generation, graph = get_generate_section(job.model), source.graph
+    generation, graph = get_generate_section(job.model), generator.graph
     limit = find_context_length_limit(job, graph)
     # convert tuples to lists, because JSON has no tuples
     settings = {
@@ -362,5 +364,5 @@ def build_generator_metadata(
         "vocabulary": graph.outputs[generation.logits_output].shape[-1].number,
         "bounds": length_bounds_to_json(find_non_time_axis_bounds(job, graph)),
         "strides": {**find_padding_mask_strides(graph)},
-        "begins": bool(source.derived.initial_logits_output),
+        "begins": bool(generator.derived.initial_logits_output),
     }

@@ -14,7 +14,7 @@ from specc.driver.genai_config_and_export_profiles import (
     find_tokenizer_and_config_paths,
     read_runtime_files,
 )
-from specc.driver.generation_graphs import build_generator_source, build_package_contents
+from specc.driver.generation_graphs import build_package_contents, build_standalone_generator
 from specc.driver.manifest_and_generation_metadata import (
     make_generator_metadata_builder,
     make_metadata_builder,
@@ -31,7 +31,7 @@ from specc.io.output_paths import (
 from specc.io.safe_read import escape_text
 from specc.ir.model_definition import ModelDefinition, ModelSource
 from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
-from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+from specc.weights.checkpoint_weight_streaming import CheckpointWeights
 from specc.weights.external_data import ExternalDataPlan, count_tensor_bytes
 
 MIN_REPORTED_COPY = 1 << 30
@@ -84,7 +84,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         preprocessing=job.preprocessing.assign_tokenizer_file_names(sanitize_file_stem(path.stem)),
     )
     if options.writes_standalone_generator:
-        generator = build_generator_source(job)
+        generator = build_standalone_generator(job)
         source: ModelSource = generator
         metadata = make_generator_metadata_builder(job, generator)
     else:
@@ -154,7 +154,7 @@ def build_compile_report(
 ) -> CompileReport:
     """Build the report on the written files. `remarks` precede the remarks on weights."""
     source = job.parameter_source
-    warnings = source.warnings if isinstance(source, CheckpointBinding) else ()
+    warnings = source.warnings if isinstance(source, CheckpointWeights) else ()
     remarks = (
         *job.spec.remarks,
         *_describe_embedded_adapter(job),
@@ -184,7 +184,7 @@ def build_compile_report(
 
 def _describe_embedded_adapter(job: LoweringJob) -> Iterator[str]:
     """Yield a remark if the merged adapter is in the checkpoint directory."""
-    has_checkpoint = isinstance(job.parameter_source, CheckpointBinding)
+    has_checkpoint = isinstance(job.parameter_source, CheckpointWeights)
     if has_checkpoint and not job.options.adapter and job.embedded_adapter:
         directory = escape_text(job.embedded_adapter)
         yield f"the LoRA adapter in `{directory}` is merged into the weights"
@@ -226,7 +226,7 @@ def _describe_copied_weights(plan: ExternalDataPlan) -> Iterator[str]:
 def _describe_widened_weights(job: LoweringJob, plan: ExternalDataPlan) -> Iterator[str]:
     """Yield a remark if 16-bit matrices of the checkpoint are stored as float32."""
     source = job.parameter_source
-    if job.quantized or job.options.dtype or not isinstance(source, CheckpointBinding):
+    if job.quantized or job.options.dtype or not isinstance(source, CheckpointWeights):
         return
     dtypes = {source.get_stored_dtype(name) for name in _list_float32_matrices(source, plan)}
     for dtype in sorted(dtypes & HALF_DTYPE_NAMES.keys()):
@@ -237,7 +237,7 @@ def _describe_widened_weights(job: LoweringJob, plan: ExternalDataPlan) -> Itera
         )
 
 
-def _list_float32_matrices(source: CheckpointBinding, plan: ExternalDataPlan) -> list[str]:
+def _list_float32_matrices(source: CheckpointWeights, plan: ExternalDataPlan) -> list[str]:
     """Return the names of the matrices of `source` that are copied as float32."""
     shapes = {n: source.parameters[n].shape for n in plan.copied_tensors if n in source.parameters}
     return [

@@ -13,7 +13,7 @@ from specc.driver.quantize_section import QuantizeRequest, check_group_size
 from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.model_definition import KVBufferGraph, ModelSource, StandaloneGeneratorSource
+from specc.ir.model_definition import KVBufferGraph, ModelSource, StandaloneGenerator
 from specc.ir.ops.quantized import FoldedNorm, PackedWeightFormat, QuantizationPlan, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline
@@ -245,7 +245,7 @@ def quantize_model_graphs(source: ModelSource, plan: QuantizationPlan) -> ModelS
     match source:
         case KVBufferGraph(graph=graph):
             return replace(source, graph=quantize_graph(graph))
-        case StandaloneGeneratorSource(graph=graph, derived=derived):
+        case StandaloneGenerator(graph=graph, derived=derived):
             encode = derived.encode and quantize_graph(derived.encode)
             quantized = replace(derived, encode=encode, step=quantize_graph(derived.step))
             return replace(source, graph=quantize_graph(graph), derived=quantized)

@@ -36,7 +36,7 @@ from specc.transforms import pass_pipeline
 from specc.weights.checkpoint_binding import TaskHeadInitialization, bind_parameters
 from specc.weights.checkpoint_files import open_checkpoint
 from specc.weights.checkpoint_weight_streaming import (
-    CheckpointBinding,
+    CheckpointWeights,
     find_transposed_parameters,
     remove_weight_transposes,
 )
@@ -68,7 +68,7 @@ def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
     return memory_bytes, stored_bytes
 
 
-def count_parameters(weights: CheckpointBinding | RandomInitWeights) -> int:
+def count_parameters(weights: CheckpointWeights | RandomInitWeights) -> int:
     """Return the number of parameters. Tied parameters count once."""
     return sum(
         prod(parameters.shape)
@@ -93,7 +93,7 @@ class WeightSources:
 
 def load_parameters(
     spec: LoadedSpec, graph: Graph, sources: WeightSources
-) -> CheckpointBinding | RandomInitWeights:
+) -> CheckpointWeights | RandomInitWeights:
     """Load the parameters from a checkpoint or the spec's weights file, or initialize them from a
     seed.
 
@@ -158,10 +158,10 @@ def _list_parameters(
 
 
 def get_checkpoint_warnings(
-    weights: CheckpointBinding | RandomInitWeights,
+    weights: CheckpointWeights | RandomInitWeights,
 ) -> tuple[Diagnostic, ...]:
     """Return the warnings about the parameters in a checkpoint."""
-    return weights.warnings if isinstance(weights, CheckpointBinding) else ()
+    return weights.warnings if isinstance(weights, CheckpointWeights) else ()
 
 
 def _check_seeds(sources: WeightSources) -> None:
@@ -230,7 +230,7 @@ def bind_checkpoint(
     adapter: str = "",
     module_weights: Mapping[str, str] = {},
     quantization: CheckpointQuantization | None = None,
-) -> CheckpointBinding:
+) -> CheckpointWeights:
     """Bind every parameter to tensors of a weight file or checkpoint directory.
 
     The LoRA weights in the directory `adapter` are merged, and `head_initialization` initializes a
@@ -246,11 +246,11 @@ def bind_checkpoint(
             )
         if adapter:
             checkpoint = AdaptedCheckpoint(checkpoint, open_adapter(adapter))
-        binding = bind_parameters(parameters, rules, checkpoint, head_initialization)
+        weights = bind_parameters(parameters, rules, checkpoint, head_initialization)
         return (
-            check_adapter_tensors_used(binding)
+            check_adapter_tensors_used(weights)
             if isinstance(checkpoint, AdaptedCheckpoint)
-            else binding
+            else weights
         )
     except BaseException:
         checkpoint.close()
@@ -258,8 +258,8 @@ def bind_checkpoint(
 
 
 def keep_checkpoint_weight_layout(
-    graph: Graph, weights: CheckpointBinding | RandomInitWeights
-) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
+    graph: Graph, weights: CheckpointWeights | RandomInitWeights
+) -> tuple[Graph, CheckpointWeights | RandomInitWeights]:
     """Return the graph with the checkpoint's layout for all weights that only linear layers and
     MatMuls use. Weights in this layout can remain in the checkpoint as external data.
     """
@@ -295,7 +295,7 @@ def _describe_weight_origin(
     """Return the manifest entries on the origin of the weights: the random seed, or the size and
     header hash of each file.
     """
-    if not isinstance(values, CheckpointBinding):
+    if not isinstance(values, CheckpointWeights):
         return {} if seed is None else {"seed": seed}
     entries: list[dict[str, object]] = []
     for file in values.checkpoint.all_files:
@@ -365,7 +365,7 @@ def load_training_model(spec: LoadedSpec, sources: WeightSources, graph: str = "
 
 def _load_for_training(
     spec: LoadedSpec, graph: Graph, sources: WeightSources
-) -> CheckpointBinding | RandomInitWeights:
+) -> CheckpointWeights | RandomInitWeights:
     """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet. The help
     message explains how to train without existing weights.
     """

@@ -295,7 +295,7 @@ def _read_split(call: _TransformCall) -> t.Expr:
     if not 0 <= part < count:
         title = f"`part` of `split` must be from 0 to {count - 1}, as there are {count} parts"
         raise_error("E0522", title, call.call.span)
-    return t.SplitPartExpr(call.tensor, call.read_int("axis", 0), part, into)
+    return t.ChunkExpr(call.tensor, call.read_int("axis", 0), part, into)
 
 
 def _read_rearrange(call: _TransformCall) -> t.Expr:
@@ -340,11 +340,11 @@ WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
     "permute_pairs": lambda c: t.PermuteRopeExpr(c.tensor, c.read_text("to"), c.read_int("heads")),
     "negate": lambda c: t.NegateExpr(c.tensor),
     "cast": lambda c: t.CastExpr(c.tensor, c.read_text("to")),
-    "add": lambda c: t.AddNumberExpr(c.tensor, float(c.read_value("number"))),
+    "add": lambda c: t.AddScalarExpr(c.tensor, float(c.read_value("number"))),
     "resize_grid": lambda c: t.ResizeGridExpr(
         c.tensor, c.read_int("rows"), c.read_int("columns"), c.read_int("prefix", 0)
     ),
-    "first_present": lambda c: t.FirstPresentExpr(c.tensors),
+    "first_present": lambda c: t.CoalesceExpr(c.tensors),
     "stack": _read_stack,
     "rearrange": _read_rearrange,
 }

@@ -234,7 +234,7 @@ class _JsonParser:
         start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + 1, len(self.text)))
 
-    def raise_error_here(self, label: str, help: str = "") -> NoReturn:
+    def raise_syntax_error(self, label: str, help: str = "") -> NoReturn:
         """Raise E0411 at the current position."""
         helps = [help or "correct it, or download the file again"]
         title = f"`{self.source.name}` is not valid JSON"
@@ -244,7 +244,7 @@ class _JsonParser:
         """Parse the single value of a JSON document."""
         value = self.parse_value(0)
         if self.peek_character():
-            self.raise_error_here(
+            self.raise_syntax_error(
                 "expected the end of the file",
                 "a config file contains a single object; remove the text after it",
             )
@@ -265,7 +265,7 @@ class _JsonParser:
             case '"':
                 return JsonScalar(self.parse_string(), self.make_span_from_offset(start))
             case "":
-                self.raise_error_here(
+                self.raise_syntax_error(
                     "expected a value, got the end of the file",
                     "the file is truncated; download it again",
                 )
@@ -276,7 +276,7 @@ class _JsonParser:
         start, members = self.position, dict[str, JsonMember]()
         for key_start in self.iterate_items("}", "a key"):
             if self.text[key_start] != '"':
-                self.raise_error_here("expected a key in double quotes", 'write keys as "key"')
+                self.raise_syntax_error("expected a key in double quotes", 'write keys as "key"')
             key = self.parse_string()
             key_span = self.make_span_from_offset(key_start)
             # RFC 8259 does not define which of two duplicate keys takes precedence
@@ -290,7 +290,7 @@ class _JsonParser:
                     helps=["remove one of them: JSON parsers disagree on which one is used"],
                 )
             if self.peek_character() != ":":
-                self.raise_error_here("expected a colon between key and value")
+                self.raise_syntax_error("expected a colon between key and value")
             self.position += 1
             members[key] = JsonMember(key_span, self.parse_value(level + 1))
         return JsonObject(members, self.make_span_from_offset(start))
@@ -306,9 +306,9 @@ class _JsonParser:
             if next_character == bracket:
                 # report a trailing comma at the comma, not at the next character
                 self.position = separator
-                self.raise_error_here("trailing comma", "remove the comma")
+                self.raise_syntax_error("trailing comma", "remove the comma")
             if not next_character:
-                self.raise_error_here(
+                self.raise_syntax_error(
                     f"expected {expected} or `{bracket}`, got the end of the file",
                     "the file is truncated; download it again",
                 )
@@ -318,7 +318,7 @@ class _JsonParser:
             if next_character == bracket:
                 break
             if next_character != ",":
-                self.raise_error_here(f"expected a comma or `{bracket}`")
+                self.raise_syntax_error(f"expected a comma or `{bracket}`")
         self.position += 1
 
     def parse_string(self) -> str:
@@ -330,10 +330,10 @@ class _JsonParser:
             # report an invalid escape sequence `\uXXXX` at the position of its backslash
             is_escape = error.msg.startswith("Invalid \\")
             self.position = self.text.rindex("\\", 0, error.pos + 1) if is_escape else error.pos
-            self.raise_error_here(*message_and_help)
+            self.raise_syntax_error(*message_and_help)
         assert isinstance(value, str)
         if _SURROGATE.search(value):
-            self.raise_error_here("this string contains an unpaired surrogate")
+            self.raise_syntax_error("this string contains an unpaired surrogate")
         self.position = end
         return value
 
@@ -342,7 +342,7 @@ class _JsonParser:
         start = self.position
         word = _LITERAL_WORD.match(self.text, start)
         if not word:
-            self.raise_error_here("expected a value")
+            self.raise_syntax_error("expected a value")
         self.position = word.end()
         text, span = word[0], self.make_span_from_offset(start)
         if text in _LITERAL_VALUES:
@@ -353,7 +353,7 @@ class _JsonParser:
         lower = text.lower()
         similar = _LITERAL_SPELLINGS.get(lower, lower if lower in _LITERAL_VALUES else "")
         help_ = format_suggestion(similar) if similar else ""
-        self.raise_error_here(f"`{text[:40]}` is not a JSON value", help_)
+        self.raise_syntax_error(f"`{text[:40]}` is not a JSON value", help_)
 
 
 def _raise_too_large(level: int, span: Span) -> NoReturn:

@@ -80,7 +80,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     """Open a LoRA or language adapter. Raise E0514, E0529, E0530, E0802 or an error of the file."""
     path = Path(adapter)
     if is_language_adapter(adapter):
-        return LoraAdapter.from_language_adapter(open_safetensors(path))
+        return LoraAdapter.from_mms_adapter(open_safetensors(path))
     config = load_config_json(
         path / ADAPTER_CONFIG_FILE, "pass a directory with an adapter saved by peft"
     )

@@ -281,7 +281,7 @@ class GraphBuilder:
         if origin and results and results[0].node:
             self.node_origins[results[0].node] = origin
 
-    def build_graph_copy(
+    def clone_graph(
         self,
         graph: Graph,
         new_values: Mapping[Value, Value],
@@ -377,7 +377,7 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     for node, results in graph.nodes:
         new_results = b.copy_node(graph, node, new_values, substitute_dims_in_op(node.op, lengths))
         new_values.update(zip(results, new_results, strict=True))
-    return b.build_graph_copy(graph, new_values)
+    return b.clone_graph(graph, new_values)
 
 
 def substitute_dims_in_op(op: Op, lengths: Mapping[str, Dim]) -> Op:

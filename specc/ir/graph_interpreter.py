@@ -240,7 +240,7 @@ def resolve_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int
     return index
 
 
-def resolve_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
+def resolve_top_k_count(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
     """Return `k` of a `top_k` op. Raise E0912 if `k` exceeds the size of the axis."""
     k = evaluate_dim(op.k, lengths)
     if not 0 <= k <= length:

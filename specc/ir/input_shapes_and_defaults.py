@@ -287,7 +287,7 @@ def find_default_inputs(defaults: Graph, name: str) -> set[str]:
     return {n for n, v in defaults.inputs.items() if v in used_values}
 
 
-def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
+def extract_per_token_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
     """Return the graph for the default of `name`, or None unless each position depends only on the
     token at the same position.
     """
@@ -335,7 +335,7 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
             _zero_padding_ids(builder, graph, new_values, graph.inputs[name])
     new_values |= {v: builder.parameters[n] for n, v in graph.parameters.items()}
     builder.copy_nodes(graph, new_values)
-    return builder.build_graph_copy(graph, new_values)
+    return builder.clone_graph(graph, new_values)
 
 
 def _zero_padding_ids(

@@ -55,10 +55,10 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
     while lines.line:
         graph = _GraphParser(lines, 0).parse_graph()
         if graph.name in graphs:
-            lines.raise_error_here(f"two graphs are called `{graph.name}`")
+            lines.raise_syntax_error(f"two graphs are called `{graph.name}`")
         graphs[graph.name] = graph
     if lines.offset != len(text):
-        lines.raise_error_here("unexpected text after an empty line")
+        lines.raise_syntax_error("unexpected text after an empty line")
     return graphs
 
 
@@ -81,7 +81,7 @@ class _GraphParser:
         lines = self.lines
         # limit the nesting, because loop bodies are parsed recursively
         if self.depth > MAX_BODY_NESTING:
-            lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} levels deep")
+            lines.raise_syntax_error(f"bodies are nested more than {MAX_BODY_NESTING} levels deep")
         lines.expect_word("graph ")
         name = lines.read_string()
         lines.advance_line()
@@ -126,7 +126,7 @@ class _GraphParser:
         self.lines.expect_word(" ")
         bound = self.lines.read_number()
         if isinstance(bound, float) or name in self.min_lengths:
-            self.lines.raise_error_here(f"expected one integer for `{name}`")
+            self.lines.raise_syntax_error(f"expected one integer for `{name}`")
         self.min_lengths[name] = bound
 
     def read_length_equation(self) -> None:
@@ -134,7 +134,7 @@ class _GraphParser:
         name = self.lines.expect_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" = ")
         if name in self.length_equations:
-            self.lines.raise_error_here(f"`{name}` is duplicated")
+            self.lines.raise_syntax_error(f"`{name}` is duplicated")
         self.length_equations[name] = self.parse_length()
 
     def parse_length(self) -> Dim:
@@ -155,7 +155,7 @@ class _GraphParser:
             case "" | "left" | "right" | "any":
                 self.values.append(self.b.add_input(name, Input(type, padding_side, upper_bound)))
             case _:
-                lines.raise_error_here(f"`{padding_side}` is not a padding side")
+                lines.raise_syntax_error(f"`{padding_side}` is not a padding side")
 
     def read_parameter(self) -> None:
         """Parse a parameter, e.g. `parameter "bias" %1: f32[768] initial="zeros" made_by=""`."""
@@ -176,7 +176,7 @@ class _GraphParser:
         lines = self.lines
         lines.node_count += 1
         if lines.node_count > MAX_IR_NODES:
-            lines.raise_error_here(f"more than {MAX_IR_NODES} nodes")
+            lines.raise_syntax_error(f"more than {MAX_IR_NODES} nodes")
         span = lines.get_remaining_span()
         recorded_types = [self.parse_result(0)]
         while lines.take_word(", "):
@@ -186,10 +186,10 @@ class _GraphParser:
         # compare the type in the text with the inferred type, to detect corrupted lines
         if [str(t) for t in types] != recorded_types:
             inferred_text = ", ".join(map(str, types))
-            lines.raise_error_here(f"{node.op.name} returns {inferred_text}", span)
+            lines.raise_syntax_error(f"{node.op.name} returns {inferred_text}", span)
         # the builder merges equal nodes, so a duplicate node is an error
         if node in self.b.nodes:
-            lines.raise_error_here("duplicate node", span)
+            lines.raise_syntax_error("duplicate node", span)
         self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
         self.values += self.b.nodes[node]
         if scopes:
@@ -211,14 +211,14 @@ class _GraphParser:
         except OP_BUILD_ERRORS as error:
             reason = f"{name}: {error}"
             default_reason = f"`{name}` has invalid attributes or operands"
-            lines.raise_error_here(reason if str(error) else default_reason, span)
+            lines.raise_syntax_error(reason if str(error) else default_reason, span)
         return node, types, scopes
 
     def read_unique_name(self, values_by_name: dict[str, Value]) -> str:
         """Read a quoted name that is not in `values_by_name`."""
         name = self.lines.read_string()
         if name in values_by_name:
-            self.lines.raise_error_here(f"duplicate `{name}`")
+            self.lines.raise_syntax_error(f"duplicate `{name}`")
         return name
 
     def parse_definition(self) -> Type:
@@ -234,14 +234,14 @@ class _GraphParser:
     def expect_number(self, expected: int) -> None:
         """Parse a value index and a colon, as in `%4: `. Raise E0928 for a different index."""
         if int(self.lines.expect_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
-            self.lines.raise_error_here(f"expected the value %{expected}")
+            self.lines.raise_syntax_error(f"expected the value %{expected}")
         self.lines.expect_word(": ")
 
     def read_defined_value(self) -> Value:
         """Parse a reference to a value, as in `%3`. Raise E0928 if the value is not yet defined."""
         number = int(self.lines.expect_pattern(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
-            self.lines.raise_error_here(f"%{number} is used before it is defined")
+            self.lines.raise_syntax_error(f"%{number} is used before it is defined")
         return self.values[number]
 
     def parse_arguments(self) -> tuple[Value | None, ...]:
@@ -267,7 +267,7 @@ class _GraphParser:
             name = self.lines.expect_pattern(KEYWORD_PATTERN, "the name of an attribute").group()
             self.lines.expect_word("=")
             if name in attributes:
-                self.lines.raise_error_here(f"duplicate `{name}`")
+                self.lines.raise_syntax_error(f"duplicate `{name}`")
             attributes[name] = self.parse_attribute(0)
             if self.lines.take_word("}"):
                 return attributes

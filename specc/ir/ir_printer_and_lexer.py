@@ -277,7 +277,7 @@ class IrLexer:
     def advance_line(self) -> None:
         """Go to the next line. Raise E0928 if the current line has remaining text."""
         if self.column != len(self.line):
-            self.raise_error_here("unexpected token")
+            self.raise_syntax_error("unexpected token")
         self.offset = min(self.start + len(self.line) + 1, len(self.source.text))
         self._load_line()
 
@@ -285,7 +285,7 @@ class IrLexer:
         """Return the span of the remaining part of the current line."""
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
-    def raise_error_here(self, expected: str, span: Span | None = None) -> NoReturn:
+    def raise_syntax_error(self, expected: str, span: Span | None = None) -> NoReturn:
         """Raise E0928 with the message `expected` at `span` or at the current position."""
         span = span or self.get_remaining_span()
         raise_error(
@@ -306,13 +306,13 @@ class IrLexer:
     def expect_word(self, word: str) -> None:
         """Consume the keyword `word`. Raise E0928 for any other token."""
         if not self.take_word(word):
-            self.raise_error_here(f"expected `{word}`")
+            self.raise_syntax_error(f"expected `{word}`")
 
     def expect_pattern(self, pattern: re.Pattern[str], description: str) -> re.Match[str]:
         """Consume the text that `pattern` matches. Raise E0928 if `pattern` does not match."""
         match = pattern.match(self.line, self.column)
         if not match:
-            self.raise_error_here(f"expected {description}")
+            self.raise_syntax_error(f"expected {description}")
         self.column = match.end()
         return match
 
@@ -322,7 +322,7 @@ class IrLexer:
         try:
             value = json.loads(raw)
         except ValueError:
-            self.raise_error_here("this string has an unknown escape sequence")
+            self.raise_syntax_error("this string has an unknown escape sequence")
         assert isinstance(value, str)
         return value
 
@@ -331,7 +331,7 @@ class IrLexer:
         try:
             return parse_dim(text)
         except DimError as error:
-            self.raise_error_here(str(error))
+            self.raise_syntax_error(str(error))
 
     def read_number(self) -> int | float:
         """Read an integer, or a float if it has a decimal point or an exponent."""
@@ -339,20 +339,20 @@ class IrLexer:
         try:
             if raw.lstrip("-").isdecimal():
                 if len(raw) > 17:
-                    self.raise_error_here("this number is too long")
+                    self.raise_syntax_error("this number is too long")
                 return int(raw)
             return float(raw)
         except ValueError:
-            self.raise_error_here(f"`{raw}` is not a number")
+            self.raise_syntax_error(f"`{raw}` is not a number")
 
     def read_type(self) -> Type:
         """Read a tensor type, i.e. an element type and a shape."""
         dtype, shape_text = self.expect_pattern(TYPE_PATTERN, "a type").groups()
         if dtype not in ALL_DTYPES:
-            self.raise_error_here(f"unknown element type `{dtype}`")
+            self.raise_syntax_error(f"unknown element type `{dtype}`")
         dims = tuple(self.parse_dim(d) for d in _split_at_commas(shape_text))
         if len(dims) > MAX_RANK:
-            self.raise_error_here(f"more than {MAX_RANK} axes")
+            self.raise_syntax_error(f"more than {MAX_RANK} axes")
         return Type(dtype, dims)
 
 

@@ -61,62 +61,62 @@ def find_op_dependences(
 
 
 @dataclass
-class AxisTrace:
-    """The positions of the traced axis on which a value depends: all positions, or an interval of
-    offsets for each axis of the value that corresponds to the traced axis.
+class AxisReadSet:
+    """The positions of a traced axis that a value reads: all positions, or an interval of offsets
+    for each axis of the value that corresponds to the traced axis.
     """
 
     axes: dict[int, Interval] = field(default_factory=dict)
     is_fully_read: bool = False
 
-    def merge(self, other: "AxisTrace") -> bool:
-        """Merge `other` into this trace. Return True if the trace changed."""
+    def merge(self, other: "AxisReadSet") -> bool:
+        """Add the positions in `other`. Return True if the set changed."""
         previous = dict(self.axes), self.is_fully_read
         self.is_fully_read = self.is_fully_read or other.is_fully_read
         for axis, interval in other.axes.items():
             self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | interval
-        # a trace of all positions includes all other traces
+        # all positions include the intervals
         if self.is_fully_read:
             self.axes.clear()
         return previous != (self.axes, self.is_fully_read)
 
     @property
-    def is_read(self) -> bool:
-        """True if the value depends on any position of the traced axis."""
-        return self.is_fully_read or bool(self.axes)
+    def is_empty(self) -> bool:
+        """True if the value reads no position of the traced axis."""
+        return not (self.is_fully_read or self.axes)
 
 
-def trace_axis_reads(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
-    """Propagate the traces in `start` to all values that depend on the traced values."""
-    traces: dict[Value, AxisTrace] = {
-        v: AxisTrace(dict(t.axes), t.is_fully_read) for v, t in start.items()
+def trace_axis_reads(graph: Graph, start: Mapping[Value, AxisReadSet]) -> dict[Value, AxisReadSet]:
+    """Propagate the read sets in `start` to all values that depend on its values."""
+    read_sets: dict[Value, AxisReadSet] = {
+        v: AxisReadSet(dict(t.axes), t.is_fully_read) for v, t in start.items()
     }
     for node, results in graph.nodes:
-        if traces.keys().isdisjoint(node.operands):
+        if read_sets.keys().isdisjoint(node.operands):
             continue
         for dependence in find_dependences(node, results):
             operand = node.args[dependence.operand]
-            source = traces.get(operand) if operand else None
+            source = read_sets.get(operand) if operand else None
             # a value that reads only the size of an axis does not depend on its elements
-            if source is None or not source.is_read or dependence.kind == "extent":
+            if source is None or source.is_empty or dependence.kind == "extent":
                 continue
-            result_trace = traces.setdefault(results[dependence.result], AxisTrace())
-            result_trace.merge(_extend_trace(dependence, source))
-    return traces
+            result_reads = read_sets.setdefault(results[dependence.result], AxisReadSet())
+            result_reads.merge(_compose_reads(dependence, source))
+    return read_sets
 
 
-def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
-    """Compose the trace `source` with a dependence. Add the offsets of a window. Return a trace of
-    all positions for any other kind of dependence.
+def _compose_reads(dependence: Dependence, source: AxisReadSet) -> AxisReadSet:
+    """Compose the read set `source` with a dependence. Add the offsets of a window. Return all
+    positions for any other kind of dependence.
     """
     interval = source.axes.get(dependence.operand_axis)
     if interval is None:
-        return AxisTrace(is_fully_read=source.is_fully_read)
+        return AxisReadSet(is_fully_read=source.is_fully_read)
     if dependence.kind in ("same", "window") and dependence.result_axis is not None:
-        return AxisTrace(
+        return AxisReadSet(
             {dependence.result_axis: interval + dependence.offsets}, source.is_fully_read
         )
-    return AxisTrace(is_fully_read=True)
+    return AxisReadSet(is_fully_read=True)
 
 
 def _iterate_scan_dependences(
@@ -185,15 +185,17 @@ def _iterate_body_dependences(
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
     carries = op.split_body_inputs().initial_carries
-    input_traces = {v: AxisTrace() for v in carries}
-    input_traces.setdefault(inputs[body_input], AxisTrace()).merge(
-        AxisTrace({body_axis: SAME_POSITION})
+    input_reads = {v: AxisReadSet() for v in carries}
+    input_reads.setdefault(inputs[body_input], AxisReadSet()).merge(
+        AxisReadSet({body_axis: SAME_POSITION})
     )
     iteration = 0
     while True:
-        traces = trace_axis_reads(op.body, {v: t for v, t in input_traces.items() if t.is_read})
+        read_sets = trace_axis_reads(
+            op.body, {v: t for v, t in input_reads.items() if not t.is_empty}
+        )
         changed = [
-            input_traces[v].merge(traces.get(next_carry, AxisTrace()))
+            input_reads[v].merge(read_sets.get(next_carry, AxisReadSet()))
             for v, next_carry in zip(carries, outputs, strict=False)
         ]
         if not any(changed):
@@ -203,22 +205,22 @@ def _iterate_body_dependences(
         # position n of a loop-carried value reads position n - 1
         if iteration >= 3:
             for v, has_grown in zip(carries, changed, strict=True):
-                input_traces[v].merge(AxisTrace(is_fully_read=has_grown))
+                input_reads[v].merge(AxisReadSet(is_fully_read=has_grown))
     for result, value in enumerate(outputs):
-        output_trace = AxisTrace()
-        output_trace.merge(traces.get(value, AxisTrace()))
+        output_reads = AxisReadSet()
+        output_reads.merge(read_sets.get(value, AxisReadSet()))
         if result < op.carry_count:
-            output_trace.merge(input_traces[carries[result]])
-        yield from _iterate_trace_dependences(op, operand, axis, result, output_trace)
+            output_reads.merge(input_reads[carries[result]])
+        yield from _iterate_read_dependences(op, operand, axis, result, output_reads)
 
 
-def _iterate_trace_dependences(
-    op: Scan, operand: int, axis: int, result: int, trace: AxisTrace
+def _iterate_read_dependences(
+    op: Scan, operand: int, axis: int, result: int, reads: AxisReadSet
 ) -> Iterator[Dependence]:
-    """Convert the trace of a loop result to dependences on the operand axis `axis`."""
-    if trace.is_fully_read:
+    """Convert the read set of a loop result to dependences on the operand axis `axis`."""
+    if reads.is_fully_read:
         yield make_dependence(operand, axis, result, None, "all")
-    for body_axis, interval in trace.axes.items():
+    for body_axis, interval in reads.axes.items():
         kind: DependenceKind = "same" if interval == SAME_POSITION else "window"
         outer_axis = _convert_to_outer_axis(op, body_axis, result >= op.carry_count)
         yield make_dependence(operand, axis, result, outer_axis, kind, interval)

@@ -206,7 +206,7 @@ class DecodingConfig:
         )
 
     @property
-    def fill_token_id(self) -> int:
+    def effective_pad_token_id(self) -> int:
         """The token id with which a finished sequence is padded."""
         if self.pad_token_id is not None:
             return self.pad_token_id
@@ -214,8 +214,8 @@ class DecodingConfig:
 
 
 @immutable_dataclass
-class StandaloneGeneratorSource:
-    """The source of a standalone generator: the spec's graph, the derived graphs, and the
+class StandaloneGenerator:
+    """A standalone generator: the spec's graph, the derived graphs, and the
     generation settings. `defaults` computes the graph inputs that are not inputs of the generator.
     """
 
@@ -225,7 +225,7 @@ class StandaloneGeneratorSource:
     defaults: Graph | None = None
 
 
-ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGeneratorSource
+ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGenerator
 """The source of a model file: a graph, a decode step with in-place KV caches, or a standalone
 generator.
 """

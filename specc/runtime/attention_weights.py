@@ -50,7 +50,7 @@ def _get_weights_and_mask(
     if not isinstance(node.op, ops.WeightedSum):
         return None, None
     softmax = node.first_operand.node if node.first_operand else None
-    if softmax is None or not isinstance(softmax.op, ops.MaskedWeights):
+    if softmax is None or not isinstance(softmax.op, ops.AttentionNormalizer):
         return node.first_operand, None
     return node.first_operand, softmax.op.mask(softmax)
 
@@ -209,7 +209,7 @@ def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str
         added_outputs.update(zip(names, copied_results[len(results) :], strict=True))
     added_outputs.update({n: copies[value] for n, (loops, value) in requested.items() if not loops})
     outputs = {n: copies[v] for n, v in graph.outputs.items()}
-    return builder.build_graph_copy(graph, copies, {**outputs, **added_outputs}), added_outputs
+    return builder.clone_graph(graph, copies, {**outputs, **added_outputs}), added_outputs
 
 
 def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph, select_entries
 from specc.ir.input_shapes_and_defaults import (
     build_input_defaults_graph,
-    extract_tokenwise_default,
+    extract_per_token_default,
     find_default_inputs,
 )
 from specc.ir.ir_printer_and_lexer import parse_dim
@@ -296,7 +296,7 @@ class PerTokenInputs:
             padding_side = self.input_signature.graph.input_facts[name].padding_side
             if defaults is not None and name in defaults.outputs:
                 if padding_side in ("", "any"):
-                    graphs[name] = extract_tokenwise_default(defaults, name, tokens)
+                    graphs[name] = extract_per_token_default(defaults, name, tokens)
             elif not padding_side:
                 raise_error(
                     "E0944",

@@ -138,7 +138,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
         else:
             new_values[value] = builder.add_parameter(facts)
     _WeightQuantizer(builder, new_values, quantized_weights).convert_nodes(graph)
-    return builder.build_graph_copy(graph, new_values)
+    return builder.clone_graph(graph, new_values)
 
 
 def _make_quantized_weight(
@@ -287,7 +287,7 @@ class _WeightQuantizer:
             )
             args += weight.components
         quantizer.convert_nodes(op.body)
-        body = body_builder.build_graph_copy(op.body, quantizer.new_values)
+        body = body_builder.clone_graph(op.body, quantizer.new_values)
         if isinstance(op, ops.MixtureOfExperts):
             return self.builder.add_node(
                 replace(op, body=body, stacked_count=stacked_count + added_count), *args
@@ -345,7 +345,7 @@ def quantize_kv_caches(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
         int8_caches[cache] = builder.add_op(node.op, past, new_codes)
         new_values[cache] = builder.add_op(ops.Dequantize(), int8_caches[cache], scale)
     outputs = {n: int8_caches.get(v, new_values[v]) for n, v in step.outputs.items()}
-    return builder.build_graph_copy(step, new_values, outputs)
+    return builder.clone_graph(step, new_values, outputs)
 
 
 def _make_kv_scale(step: Graph, name: str) -> Parameter:

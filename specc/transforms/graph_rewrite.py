@@ -44,7 +44,7 @@ def rewrite_graph_into_builder(
             )
             new_values[value] = new_value
         _copy_node_origin(builder, graph.node_origins.get(node, NodeOrigin()), new_results, count)
-    return builder.build_graph_copy(graph, new_values)
+    return builder.clone_graph(graph, new_values)
 
 
 def _copy_node_origin(

@@ -49,7 +49,13 @@ ERROR_STABLE_FUNCTIONS = frozenset(
 ERROR_STABLE_ARITHMETIC = frozenset(("add", "max", "min", "mul", "sub"))
 """`Arith` functions that do not amplify errors of their operands."""
 
-BOUNDED_RESULT_OPS = (ops.GroupNorm, ops.LayerNorm, ops.MaskedWeights, ops.RMSNorm, ops.Softmax)
+BOUNDED_RESULT_OPS = (
+    ops.GroupNorm,
+    ops.LayerNorm,
+    ops.AttentionNormalizer,
+    ops.RMSNorm,
+    ops.Softmax,
+)
 """Ops whose results are bounded for operands of any magnitude."""
 
 BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))

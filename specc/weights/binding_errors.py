@@ -99,7 +99,7 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
     return replace(diagnostic, helps=(*diagnostic.helps, help))
 
 
-def make_tied_mismatch_warning(
+def make_tied_weight_mismatch_warning(
     parameter: ModelParameter, source: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
     """Return the warning W0504 for a tied parameter whose values differ from those of `source`."""

@@ -10,7 +10,7 @@ from specc.io.safe_read import escape_text
 from specc.weights import binding_errors
 from specc.weights.binding_errors import MissingParameter
 from specc.weights.checkpoint_files import Checkpoint
-from specc.weights.checkpoint_weight_streaming import BoundParameter, CheckpointBinding
+from specc.weights.checkpoint_weight_streaming import BoundParameter, CheckpointWeights
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
 from specc.weights.parameter_name_patterns import (
@@ -21,14 +21,14 @@ from specc.weights.parameter_name_patterns import (
 )
 from specc.weights.parameter_sources import RandomInitWeights
 from specc.weights.weight_expressions import (
+    CoalesceExpr,
     Expr,
-    FirstPresentExpr,
     TensorExpr,
     WeightExpressionError,
-    contains_first_present,
+    contains_coalesce,
     iterate_tensor_names,
     rename_tensors,
-    resolve_first_present,
+    resolve_coalesce,
 )
 from specc.weights.weight_rules_and_initializers import (
     IgnoreRule,
@@ -65,7 +65,7 @@ def bind_parameters(
     rules: WeightRules,
     checkpoint: Checkpoint,
     initialization: TaskHeadInitialization | None = None,
-) -> CheckpointBinding:
+) -> CheckpointWeights:
     """Bind every parameter to an expression over checkpoint tensors, according to the spec's weight
     rules. `load` rules are skipped if, according to the file metadata, the file has the tensor
     names and shapes of the spec.
@@ -102,7 +102,7 @@ def bind_parameters(
     bound_parameters, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
     if initialization is not None and head_weights is not None:
         warnings.append(binding_errors.make_random_init_warning(head_weights, checkpoint.path))
-    return CheckpointBinding(
+    return CheckpointWeights(
         checkpoint=checkpoint,
         bound_parameters=bound_parameters,
         naming=naming,
@@ -199,7 +199,7 @@ def _find_naming(
     exprs = [expr for name, (expr, _) in sources.items() if name not in ties]
     # names without alternatives are more reliable, because only one of the names in a
     # `first_present` rule is in the file
-    unambiguous = [expr for expr in exprs if not contains_first_present(expr)]
+    unambiguous = [expr for expr in exprs if not contains_coalesce(expr)]
     names = [name for expr in unambiguous or exprs for name in iterate_tensor_names(expr)]
     return infer_parameter_naming(names, checkpoint.tensors.keys(), checkpoint.path, parts)
 
@@ -222,7 +222,7 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
     """Replace tensor names in an expression with names in the file, and resolve alternatives."""
     present = checkpoint.tensors.keys()
     renamed = rename_tensors(expr, lambda n: naming.resolve_name(n, present))
-    return resolve_first_present(renamed, present.__contains__)
+    return resolve_coalesce(renamed, present.__contains__)
 
 
 def _find_rule(name: str, loads: Sequence[LoadRule]) -> _ExpressionAndRule:
@@ -237,7 +237,7 @@ def _find_rule(name: str, loads: Sequence[LoadRule]) -> _ExpressionAndRule:
     options = [(rename_tensors(r.value, c.fill_template), r.span) for r, c in matching if c]
     if len(options) < 2:
         return options[0] if options else (TensorExpr(name), None)
-    return FirstPresentExpr(tuple(expr for expr, _ in options)), options[0][1]
+    return CoalesceExpr(tuple(expr for expr, _ in options)), options[0][1]
 
 
 def _resolve_parameters(
@@ -348,12 +348,12 @@ def _choose_dtypes(
         if not _has_tensor(checkpoint, expr):
             continue
         untied = BoundParameter(b.parameter, expr, None, infer_expression_dtype(expr, dtypes))
-        binding = CheckpointBinding(checkpoint=checkpoint, bound_parameters={**bound, name: untied})
-        if not _have_equal_values(binding, name, b.tied_to):
+        weights = CheckpointWeights(checkpoint=checkpoint, bound_parameters={**bound, name: untied})
+        if not _have_equal_values(weights, name, b.tied_to):
             bound[name] = untied
             rule_spans = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
             warnings.append(
-                binding_errors.make_tied_mismatch_warning(
+                binding_errors.make_tied_weight_mismatch_warning(
                     b.parameter, b.tied_to, rule_spans[0], checkpoint
                 )
             )
@@ -365,15 +365,15 @@ def _has_tensor(checkpoint: Checkpoint, expr: Expr) -> bool:
     return all(n in checkpoint.tensors for n in iterate_tensor_names(expr))
 
 
-def _have_equal_values(binding: CheckpointBinding, first: str, second: str) -> bool:
+def _have_equal_values(weights: CheckpointWeights, first: str, second: str) -> bool:
     """Return True if two parameters have the same dtype and values."""
-    dtype = binding.get_stored_dtype(first)
-    if dtype != binding.get_stored_dtype(second):
+    dtype = weights.get_stored_dtype(first)
+    if dtype != weights.get_stored_dtype(second):
         return False
 
     def hash_values(name: str) -> bytes:
         digest = hashlib.sha256()
-        for chunk in binding.iterate_chunks(name, dtype):
+        for chunk in weights.iterate_chunks(name, dtype):
             digest.update(chunk)
         return digest.digest()
 

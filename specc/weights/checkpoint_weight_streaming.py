@@ -50,7 +50,7 @@ CheckedRange: TypeAlias = tuple[TensorByteRange, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointBinding:
+class CheckpointWeights:
     """The parameters of a model, bound to a checkpoint by `bind_parameters`. The class implements
     `ParameterSource`. `head_weights` are the values of a new task head, i.e. of parameters that are
     not in the checkpoint.
@@ -213,37 +213,37 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
             yield np.ascontiguousarray(array[start : start + rows]).reshape(-1)
 
 
-def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
+def find_transposed_parameters(weights: CheckpointWeights) -> frozenset[str]:
     """Return the names of the parameters that a file stores transposed, except sources of ties."""
     # tied parameters read their source in the spec's layout
-    tie_sources = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
+    tie_sources = {b.tied_to for b in weights.bound_parameters.values() if b.tied_to is not None}
     return frozenset(
         name
-        for name, bound in binding.bound_parameters.items()
-        if name not in tie_sources and _find_transposed_operand(binding, bound) is not None
+        for name, bound in weights.bound_parameters.items()
+        if name not in tie_sources and _find_transposed_operand(weights, bound) is not None
     )
 
 
-def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
+def _find_transposed_operand(weights: CheckpointWeights, bound: BoundParameter) -> Expr | None:
     """Return the operand of a transpose, or None if the operand is not stored in a file."""
     expr = bound.expr
     if not isinstance(expr, TransposeExpr) or len(bound.parameter.shape) != 2:
         return None
     # an identity transpose, or a transpose of a single row or column, does not change the stored
     # bytes
-    if expr.axes == (0, 1) or binding.find_tensor_byte_range(expr) is not None:
+    if expr.axes == (0, 1) or weights.find_tensor_byte_range(expr) is not None:
         return None
-    return expr.x if binding.find_tensor_byte_range(expr.x) is not None else None
+    return expr.x if weights.find_tensor_byte_range(expr.x) is not None else None
 
 
 def remove_weight_transposes(
-    binding: CheckpointBinding, names: Collection[str]
-) -> CheckpointBinding:
-    """Return `binding` with the parameters `names` in the file's layout, `[in, out]`."""
-    bound = dict(binding.bound_parameters)
+    weights: CheckpointWeights, names: Collection[str]
+) -> CheckpointWeights:
+    """Return `weights` with the parameters `names` in the file's layout, `[in, out]`."""
+    bound = dict(weights.bound_parameters)
     for name in names:
         source = bound[name]
         stored = replace(source.parameter, shape=source.parameter.shape[::-1])
-        operand = _find_transposed_operand(binding, source)
+        operand = _find_transposed_operand(weights, source)
         bound[name] = replace(source, parameter=stored, expr=operand)
-    return replace(binding, bound_parameters=bound)
+    return replace(weights, bound_parameters=bound)

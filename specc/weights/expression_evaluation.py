@@ -11,12 +11,12 @@ from specc.ir.array import Array
 from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
 from specc.weights.formats.safetensors_header import DTYPE_BITS, NUMPY_DTYPES, TensorEntry
 from specc.weights.weight_expressions import (
-    AddNumberExpr,
+    AddScalarExpr,
+    BaseSliceExpr,
     CastExpr,
+    CoalesceExpr,
     ConcatExpr,
     Expr,
-    FirstPresentExpr,
-    IndexRangeExpr,
     NegateExpr,
     PermuteRopeExpr,
     RearrangeExpr,
@@ -30,7 +30,7 @@ from specc.weights.weight_expressions import (
     UnaryExpr,
     WeightExpressionError,
     iterate_tensor_names,
-    resolve_first_present,
+    resolve_coalesce,
 )
 
 
@@ -39,8 +39,8 @@ def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
     match expr:
         case TensorExpr(name):
             return shapes[name]
-        case FirstPresentExpr():
-            return infer_expression_shape(resolve_first_present(expr, shapes.__contains__), shapes)
+        case CoalesceExpr():
+            return infer_expression_shape(resolve_coalesce(expr, shapes.__contains__), shapes)
         case RearrangeExpr(x=x):
             return compute_rearrange_steps(expr, infer_expression_shape(x, shapes)).merged_shape
         case UnaryExpr(x=x):
@@ -62,9 +62,9 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
                 names = " and ".join(sorted(part_dtypes))
                 raise WeightExpressionError(f"cannot concatenate {names}; cast one of them")
             return part_dtypes.pop()
-        case FirstPresentExpr():
-            return infer_expression_dtype(resolve_first_present(expr, dtypes.__contains__), dtypes)
-        case AddNumberExpr(x=x) | ResizeGridExpr(x=x):
+        case CoalesceExpr():
+            return infer_expression_dtype(resolve_coalesce(expr, dtypes.__contains__), dtypes)
+        case AddScalarExpr(x=x) | ResizeGridExpr(x=x):
             dtype = infer_expression_dtype(x, dtypes)
             return "f32" if DTYPE_BITS[dtype] < 32 else dtype
     (operand,) = expr.operands
@@ -80,7 +80,7 @@ def slice_expression_rows(
     match expr:
         case TensorExpr():
             return SliceExpr(expr, 0, start, stop)
-        case IndexRangeExpr(x=x, axis=0):
+        case BaseSliceExpr(x=x, axis=0):
             offset, _ = expr.get_bounds(infer_expression_shape(x, shapes)[0])
             return slice_expression_rows(x, offset + start, offset + stop, shapes)
         case TransposeExpr(x=x):
@@ -122,17 +122,15 @@ def find_stored_byte_range(
     match expr:
         case TensorExpr(name):
             return TensorByteRange(name, 0, entries[name].nbytes)
-        case FirstPresentExpr():
-            return find_stored_byte_range(
-                resolve_first_present(expr, entries.__contains__), entries
-            )
+        case CoalesceExpr():
+            return find_stored_byte_range(resolve_coalesce(expr, entries.__contains__), entries)
         case ConcatExpr(parts=(only,)) | StackExpr(parts=(only,)):
             return find_stored_byte_range(only, entries)
         case ReshapeExpr() | CastExpr() | TransposeExpr():
             return (
                 find_stored_byte_range(expr.x, entries) if _has_same_bytes(expr, entries) else None
             )
-        case IndexRangeExpr():
+        case BaseSliceExpr():
             return _slice_view(expr, find_stored_byte_range(expr.x, entries), entries)
         case _:
             return None
@@ -154,7 +152,7 @@ def _has_same_bytes(expr: UnaryExpr, entries: Mapping[str, TensorEntry]) -> bool
 
 
 def _slice_view(
-    expr: IndexRangeExpr, tensor_view: TensorByteRange | None, entries: Mapping[str, TensorEntry]
+    expr: BaseSliceExpr, tensor_view: TensorByteRange | None, entries: Mapping[str, TensorEntry]
 ) -> TensorByteRange | None:
     """Return the byte range of a slice of `tensor_view`. Return None if the slice is not
     contiguous, i.e. an axis before the sliced axis has a size other than 1.
@@ -180,7 +178,7 @@ def evaluate_weight_expression(
     some of its rows.
 
     The caller must first check the shapes with `infer_expression_shape` and resolve alternatives
-    with `resolve_first_present`.
+    with `resolve_coalesce`.
     """
     match expr:
         case TensorExpr(name):
@@ -205,7 +203,7 @@ def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
             return x.transpose(expr.get_permutation(x.shape))
         case ReshapeExpr(shape=shape):
             return x.reshape(shape)
-        case IndexRangeExpr(axis=axis):
+        case BaseSliceExpr(axis=axis):
             return x[(slice(None),) * axis + (slice(*expr.get_bounds(x.shape[axis])),)]
         case PermuteRopeExpr(to=to, heads=heads):
             # the interleaved RoPE layout stores the rows of a head as pairs, the half-split layout
@@ -216,9 +214,9 @@ def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
             return compute_rearrange_steps(expr, x.shape).rearrange(x)
         case CastExpr(dtype=dtype):
             return x.astype(NUMPY_DTYPES[dtype])
-        case AddNumberExpr(number=number):
+        case AddScalarExpr(scalar=scalar):
             x32 = _cast_to_32_bits(x)
-            return np.asarray(x32 + x32.dtype.type(number))
+            return np.asarray(x32 + x32.dtype.type(scalar))
         case ResizeGridExpr(rows=rows, columns=columns, prefix=prefix):
             return resize_grid(_cast_to_32_bits(x), rows, columns, prefix)
     assert isinstance(expr, NegateExpr)

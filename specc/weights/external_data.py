@@ -80,7 +80,7 @@ def plan_external_data(
             if stored.path not in link_results:
                 # check each file only once, because the check makes system calls and there are many
                 # tensors
-                link_results[stored.path] = find_linked_path(stored.path, directory)
+                link_results[stored.path] = resolve_external_path(stored.path, directory)
             link_result = link_results[stored.path]
             # Copy tensors that cannot be linked. The reason is reported once per file.
             if not isinstance(link_result, str) and stored.offset % alignment == 0:
@@ -97,7 +97,7 @@ def plan_external_data(
     )
 
 
-def find_linked_path(path: Path, directory: Path) -> str | tuple[str]:
+def resolve_external_path(path: Path, directory: Path) -> str | tuple[str]:
     """Return a 1-tuple with the file's path relative to the model, or the reason why the model
     cannot refer to the file.
     """

@@ -257,7 +257,7 @@ class QuantizationErrorStats:
         bounds = errors.max(initial=0.0), -errors.min(initial=0.0)
         self.max_error = max(self.max_error, *map(float, bounds))
 
-    def add_stats(self, other: "QuantizationErrorStats") -> None:
+    def merge(self, other: "QuantizationErrorStats") -> None:
         """Add the error statistics of other rows of the same weight."""
         self.squared_norm += other.squared_norm
         self.squared_error += other.squared_error

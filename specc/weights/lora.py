@@ -93,7 +93,7 @@ class LoraAdapter:
         )
 
     @classmethod
-    def from_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
+    def from_mms_adapter(cls, file: TensorFile) -> "LoraAdapter":
         """Return a language adapter. Its tensors replace checkpoint tensors and are not scaled."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 

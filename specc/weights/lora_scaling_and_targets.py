@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.io.safe_read import escape_text
-from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+from specc.weights.checkpoint_weight_streaming import CheckpointWeights
 from specc.weights.parameter_name_patterns import format_name_groups
 from specc.weights.weight_expressions import iterate_tensor_names
 
@@ -81,22 +81,22 @@ def _find_pattern_value(
     return default
 
 
-def check_adapter_tensors_used(binding: CheckpointBinding) -> CheckpointBinding:
+def check_adapter_tensors_used(weights: CheckpointWeights) -> CheckpointWeights:
     """Check that a model's parameters read all tensors that the adapter changes. Return the
-    binding, with the warning W0534 if a tensor is not read. Raise E0531 if a changed weight is tied
+    weights, with the warning W0534 if a tensor is not read. Raise E0531 if a changed weight is tied
     to another weight.
     """
-    changed_tensors = binding.checkpoint.adapted_tensors
-    exprs = [bound.expr for bound in binding.bound_parameters.values() if bound.expr is not None]
+    changed_tensors = weights.checkpoint.adapted_tensors
+    exprs = [bound.expr for bound in weights.bound_parameters.values() if bound.expr is not None]
     used_tensors = {name for expr in exprs for name in iterate_tensor_names(expr)}
-    for name, bound in binding.bound_parameters.items():
+    for name, bound in weights.bound_parameters.items():
         root = bound.tied_to
-        expr = binding.bound_parameters[root].expr if root is not None else None
+        expr = weights.bound_parameters[root].expr if root is not None else None
         # The adapter was trained on only one of the two modules that share the weight. A single
         # tensor cannot represent both.
         for tensor in iterate_tensor_names(expr) if expr is not None else ():
             if tensor in changed_tensors:
-                _check_tied(binding, name, tensor)
+                _check_tied(weights, name, tensor)
     if unused_names := sorted(changed_tensors - used_tensors):
         warning = Diagnostic(
             "W0534",
@@ -106,12 +106,12 @@ def check_adapter_tensors_used(binding: CheckpointBinding) -> CheckpointBinding:
             helps=("if it is for another head, select it with `--graph`",),
             severity="warning",
         )
-        return replace(binding, warnings=(*binding.warnings, warning))
-    return binding
+        return replace(weights, warnings=(*weights.warnings, warning))
+    return weights
 
 
-def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
-    parameter = binding.bound_parameters[name].parameter
+def _check_tied(weights: CheckpointWeights, name: str, tensor: str) -> None:
+    parameter = weights.bound_parameters[name].parameter
     raise_error(
         "E0531",
         f"the adapter changes `{escape_text(tensor)}`, to which `{escape_text(name)}` is tied",

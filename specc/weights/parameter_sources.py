@@ -17,8 +17,8 @@ from specc.weights.random_stream import (
     BLOCK_WORDS,
     Floats,
     assemble_array,
-    iterate_normals,
-    iterate_uniforms,
+    iterate_normal_samples,
+    iterate_uniform_samples,
 )
 from specc.weights.weight_expressions import Shape
 from specc.weights.weight_rules_and_initializers import Initializer, ParameterMap, parse_initializer
@@ -185,9 +185,9 @@ def iterate_initial_values(
             value = 1.0 if initializer.kind == "ones" else initializer.value
             return _iterate_constant(value, count)
         case "normal":
-            return iterate_normals(seed, name, count, initializer.value)
+            return iterate_normal_samples(seed, name, count, initializer.value)
     bound = initializer.compute_uniform_bound(shape)
-    return iterate_uniforms(seed, name, count, -bound, bound)
+    return iterate_uniform_samples(seed, name, count, -bound, bound)
 
 
 def make_initial_values(initializer: Initializer, seed: int, name: str, shape: Shape) -> Floats:

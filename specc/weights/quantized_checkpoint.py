@@ -13,7 +13,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE, PackedWeightFormat
 from specc.weights.checkpoint_files import ALL_ROWS, Checkpoint
-from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+from specc.weights.checkpoint_weight_streaming import CheckpointWeights
 from specc.weights.formats.fp8_and_compressed_tensors import COMPRESSED_TENSORS_FORMATS, FP8_FORMATS
 from specc.weights.formats.gguf_header_and_blocks import GGUF_FORMATS
 from specc.weights.formats.gptq_awq_and_bitsandbytes import (
@@ -34,11 +34,11 @@ from specc.weights.formats.safetensors_header import TensorEntry
 from specc.weights.parameter_sources import ParameterSource
 from specc.weights.weight_expressions import (
     CastExpr,
+    ChunkExpr,
     ConcatExpr,
     Expr,
     PermuteRopeExpr,
     SliceExpr,
-    SplitPartExpr,
     StackExpr,
     TensorExpr,
 )
@@ -231,7 +231,7 @@ def find_copyable_quantized_weights(weights: ParameterSource) -> Mapping[str, Pa
     be copied unchanged into the compiled model, because they are not 4-bit integers in groups along
     the last axis.
     """
-    if not isinstance(weights, CheckpointBinding):
+    if not isinstance(weights, CheckpointWeights):
         return {}
     formats: dict[str, PackedWeightFormat] = {}
     for name in weights.bound_parameters:
@@ -242,9 +242,9 @@ def find_copyable_quantized_weights(weights: ParameterSource) -> Mapping[str, Pa
     return formats
 
 
-def make_weight_scale_source(weights: ParameterSource) -> ParameterSource:
+def get_stored_weight_scales(weights: ParameterSource) -> ParameterSource:
     """Return a source of the scales of dequantized parameters, one scale per element."""
-    assert isinstance(weights, CheckpointBinding)
+    assert isinstance(weights, CheckpointWeights)
     assert isinstance(weights.checkpoint, DequantizedCheckpoint)
     return replace(weights, checkpoint=_ScaleView.from_checkpoint(weights.checkpoint))
 
@@ -269,7 +269,7 @@ def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat
             )
         case (
             SliceExpr(x=x, axis=0)
-            | SplitPartExpr(x=x, axis=0)
+            | ChunkExpr(x=x, axis=0)
             | PermuteRopeExpr(x=x)
             | CastExpr(x=x, dtype="f32")
         ):

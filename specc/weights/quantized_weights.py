@@ -28,7 +28,7 @@ from specc.weights.weight_value_checks import check_quantized_weight_range
 
 
 @dataclass(frozen=True)
-class WeightsWithKVCacheScales(ParameterOverrides):
+class KVCacheScaleOverrides(ParameterOverrides):
     """The parameters of a model, plus the scales of quantized KV caches. The class implements
     `ParameterSource`.
     """
@@ -78,7 +78,7 @@ None."""
 
 
 @dataclass(kw_only=True)
-class QuantizationStream:
+class WeightQuantizationState:
     """The state of quantizing a weight or a stack of weights row by row. `finished_tensors` are the
     scales and zero points. They are set after the last row, and released when they are first read.
     `recipe` is "nearest", "gptq" or "stored".
@@ -138,7 +138,7 @@ def quantize_weight_to_files(
                 )
         except OSError as error:
             raise_os_error(error, path)
-    return QuantizedWeightFiles(*paths, quantized.streams[name].error)
+    return QuantizedWeightFiles(*paths, quantized.states[name].error)
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,11 @@ class QuantizedWeights(ParameterOverrides):
     prequantized: Mapping[str, QuantizedWeightFiles] = field(default_factory=dict)
     get_inverse_cholesky_factor: GetFactor | None = None
     stored_scales: ParameterSource | None = None
-    streams: dict[str, QuantizationStream] = field(default_factory=dict)
+    states: dict[str, WeightQuantizationState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, format in self.plan.items():
-            self.streams[name] = QuantizationStream(
+            self.states[name] = WeightQuantizationState(
                 format=format, shape=self.base.parameters[name].shape
             )
 
@@ -213,7 +213,7 @@ class QuantizedWeights(ParameterOverrides):
         elif role == "codes":
             yield from self._iterate_codes(weight)
         else:
-            finished_tensors = self.streams[weight].finished_tensors
+            finished_tensors = self.states[weight].finished_tensors
             if role not in finished_tensors:
                 # scales and zero points are complete only after all codes have been computed
                 for _ in self._iterate_codes(weight):
@@ -222,73 +222,73 @@ class QuantizedWeights(ParameterOverrides):
 
     def _iterate_stored(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
         """Yield the codes or the scales of a pre-quantized weight from its file."""
-        weight, stream = self.prequantized[name], self.streams[name]
-        stream.error, stream.recipe = weight.error, "gptq"
+        weight, state = self.prequantized[name], self.states[name]
+        state.error, state.recipe = weight.error, "gptq"
         with (weight.scales if is_scales else weight.codes).open("rb") as file:
             while chunk := file.read(CHUNK_VALUES):
                 yield memoryview(chunk)
 
     def _iterate_codes(self, name: str) -> Iterator[memoryview]:
         """Quantize a weight and yield its codes. The scales and zero points are kept in the
-        `QuantizationStream` of the weight.
+        `WeightQuantizationState` of the weight.
         """
-        stream, format = self.streams[name], self.plan[name]
-        stream.error, scales, zero_points = QuantizationErrorStats(), [], [NO_ZERO_POINTS]
+        state, format = self.states[name], self.plan[name]
+        state.error, scales, zero_points = QuantizationErrorStats(), [], [NO_ZERO_POINTS]
         get_inverse_cholesky_factor = self.get_inverse_cholesky_factor
-        stream.recipe = "nearest" if get_inverse_cholesky_factor is None else "gptq"
-        stream.recipe = stream.recipe if self.stored_scales is None else "stored"
+        state.recipe = "nearest" if get_inverse_cholesky_factor is None else "gptq"
+        state.recipe = state.recipe if self.stored_scales is None else "stored"
         columns = None
         if format.layout == "columns":
             columns = np.empty(
-                (prod(stream.batch_shape), stream.in_channels, stream.out_channels), np.int8
+                (prod(state.batch_shape), state.in_channels, state.out_channels), np.int8
             )
         position = 0
         row_chunks = self._iterate_rows(name)
         rows_and_factors = _pair_with_factors(
-            row_chunks, stream.out_channels, get_inverse_cholesky_factor
+            row_chunks, state.out_channels, get_inverse_cholesky_factor
         )
         if self.stored_scales is not None:
             rows_and_factors = zip(
                 row_chunks, self._iterate_rows(name, self.stored_scales), strict=True
             )
-        for quantized in _map_in_order(partial(_quantize_rows, stream=stream), rows_and_factors):
-            stream.error.add_stats(quantized.error)
+        for quantized in _map_in_order(partial(_quantize_rows, state=state), rows_and_factors):
+            state.error.merge(quantized.error)
             scales.append(quantized.scales if format.group_size else quantized.scales[:, 0])
             zero_points.append(quantized.zero_points)
             if columns is None:
                 yield _view_bytes(quantized.stored)
             else:
                 # a chunk contains rows of only one matrix
-                matrix_index, start = divmod(position, stream.out_channels)
+                matrix_index, start = divmod(position, state.out_channels)
                 columns[matrix_index, :, start : start + len(quantized.stored)] = quantized.stored.T
             position += len(quantized.stored)
         joined = np.concatenate(scales) if scales else np.empty(0, np.float32)
-        joined = joined.reshape(*stream.batch_shape, stream.out_channels, *joined.shape[1:])
+        joined = joined.reshape(*state.batch_shape, state.out_channels, *joined.shape[1:])
         is_column_major = format.layout == "columns" and format.group_size
-        stream.finished_tensors["scales"] = (
+        state.finished_tensors["scales"] = (
             np.swapaxes(joined, -1, -2) if is_column_major else joined
         )
-        stream.finished_tensors["zero_points"] = np.concatenate(zero_points)
+        state.finished_tensors["zero_points"] = np.concatenate(zero_points)
         check_quantized_weight_range(
-            name, stream.error.relative_error, format, stream.in_channels, joined
+            name, state.error.relative_error, format, state.in_channels, joined
         )
         if columns is not None:
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
 
     def _iterate_rows(self, name: str, values: ParameterSource | None = None) -> Iterator[Array]:
         """Yield float32 rows `[chunk, in]`, one per output channel, from `values` or `base`."""
-        stream = self.streams[name]
+        state = self.states[name]
         chunk_rows, gptq_chunk_rows = (
-            max(1, elements // max(stream.in_channels, 1))
+            max(1, elements // max(state.in_channels, 1))
             for elements in (CHUNK_VALUES, GPTQ_CHUNK_ELEMENTS)
         )
         if self.get_inverse_cholesky_factor is not None:
             # the run time of GPTQ hardly depends on the number of rows
             chunk_rows *= -(-gptq_chunk_rows // chunk_rows)
         iterate = (
-            iterate_transposed_rows if stream.format.is_transposed else iterate_weight_row_chunks
+            iterate_transposed_rows if state.format.is_transposed else iterate_weight_row_chunks
         )
-        yield from iterate(values or self.base, name, stream.out_channels, chunk_rows)
+        yield from iterate(values or self.base, name, state.out_channels, chunk_rows)
 
 
 @dataclass(frozen=True)
@@ -313,41 +313,41 @@ def _pair_with_factors(
         yield rows, factor
 
 
-def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizationStream) -> _QuantizedRows:
+def _quantize_rows(
+    rows_and_factor: RowsAndFactor, state: WeightQuantizationState
+) -> _QuantizedRows:
     """Quantize rows of a weight, with the GPTQ factor or the stored scales in `rows_and_factor`."""
-    (rows, factor), group_size = rows_and_factor, stream.format.group_size
+    (rows, factor), group_size = rows_and_factor, state.format.group_size
     parts, scales, error = [], [], QuantizationErrorStats()
     zero_points = [NO_ZERO_POINTS]
     # GPTQ works column by column, so its run time hardly depends on the number of rows
-    chunk_rows = (
-        len(rows) if stream.recipe == "gptq" else CACHED_VALUES // max(stream.in_channels, 1)
-    )
+    chunk_rows = len(rows) if state.recipe == "gptq" else CACHED_VALUES // max(state.in_channels, 1)
     for start in range(0, len(rows), max(1, chunk_rows)):
         part = slice(start, start + max(1, chunk_rows))
         chunk = rows[part]
         blocks = int_quantization.split_weight_groups(chunk, group_size)
-        if stream.recipe == "gptq":
+        if state.recipe == "gptq":
             assert factor is not None, "GPTQ without the factor of the matrix"
             codes, chunk_scales = int_quantization.quantize_weight_gptq(chunk, factor, group_size)
             codes = codes.astype(np.float32)
         else:
-            if stream.recipe == "stored":
+            if state.recipe == "stored":
                 assert factor is not None, "stored codes without their scales"
                 chunk_scales = int_quantization.split_weight_groups(factor[part], group_size)[
                     ..., 0
                 ]
             else:
-                chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
+                chunk_scales = int_quantization.compute_group_scales(blocks, state.format.bits)
             # with zero points, codes are in [-15, 15] before the zero point is added
-            bits = 8 if stream.format.has_zero_points else stream.format.bits
+            bits = 8 if state.format.has_zero_points else state.format.bits
             codes = int_quantization.round_to_integers(blocks, chunk_scales, bits)
         stored = codes.astype(np.int8)
-        if stream.format.has_zero_points:
-            zeros = int_quantization.choose_zero_points(stored, stream.format.bits)
+        if state.format.has_zero_points:
+            zeros = int_quantization.choose_zero_points(stored, state.format.bits)
             stored += zeros[..., None].view(np.int8)
-            packed = int_quantization.pack_zero_points(zeros, stream.format.bits)
+            packed = int_quantization.pack_zero_points(zeros, state.format.bits)
             zero_points.append(packed.reshape(-1))
-        parts.append(int_quantization.pack_weight_codes(stored, stream.in_channels, stream.format))
+        parts.append(int_quantization.pack_weight_codes(stored, state.in_channels, state.format))
         scales.append(chunk_scales)
         codes *= chunk_scales[..., None]
         error.add_rows(blocks, codes)

@@ -55,7 +55,7 @@ def derive_random_stream_key(seed: int, name: str) -> int:
     )
 
 
-def generate_uniforms(key: int, start: int, count: int) -> Floats:
+def generate_uniform_samples(key: int, start: int, count: int) -> Floats:
     """Return the uniform random numbers `start` to `start + count` of the stream `key`: float32 in
     [0, 1), multiples of 2**-24.
     """
@@ -67,7 +67,7 @@ def generate_uniforms(key: int, start: int, count: int) -> Floats:
     return z.astype(np.float32) * np.float32(2**-24)
 
 
-def generate_normals(key: int, start: int, count: int) -> Floats:
+def generate_normal_samples(key: int, start: int, count: int) -> Floats:
     """Return the normal random numbers `start` to `start + count` of the stream `key`: float32 with
     mean 0 and variance 1, sums of `UNIFORMS_PER_NORMAL` uniform numbers.
     """
@@ -84,19 +84,21 @@ def generate_normals(key: int, start: int, count: int) -> Floats:
     return centered.astype(np.float32) * np.float32(2**-24)
 
 
-def iterate_uniforms(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
+def iterate_uniform_samples(
+    seed: int, name: str, count: int, low: float, high: float
+) -> Iterator[Floats]:
     """Yield `count` uniform random numbers `low + u * (high - low)` in blocks. Each operation is
     rounded to float32.
     """
-    for block in _iterate_blocks(generate_uniforms, seed, name, count):
+    for block in _iterate_blocks(generate_uniform_samples, seed, name, count):
         block *= np.float32(high - low)
         block += np.float32(low)
         yield block
 
 
-def iterate_normals(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
+def iterate_normal_samples(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
     """Yield `count` normal random numbers `z * std` with mean 0 in blocks, rounded to float32."""
-    for block in _iterate_blocks(generate_normals, seed, name, count):
+    for block in _iterate_blocks(generate_normal_samples, seed, name, count):
         block *= np.float32(std)
         yield block
 

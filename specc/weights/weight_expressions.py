@@ -191,7 +191,7 @@ class StackExpr(VariadicExpr):
 
 
 @immutable_dataclass
-class FirstPresentExpr(VariadicExpr):
+class CoalesceExpr(VariadicExpr):
     """The first expression in `parts` whose tensors are all in the file."""
 
     def __str__(self) -> str:
@@ -199,7 +199,7 @@ class FirstPresentExpr(VariadicExpr):
 
 
 @immutable_dataclass
-class IndexRangeExpr(UnaryExpr):
+class BaseSliceExpr(UnaryExpr):
     """Base class of expressions that select a range of indices along an axis. If `axis` is not the
     first axis, all rows are kept.
     """
@@ -220,7 +220,7 @@ class IndexRangeExpr(UnaryExpr):
 
 
 @immutable_dataclass
-class SliceExpr(IndexRangeExpr):
+class SliceExpr(BaseSliceExpr):
     """A slice of a tensor: indices `start` to `stop` (exclusive) along an axis."""
 
     start: int
@@ -238,7 +238,7 @@ class SliceExpr(IndexRangeExpr):
 
 
 @immutable_dataclass
-class SplitPartExpr(IndexRangeExpr):
+class ChunkExpr(BaseSliceExpr):
     """Chunk `index` of a tensor that is split along an axis into equal `parts` or listed sizes."""
 
     index: int
@@ -308,12 +308,12 @@ class CastExpr(UnaryExpr):
 
 
 @immutable_dataclass
-class AddNumberExpr(UnaryExpr):
-    """A tensor plus a constant. 16-bit elements are first converted to f32 for accuracy."""
+class AddScalarExpr(UnaryExpr):
+    """A tensor plus a scalar. 16-bit elements are first converted to f32 for accuracy."""
 
-    number: float
+    scalar: float
 
-    form = "add({0.x}, {0.number!r})"
+    form = "add({0.x}, {0.scalar!r})"
 
 
 @immutable_dataclass
@@ -379,17 +379,17 @@ def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
     return expr.map_operands(lambda operand: rename_tensors(operand, rename))
 
 
-def resolve_first_present(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
+def resolve_coalesce(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
     """Replace each `first_present` with its first option whose tensors exist, or else its last
     option.
     """
-    resolved = expr.map_operands(lambda operand: resolve_first_present(operand, is_present))
-    if not isinstance(resolved, FirstPresentExpr):
+    resolved = expr.map_operands(lambda operand: resolve_coalesce(operand, is_present))
+    if not isinstance(resolved, CoalesceExpr):
         return resolved
     complete = (o for o in resolved.parts if all(map(is_present, iterate_tensor_names(o))))
     return next(complete, resolved.parts[-1])
 
 
-def contains_first_present(expr: Expr) -> bool:
+def contains_coalesce(expr: Expr) -> bool:
     """Return True if an expression contains `first_present`."""
-    return resolve_first_present(expr, lambda _: True) != expr
+    return resolve_coalesce(expr, lambda _: True) != expr

@@ -167,7 +167,7 @@ def test_prequantized_values_equal_quantization_on_the_fly(tmp_path: Path) -> No
     ):
         want = b"".join(bytes(c) for c in one.iterate_chunks(part, dtype))
         assert b"".join(bytes(c) for c in whole.iterate_chunks(part, dtype)) == want
-    assert whole.streams["w0"].recipe == "gptq"
-    assert whole.streams["w0"].error == one.streams["w0"].error
+    assert whole.states["w0"].recipe == "gptq"
+    assert whole.states["w0"].error == one.states["w0"].error
     kept = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert kept == MANY * WIDE * (WIDE // 2 + 4 * WIDE // 32)

@@ -20,7 +20,7 @@ from specc.decode.token_selection import (
 from specc.weights.random_stream import (
     derive_random_stream_key,
     derive_random_substream_key,
-    generate_uniforms,
+    generate_uniform_samples,
 )
 
 LOGITS = np.log(np.array([[0.05, 0.4, 0.1, 0.3, 0.15]], np.float32))
@@ -116,7 +116,7 @@ def test_sample_frequencies() -> None:
 
 def test_uniforms_depend_on_seed_batch_index_and_step() -> None:
     row, step = 3, 7
-    expected = generate_uniforms(
+    expected = generate_uniform_samples(
         derive_random_substream_key(
             derive_random_substream_key(derive_random_stream_key(11, "sample"), row), step
         ),

@@ -13,7 +13,7 @@ from specc.diagnostics.diagnostic import Source
 from specc.driver.spec_check_and_elaboration import elaborate_spec
 from specc.driver.spec_loader import open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
-from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
+from specc.ir.model_definition import DecodingConfig, StandaloneGenerator
 from specc.library.spec_file_lookup import find_builtin_specs
 from specc.preprocessing.vocabulary import parse_vocabulary
 from specc.transforms.fuse_scan import fuse_scan
@@ -48,7 +48,7 @@ def written(directory: Path, decoding: DecodingConfig, name: str = "dates") -> P
     values = load_parameters(spec, graph, WeightSources())
     path = directory / f"{name}.onnx"
     write_model(
-        StandaloneGeneratorSource(graph, derived, decoding, model.defaults),
+        StandaloneGenerator(graph, derived, decoding, model.defaults),
         path,
         values,
         target=get_target("ort-cpu"),

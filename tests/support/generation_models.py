@@ -15,7 +15,7 @@ from specc.decode.beam_search import BeamHypothesis, run_beam_search
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.ir.input_shapes_and_defaults import build_input_defaults_graph
-from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
+from specc.ir.model_definition import DecodingConfig, StandaloneGenerator
 from specc_onnx import DEFAULT_OPSET, OnnxBuildResult, build_generation_model, get_target
 from specc_onnx.generate.generator_inputs import GeneratorDefinition
 from specc_onnx.write.onnx_verifier import verify_built_model
@@ -168,7 +168,7 @@ class GenerationCase:
         derived = derive_encoder_and_step(model.graph, self.growing, {self.source: "newest"})
         decoding = make_decoding(self.settings, self.source, self.settings.repetition_penalty != 1)
         inside = None if self.keep is not None else model.defaults
-        whole = StandaloneGeneratorSource(model.graph, derived, decoding, inside)
+        whole = StandaloneGenerator(model.graph, derived, decoding, inside)
         self.ingredients = GeneratorDefinition.from_graph(whole)
         self.built = build_generation_model(whole, get_target(self.target), self.opset)
         self.model = fill_weights(self.built, self.weights)

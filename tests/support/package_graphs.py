@@ -9,7 +9,7 @@ from specc.ir.model_definition import (
     DerivedGraphs,
     KVBufferGraph,
     ModelDefinition,
-    StandaloneGeneratorSource,
+    StandaloneGenerator,
     count_codebooks,
 )
 from specc.transforms import pass_pipeline
@@ -77,7 +77,7 @@ def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], OnnxBuildR
         )
         decoding = make_decoding(chosen, generation.logits_output, True)
         graph = pass_pipeline.simplify_graph(model.graph)
-        whole = StandaloneGeneratorSource(graph, derive_graphs(model), decoding, model.defaults)
+        whole = StandaloneGenerator(graph, derive_graphs(model), decoding, model.defaults)
         return build_generation_model(whole, get_target(where), opset)
 
     return made

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import Diagnostic, Source, Span, SpeccError
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.checkpoint_files import Checkpoint, open_checkpoint
-from specc.weights.checkpoint_weight_streaming import CheckpointBinding
+from specc.weights.checkpoint_weight_streaming import CheckpointWeights
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import ByteRange, read_parameter
 from specc.weights.weight_expressions import (
+    ChunkExpr,
+    CoalesceExpr,
     ConcatExpr,
-    FirstPresentExpr,
-    SplitPartExpr,
     TensorExpr,
     TransposeExpr,
 )
@@ -89,7 +89,7 @@ def test_load_rules_with_placeholders(tmp_path: Path) -> None:
         loads=tuple(
             LoadRule(
                 f"h.{{i}}.{n}.weight",
-                SplitPartExpr(TransposeExpr(TensorExpr("h.{i}.c_attn.weight")), 0, k, 3),
+                ChunkExpr(TransposeExpr(TensorExpr("h.{i}.c_attn.weight")), 0, k, 3),
             )
             for k, n in enumerate("qkv")
         )
@@ -105,7 +105,7 @@ def test_load_rules_with_placeholders(tmp_path: Path) -> None:
 
 def test_one_rule_for_renamed_tensors(tmp_path: Path) -> None:
     rule = LoadRule(
-        "*norm.weight", FirstPresentExpr((TensorExpr("*norm.weight"), TensorExpr("*norm.gamma")))
+        "*norm.weight", CoalesceExpr((TensorExpr("*norm.weight"), TensorExpr("*norm.gamma")))
     )
     want = [
         ModelParameter(name="a.norm.weight", shape=(2,)),
@@ -218,7 +218,7 @@ def test_shape_errors_are_grouped(tmp_path: Path) -> None:
 
 def test_inapplicable_rule(tmp_path: Path) -> None:
     rule = LoadRule(
-        "a", SplitPartExpr(TensorExpr("qkv"), 0, 0, 3), Span(Source("m.specc", "load a"), 0, 6)
+        "a", ChunkExpr(TensorExpr("qkv"), 0, 0, 3), Span(Source("m.specc", "load a"), 0, 6)
     )
     (fault,) = get_binding_errors(
         tmp_path, make_parameters(a=(2, 2)), {"qkv": make_values(4, 2)}, WeightRules(loads=(rule,))
@@ -288,7 +288,7 @@ def test_alternative_load_rules(tmp_path: Path) -> None:
     rules = WeightRules(
         loads=(
             LoadRule("*.gate", TensorExpr("*.w1")),
-            LoadRule("*.gate", SplitPartExpr(TensorExpr("*.gate_up"), 0, 1, 2)),
+            LoadRule("*.gate", ChunkExpr(TensorExpr("*.gate_up"), 0, 1, 2)),
         )
     )
     want = make_parameters(h_gate=(2,))
@@ -397,7 +397,7 @@ def test_dtype_conversion(tmp_path: Path) -> None:
     with open_saved(
         tmp_path, {"a": make_values(3, dtype=ml_dtypes.bfloat16), "b": make_values(2, start=70000)}
     ) as checkpoint:
-        binding: CheckpointBinding = bind_parameters(
+        binding: CheckpointWeights = bind_parameters(
             make_parameters(a=(3,), b=(2,)), WeightRules(), checkpoint
         )
         assert binding.get_stored_dtype("a") == "bf16"

@@ -11,9 +11,9 @@ from specc.weights.external_data import (
     ExternalTensor,
     can_store_tensors_inline,
     count_tensor_bytes,
-    find_linked_path,
     iterate_external_data,
     plan_external_data,
+    resolve_external_path,
 )
 from specc.weights.parameter_sources import ByteRange
 
@@ -89,10 +89,10 @@ def test_misaligned_weights_are_copied(tmp_path: Path, weights: Path) -> None:
 def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
     inside = tmp_path / "ck" / "out"
     inside.mkdir()
-    assert "is outside the output directory" in str(find_linked_path(weights, inside))
+    assert "is outside the output directory" in str(resolve_external_path(weights, inside))
     os.link(weights, tmp_path / "second")
-    assert "2 hard links" in str(find_linked_path(weights, tmp_path))
-    assert "cannot be read" in str(find_linked_path(tmp_path / "absent", tmp_path))
+    assert "2 hard links" in str(resolve_external_path(weights, tmp_path))
+    assert "cannot be read" in str(resolve_external_path(tmp_path / "absent", tmp_path))
     found = plan_external_data(
         [make_piece("a", 16, weights), make_piece("b", 16, weights, 16)], tmp_path, link=True
     )
@@ -101,12 +101,14 @@ def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
 
 def test_symlinks_are_resolved(tmp_path: Path, weights: Path) -> None:
     (tmp_path / "alias.safetensors").symlink_to(weights)
-    assert find_linked_path(tmp_path / "alias.safetensors", tmp_path) == ("ck/model.safetensors",)
+    assert resolve_external_path(tmp_path / "alias.safetensors", tmp_path) == (
+        "ck/model.safetensors",
+    )
     outside = tmp_path / "out"
     outside.mkdir()
     (outside / "alias.safetensors").symlink_to(weights)
     assert "is outside the output directory" in str(
-        find_linked_path(outside / "alias.safetensors", outside)
+        resolve_external_path(outside / "alias.safetensors", outside)
     )
 
 

@@ -104,7 +104,7 @@ def test_streamed_quantization(form: QuantizationFormat, monkeypatch: pytest.Mon
         numbers, scales, shape[0] if form.is_transposed else shape[1], form
     )
     lost = np.linalg.norm(again - whole) / np.linalg.norm(whole)
-    assert values.streams["w"].error.relative_error == pytest.approx(float(lost), rel=1e-4)
+    assert values.states["w"].error.relative_error == pytest.approx(float(lost), rel=1e-4)
 
 
 def test_scales_before_codes() -> None:

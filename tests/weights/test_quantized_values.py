@@ -102,7 +102,7 @@ def test_bytes_equal_the_simple_implementation(
     )
     assert (numbers, scales) == quantize_simply(rows, bits, block)
     narrow = rows.astype(np.float32)
-    assert values.streams["w"].error.squared_norm == pytest.approx(np.vdot(narrow, narrow))
+    assert values.states["w"].error.squared_norm == pytest.approx(np.vdot(narrow, narrow))
 
 
 def test_shared_buffers_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:

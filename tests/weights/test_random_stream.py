@@ -16,18 +16,18 @@ from specc.weights.random_stream import (
     derive_random_substream_key,
     generate_uint64,
     hash_fnv1a,
-    iterate_normals,
-    iterate_uniforms,
+    iterate_normal_samples,
+    iterate_uniform_samples,
     mix_bits,
 )
 
 
 def uniform_array(seed: int, name: str, shape: tuple[int, ...], low: float, high: float) -> Floats:
-    return assemble_array(shape, iterate_uniforms(seed, name, math.prod(shape), low, high))
+    return assemble_array(shape, iterate_uniform_samples(seed, name, math.prod(shape), low, high))
 
 
 def normal_array(seed: int, name: str, shape: tuple[int, ...], std: float) -> Floats:
-    return assemble_array(shape, iterate_normals(seed, name, math.prod(shape), std))
+    return assemble_array(shape, iterate_normal_samples(seed, name, math.prod(shape), std))
 
 
 def test_splitmix64() -> None:
@@ -47,7 +47,9 @@ def test_golden_values() -> None:
     assert normal_array(7, "a", (3,), 1.0).tolist() == GOLDEN_NORMAL
 
 
-@pytest.mark.parametrize("make", [random_stream.generate_uniforms, random_stream.generate_normals])
+@pytest.mark.parametrize(
+    "make", [random_stream.generate_uniform_samples, random_stream.generate_normal_samples]
+)
 def test_elements_depend_on_their_index_only(make: Callable[[int, int, int], Floats]) -> None:
     whole = make(99, 0, 100)
     assert np.array_equal(whole[37:41], make(99, 37, 4))
@@ -58,10 +60,10 @@ def test_arrays_of_several_blocks() -> None:
     count = 2 * BLOCK_WORDS + 5
     key = derive_random_stream_key(3, "w")
     assert np.array_equal(
-        normal_array(3, "w", (count,), 1.0), random_stream.generate_normals(key, 0, count)
+        normal_array(3, "w", (count,), 1.0), random_stream.generate_normal_samples(key, 0, count)
     )
     assert np.array_equal(
-        uniform_array(3, "w", (count,), 0, 1), random_stream.generate_uniforms(key, 0, count)
+        uniform_array(3, "w", (count,), 0, 1), random_stream.generate_uniform_samples(key, 0, count)
     )
 
 

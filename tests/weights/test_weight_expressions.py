@@ -17,25 +17,25 @@ from specc.weights.expression_evaluation import (
 )
 from specc.weights.formats.safetensors_header import TensorEntry
 from specc.weights.weight_expressions import (
-    AddNumberExpr,
+    AddScalarExpr,
     CastExpr,
+    ChunkExpr,
+    CoalesceExpr,
     ConcatExpr,
     Expr,
-    FirstPresentExpr,
     NegateExpr,
     PermuteRopeExpr,
     RearrangeExpr,
     ReshapeExpr,
     ResizeGridExpr,
     SliceExpr,
-    SplitPartExpr,
     StackExpr,
     TensorExpr,
     TransposeExpr,
     WeightExpressionError,
     iterate_tensor_names,
     rename_tensors,
-    resolve_first_present,
+    resolve_coalesce,
 )
 
 A = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -62,18 +62,18 @@ CASES: list[tuple[Expr, Array, str]] = [
     (StackExpr((a, b)), np.stack([A, B]), "stack([a, b])"),
     (StackExpr((TransposeExpr(a),)), A.T[None], "stack([transpose(a)])"),
     (SliceExpr(a, 1, 2, 5), A[:, 2:5], "slice(a, axis=1, from=2, to=5)"),
-    (SplitPartExpr(a, 0, 1, 2), A[2:], "split(a, axis=0, into=2)[1]"),
-    (SplitPartExpr(a, 1, 1, (1, 2, 3)), A[:, 1:3], "split(a, axis=1, into=[1, 2, 3])[1]"),
+    (ChunkExpr(a, 0, 1, 2), A[2:], "split(a, axis=0, into=2)[1]"),
+    (ChunkExpr(a, 1, 1, (1, 2, 3)), A[:, 1:3], "split(a, axis=1, into=[1, 2, 3])[1]"),
     (PermuteRopeExpr(a, "half", 1), A[[0, 2, 1, 3]], "permute_pairs(a, to=half, heads=1)"),
     (NegateExpr(a), -A, "negate(a)"),
     (CastExpr(a, "f64"), A.astype(np.float64), "cast(a, to=f64)"),
-    (AddNumberExpr(a, 1.0), A + 1, "add(a, 1.0)"),
+    (AddScalarExpr(a, 1.0), A + 1, "add(a, 1.0)"),
     (
         RearrangeExpr(a, "(p q) i -> q (p i)", (("p", 2),)),
         A.reshape(2, 2, 6).transpose(1, 0, 2).reshape(2, 12),
         "",
     ),
-    (FirstPresentExpr((TensorExpr("absent"), b)), B, "first_present(absent, b)"),
+    (CoalesceExpr((TensorExpr("absent"), b)), B, "first_present(absent, b)"),
 ]
 
 
@@ -81,7 +81,7 @@ CASES: list[tuple[Expr, Array, str]] = [
 def test_value_shape_and_text(expr: Expr, value: Array, text: str) -> None:
     assert infer_expression_shape(expr, SHAPES) == value.shape
     found = evaluate_weight_expression(
-        resolve_first_present(expr, TENSORS.__contains__), TENSORS.__getitem__
+        resolve_coalesce(expr, TENSORS.__contains__), TENSORS.__getitem__
     )
     assert np.array_equal(found, value)
     assert not text or str(expr) == text
@@ -124,9 +124,9 @@ def test_fused_projections_are_split() -> None:
         (StackExpr(()), "nothing to stack"),
         (SliceExpr(a, 0, 2, 5), "slice 2:5 is out of range"),
         (SliceExpr(a, 2, 0, 1), "axis 2 is out of range"),
-        (SplitPartExpr(a, 0, 0, 3), "cannot be split into 3 equal parts"),
-        (SplitPartExpr(a, 0, 2, 2), "part 2 is out of range"),
-        (SplitPartExpr(a, 0, 0, (1, 2)), "do not add up"),
+        (ChunkExpr(a, 0, 0, 3), "cannot be split into 3 equal parts"),
+        (ChunkExpr(a, 0, 2, 2), "part 2 is out of range"),
+        (ChunkExpr(a, 0, 0, (1, 2)), "do not add up"),
         (PermuteRopeExpr(a, "half", 3), "heads of pairs"),
         (ResizeGridExpr(TensorExpr("grid"), 2, 2, 2), "not a square grid"),
         (RearrangeExpr(a, "a b"), "no `->`"),
@@ -145,14 +145,14 @@ def test_shape_errors(expr: Expr, words: str) -> None:
 
 def test_element_types() -> None:
     dtypes = {"a": "bf16", "b": "f32"}
-    assert infer_expression_dtype(AddNumberExpr(a, 1.0), dtypes) == "f32"
+    assert infer_expression_dtype(AddScalarExpr(a, 1.0), dtypes) == "f32"
     assert infer_expression_dtype(NegateExpr(a), dtypes) == "bf16"
     assert infer_expression_dtype(CastExpr(a, "f16"), dtypes) == "f16"
     with pytest.raises(WeightExpressionError, match="bf16 and f32"):
         infer_expression_dtype(ConcatExpr((a, b)), dtypes)
     low = {"a": np.array([0.001], ml_dtypes.bfloat16)}
     assert (
-        evaluate_weight_expression(AddNumberExpr(a, 1.0), low.__getitem__)[0]
+        evaluate_weight_expression(AddScalarExpr(a, 1.0), low.__getitem__)[0]
         == np.float32(1) + low["a"].astype(np.float32)[0]
     )
 
@@ -167,12 +167,12 @@ def make_entries(**shapes: tuple[int, ...]) -> Mapping[str, TensorEntry]:
         (a, TensorByteRange("a", 0, 96)),
         (ReshapeExpr(a, (2, 12)), TensorByteRange("a", 0, 96)),
         (SliceExpr(a, 0, 1, 3), TensorByteRange("a", 24, 48)),
-        (SplitPartExpr(a, 0, 1, 2), TensorByteRange("a", 48, 48)),
-        (SplitPartExpr(ReshapeExpr(a, (2, 2, 6)), 0, 1, 2), TensorByteRange("a", 48, 48)),
+        (ChunkExpr(a, 0, 1, 2), TensorByteRange("a", 48, 48)),
+        (ChunkExpr(ReshapeExpr(a, (2, 2, 6)), 0, 1, 2), TensorByteRange("a", 48, 48)),
         (SliceExpr(TensorExpr("one"), 1, 1, 2), TensorByteRange("one", 24, 24)),
         (TransposeExpr(TensorExpr("one"), (1, 0, 2)), TensorByteRange("one", 0, 96)),
         (CastExpr(a, "f32"), TensorByteRange("a", 0, 96)),
-        (FirstPresentExpr((TensorExpr("absent"), a)), TensorByteRange("a", 0, 96)),
+        (CoalesceExpr((TensorExpr("absent"), a)), TensorByteRange("a", 0, 96)),
         (SliceExpr(a, 1, 0, 2), None),
         (TransposeExpr(a), None),
         (NegateExpr(a), None),
@@ -184,7 +184,7 @@ def test_stored_views(expr: Expr, tensor_view: TensorByteRange | None) -> None:
 
 
 def test_a_view_has_the_bytes_of_the_value() -> None:
-    expr = SplitPartExpr(SliceExpr(ReshapeExpr(a, (4, 2, 3)), 0, 1, 4), 0, 2, 3)
+    expr = ChunkExpr(SliceExpr(ReshapeExpr(a, (4, 2, 3)), 0, 1, 4), 0, 2, 3)
     view = find_stored_byte_range(expr, make_entries(a=(4, 6)))
     assert view is not None
     assert (
@@ -194,7 +194,7 @@ def test_a_view_has_the_bytes_of_the_value() -> None:
 
 
 def test_list_and_rename_tensors() -> None:
-    expr = ConcatExpr((NegateExpr(a), FirstPresentExpr((b, cube))))
+    expr = ConcatExpr((NegateExpr(a), CoalesceExpr((b, cube))))
     assert list(iterate_tensor_names(expr)) == ["a", "b", "cube"]
     assert (
         str(rename_tensors(expr, str.upper))

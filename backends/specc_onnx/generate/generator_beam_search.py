@@ -195,7 +195,7 @@ def _emit_finished_beams(
         _emit_normalized_scores(step, candidates.scores, step.length), ~finishes_now
     )
     column = step.state.scores.runtime_shape().apply_op("Concat", [1], axis=0)
-    fill_column = g.emit_node("Expand", step.decoding_config.fill_token_id, column)
+    fill_column = g.emit_node("Expand", step.decoding_config.effective_pad_token_id, column)
     # Hypotheses that finished earlier are padded to the current length.
     earlier_sequences = step.state.finished_sequences.apply_op("Concat", fill_column, axis=2)
     sequences = earlier_sequences.apply_op("Concat", candidates.sequences, axis=1)
@@ -207,7 +207,7 @@ def _emit_finished_beams(
     is_beam_finished = is_beam_finished.gather_elements(indices, 1).cast("bool")
     finished_sequences = _emit_gathered_beams(step, sequences, indices, n + step.candidate_count)
     finished_sequences = is_beam_finished.unsqueeze(2).where(
-        finished_sequences, step.decoding_config.fill_token_id
+        finished_sequences, step.decoding_config.effective_pad_token_id
     )
     return best_scores, finished_sequences, is_beam_finished
 

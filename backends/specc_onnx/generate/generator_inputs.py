@@ -13,7 +13,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from specc.ir.input_shapes_and_defaults import build_input_defaults_graph, find_default_inputs
-from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
+from specc.ir.model_definition import DecodingConfig, StandaloneGenerator
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter, LoweringContext
 from specc_onnx.lower.indexing import emit_zeroed_padding_indices
@@ -75,13 +75,15 @@ class DecodingStepResult:
 
 
 @immutable_dataclass(slots=False)
-class GeneratorDefinition(StandaloneGeneratorSource):
+class GeneratorDefinition(StandaloneGenerator):
     """Graphs, decoding settings and input defaults of a standalone generator."""
 
     @classmethod
-    def from_graph(cls, source: StandaloneGeneratorSource) -> "GeneratorDefinition":
-        """Return the definition of the standalone generator `source`."""
-        return cls(source.graph, source.derived, source.decoding_config, source.defaults)
+    def from_graph(cls, generator: StandaloneGenerator) -> "GeneratorDefinition":
+        """Return the definition of the standalone generator `generator`."""
+        return cls(
+            generator.graph, generator.derived, generator.decoding_config, generator.defaults
+        )
 
     @property
     def parameters(self) -> dict[str, Value]:

@@ -13,7 +13,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.input_shapes_and_defaults import extract_tokenwise_default
+from specc.ir.input_shapes_and_defaults import extract_per_token_default
 from specc.ir.model_definition import DecodeState
 from specc.ir.types import Type
 from specc_onnx.generate.generator_inputs import DecodingStepResult, GeneratorBuilder, LoopCarry
@@ -39,7 +39,7 @@ def find_default_mask_graph(builder: GeneratorBuilder, name: str) -> Graph | Non
     has_fixed_side = builder.graph.input_facts[name].padding_side != "any"
     if defaults is None or name not in defaults.outputs or has_fixed_side:
         return None
-    default = extract_tokenwise_default(defaults, name, prompt_input)
+    default = extract_per_token_default(defaults, name, prompt_input)
     if default is None:
         raise_error(
             "E0944",

@@ -16,7 +16,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, collect_shape_symbols
-from specc.ir.model_definition import DecodeState, StandaloneGeneratorSource
+from specc.ir.model_definition import DecodeState, StandaloneGenerator
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.generate.generator_beam_search import BeamSearchStrategy
@@ -50,20 +50,20 @@ from specc_onnx.write.onnx_graph import OnnxBuildResult, add_initializers, finis
 
 
 def build_generation_model(
-    source: StandaloneGeneratorSource,
+    generator: StandaloneGenerator,
     target: Target,
     opset: int = onnx_targets.DEFAULT_OPSET,
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> OnnxBuildResult:
-    """Build the standalone generator for `source`. `storage_dtypes` and `ties` have the same
+    """Build the ONNX model of `generator`. `storage_dtypes` and `ties` have the same
     meaning as in `build_model`. The model has the inputs of the definition and of
     `get_scalar_input_types`, the output `tokens`, and the output `log_probs` or (for beam search)
     `scores`. An output whose name is also the name of an input gets a numeric suffix. Raise E0944
     for a per-token input without a value inside the loop.
     """
     onnx_targets.check_opset(opset)
-    definition = GeneratorDefinition.from_graph(source)
+    definition = GeneratorDefinition.from_graph(generator)
     builder = _make_generator_builder(definition, target, opset)
     g = builder.g
     weights = add_initializers(g, definition.parameters, storage_dtypes or {}, ties or {})

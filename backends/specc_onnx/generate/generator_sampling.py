@@ -81,7 +81,7 @@ class SamplingStrategy:
             sampled = allowed_scores.apply_op("ArgMax", axis=1, keepdims=False)
         score = emit_log_probability(logits, sampled)
         score = is_finished.where(0.0, score)
-        tokens = is_finished.where(decoding.fill_token_id, sampled)
+        tokens = is_finished.where(decoding.effective_pad_token_id, sampled)
         is_invalid = emit_invalid_logits_mask(logits)
         is_invalid = ~is_finished & is_invalid
         score = is_invalid.where(float("nan"), score)

@@ -109,7 +109,7 @@ class QueryKeySlicer:
     def _takes_all_keys(self, node: Node, axes: QueryKeyAxes) -> bool:
         """Return True if the slice contains all keys whose attention weights can be nonzero."""
         op = node.op
-        if not isinstance(op, ops.MaskedWeights):
+        if not isinstance(op, ops.AttentionNormalizer):
             return False
         mask = op.mask(node)
         key_axis = op.scores(node).type.rank - 1

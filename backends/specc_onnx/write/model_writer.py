@@ -20,7 +20,7 @@ from specc.io.atomic_write import OutputDirectory, check_free_disk_space
 from specc.io.file_type_detection import find_unused_sidecar_files
 from specc.io.output_paths import sanitize_file_stem
 from specc.ir.graph import Graph
-from specc.ir.model_definition import KVBufferGraph, ModelSource, StandaloneGeneratorSource
+from specc.ir.model_definition import KVBufferGraph, ModelSource, StandaloneGenerator
 from specc.ir.target import Target
 from specc.weights.external_data import iterate_external_data
 from specc.weights.parameter_sources import ParameterSource
@@ -143,7 +143,7 @@ def _record_linked_checkpoints(
 
 def _get_weight_graph(source: ModelSource) -> Graph:
     """Return a graph with the parameters of `source`."""
-    if isinstance(source, StandaloneGeneratorSource):
+    if isinstance(source, StandaloneGenerator):
         return GeneratorDefinition.from_graph(source).weight_graph
     return source.graph if isinstance(source, KVBufferGraph) else source
 
@@ -151,7 +151,7 @@ def _get_weight_graph(source: ModelSource) -> Graph:
 def _build_source(
     graph: ModelSource, target: Target, opset: int, placement: WeightPlacement
 ) -> OnnxBuildResult:
-    if isinstance(graph, StandaloneGeneratorSource):
+    if isinstance(graph, StandaloneGenerator):
         return build_generation_model(
             graph, target, opset, placement.storage_dtypes, placement.ties
         )

@@ -23,8 +23,8 @@ from specc.weights.external_data import (
     ExternalTensor,
     can_store_tensors_inline,
     count_tensor_bytes,
-    find_linked_path,
     plan_external_data,
+    resolve_external_path,
 )
 from specc.weights.parameter_sources import ParameterSource
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
@@ -151,7 +151,7 @@ def _make_external_tensor(
     file_dtype = values.get_stored_dtype(name)
     byte_range = values.find_byte_range(name) if directory is not None else None
     if byte_range is not None and directory is not None:
-        reason = find_linked_path(byte_range.path, directory)
+        reason = resolve_external_path(byte_range.path, directory)
         if isinstance(reason, str):
             reasons[byte_range.path], byte_range = reason, None
     can_widen = dtype in FLOAT_DTYPES and WIDENING_SINCE.get(file_dtype, opset + 1) <= opset

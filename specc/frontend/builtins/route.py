@@ -22,7 +22,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeOrigin, Value, collect_required_nodes, select_entries
 from specc.ir.ir_verifier import is_dynamic_size_node
-from specc.ir.loop_dependence import AxisTrace, trace_axis_reads
+from specc.ir.loop_dependence import AxisReadSet, trace_axis_reads
 from specc.ir.types import SAME_POSITION, Type
 from specc.syntax import ast
 
@@ -82,10 +82,10 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
     """Yield the nodes through which the output for a token depends on other tokens."""
     tokens = next(iter(body.inputs.values()))
     # trace the token axis from the input. Only a dependence on the same position is allowed.
-    traces = trace_axis_reads(body, {tokens: AxisTrace({tokens.type.rank - 2: SAME_POSITION})})
+    read_sets = trace_axis_reads(body, {tokens: AxisReadSet({tokens.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
-        result_traces = [traces[r] for r in results if r in traces]
-        if any(t.is_fully_read or set(t.axes.values()) - {SAME_POSITION} for t in result_traces):
+        result_reads = [read_sets[r] for r in results if r in read_sets]
+        if any(t.is_fully_read or set(t.axes.values()) - {SAME_POSITION} for t in result_reads):
             yield node
 
 

@@ -36,7 +36,7 @@ class PaddedWindowOp:
         """The padding (or cropping) after the last position of each axis."""
         return self.pads[len(self.kernel) :]
 
-    def pair_axis_names(self) -> list[tuple[str, str]]:
+    def pair_operand_result_axes(self) -> list[tuple[str, str]]:
         """Return (operand axis name, result axis name) for each window axis."""
         rank = len(self.kernel)
         return list(zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True))
@@ -93,10 +93,10 @@ class SlidingWindowOp(PaddedWindowOp):
             return min_dims(self.compute_length(length, axis), length) - 1
         return self.compute_length(length, axis) - min_dims(length, 1)
 
-    def get_marked_axis_names(self) -> tuple[list[str], list[str]]:
+    def build_signature_axes(self) -> tuple[list[str], list[str]]:
         """Return the window axes of the operand with marks, and the window axes of the result."""
         marked_axes, result_names = [], []
-        for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
+        for n, (operand_name, result_name) in enumerate(self.pair_operand_result_axes()):
             low, high = self.get_offset_bounds(n)
             is_preserving = self.is_position_preserving(n)
             # a result axis with another size has another name; the mark of the operand axis
@@ -111,7 +111,7 @@ class SlidingWindowOp(PaddedWindowOp):
 
     def infer_window_axes(self, axes: AxisBindings) -> None:
         """Bind the sizes of the result axes. Raise ShapeError if a static axis is too short."""
-        for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
+        for n, (operand_name, result_name) in enumerate(self.pair_operand_result_axes()):
             length = axes[operand_name]
             # the sizes of dynamic axes are checked at run time
             if self.compute_length_slack(length, n).is_negative:
@@ -181,7 +181,7 @@ class Conv(
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with integer offsets in the marks."""
         other_operands = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
-        marked_axes, result_names = self.get_marked_axis_names()
+        marked_axes, result_names = self.build_signature_axes()
         return _build_window_signature("i", marked_axes, other_operands, "o", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
@@ -222,7 +222,7 @@ class ConvTranspose(
         """Build the signature for sequences or images. The offsets are exact only for stride 1."""
         marked_axes = []
         rank = len(self.kernel)
-        for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
+        for n, (operand_name, result_name) in enumerate(self.pair_operand_result_axes()):
             extent = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.padding_before[n], extent - self.padding_before[n]
             # with a stride above 1, the offsets depend on the result position, so the mark is `~`
@@ -254,7 +254,7 @@ class ConvTranspose(
                 f"the weight has {output_channels} output channels, but the bias has {axes['o']}"
             )
             raise ShapeError(title, (1, 2), (output_channels, axes["o"]))
-        for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
+        for n, (operand_name, result_name) in enumerate(self.pair_operand_result_axes()):
             axes[result_name] = self.compute_length(axes[operand_name], n)
 
 
@@ -271,7 +271,7 @@ class Pooling(SlidingWindowOp):
 
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with integer offsets in the marks."""
-        marked_axes, result_names = self.get_marked_axis_names()
+        marked_axes, result_names = self.build_signature_axes()
         return _build_window_signature("c", marked_axes, "", "c", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:

@@ -57,25 +57,27 @@ class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
     axis: int
 
 
-class MaskedWeights:
+class AttentionNormalizer:
     """Base class of ops that normalize masked attention scores to weights in [0, 1]."""
 
     scores, mask = Operand(0), Operand(1)
 
 
-class MaskedSoftmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+class MaskedSoftmax(AttentionNormalizer, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """Softmax over the unmasked keys on the last axis. The weights of a query are zero if all its
     keys are masked or have the score -inf.
     """
 
 
-class MaskedHardmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+class MaskedHardmax(AttentionNormalizer, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """One-hot encoding of each query's largest unmasked score (the first among equal scores). The
     weights of a query are zero if all its keys are masked or have the score -inf.
     """
 
 
-class MaskedL1Normalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+class MaskedL1Normalization(
+    AttentionNormalizer, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"
+):
     """Unmasked scores divided by their sum, as in kernel regression (Nadaraya 1964). Negative
     scores are treated as zero. If the sum is zero, the weights are zero.
     """

@@ -20,7 +20,7 @@ from support.parameter_sweeps import cover_axes, sample_sweep
 
 import specc_numpy
 from specc.diagnostics.diagnostic import SpeccError
-from specc.ir.model_definition import DecodingConfig, StandaloneGeneratorSource
+from specc.ir.model_definition import DecodingConfig, StandaloneGenerator
 from specc_onnx import DEFAULT_OPSET, build_generation_model, get_target
 from specc_onnx.generate.generator_model import find_loop_invariant_nodes
 from specc_onnx.lower.subgraphs import iterate_node_subgraphs
@@ -190,7 +190,7 @@ def test_output_name_of_an_input_is_numbered() -> None:
     graph = build_decoder()
     derived = derive_encoder_and_step(graph, "tokens", {"logits": "newest"})
     built = build_generation_model(
-        StandaloneGeneratorSource(graph, derived, DecodingConfig(logits_output="logits")),
+        StandaloneGenerator(graph, derived, DecodingConfig(logits_output="logits")),
         get_target("onnx"),
     )
     session = open_silent_session(fill_weights(built, sample_parameters(graph)))
