@@ -260,7 +260,7 @@ class EncoderGraphBuilder:
         self.plan = plan
         self.builder = GraphBuilder()
         self.new_values: dict[Value, Value] = {}
-        self.last_positions: dict[Value, LastPositionSubgraph] = {}
+        self.last_position_subgraphs: dict[Value, LastPositionSubgraph] = {}
 
     def copy_nodes(self, targets: Iterable[InitialStateValue]) -> None:
         """Copy every node on which the targets depend, except nodes of which only the last position
@@ -302,20 +302,22 @@ class EncoderGraphBuilder:
         computed_nodes = collect_required_nodes(values, self._list_read_operands)
         for target in targets:
             if target.is_last_position and target.axis is not None:
-                last_position = LastPositionSubgraph(
+                subgraph = LastPositionSubgraph(
                     value=target.value,
                     axis=target.axis,
                     computed_nodes=computed_nodes,
                     symbol=self.plan.time_symbol,
                 )
-                self.last_positions[target.value] = last_position
-                values += last_position.full_values
+                self.last_position_subgraphs[target.value] = subgraph
+                values += subgraph.full_values
         return values
 
     def build_output(self, target: InitialStateValue) -> Value:
         """Build an encoder output that contains only the positions that `target` requests."""
         if target.is_last_position and target.axis is not None:
-            return self.last_positions[target.value].build_nodes(self.builder, self.new_values)
+            return self.last_position_subgraphs[target.value].build_nodes(
+                self.builder, self.new_values
+            )
         value, axis = self.new_values[target.value], target.axis
         if target.is_sum and axis is not None:
             value = self.builder.add_op(ops.Reduce("sum", axis), value)

@@ -184,7 +184,7 @@ def build_loop_decode_step(
     number of positions of the loop's operands that are needed.
     """
     node, op = loop.node, loop.op
-    operands = outer.draft.slice_operands(node, demand)
+    operands = outer.rewriter.slice_operands(node, demand)
     args = op.split_operands([a for a in operands if a is not None])
     _add_body_inputs(inner, loop, args)
     for body_node, body_results in loop.body.nodes:
@@ -209,7 +209,7 @@ def build_loop_decode_step(
     )
     keep = [] if args.keep is None else [args.keep]
     inputs = [*keep, *args.scanned, *stacked_states, *args.initial_carries, *args.captured]
-    body_results = outer.draft.add_node(node, new, *inputs)
+    body_results = outer.rewriter.add_node(node, new, *inputs)
     outer.states.initial_values |= stack_initial_values(
         loop, inner.states.initial_values, outer.plan.batch_size
     )
@@ -240,7 +240,7 @@ def _add_body_inputs(
     builder: "StepGraphBuilder", loop: PerStepLoop, operands: LoopOperands[Value]
 ) -> None:
     """Add the inputs of the body: slices of scanned operands, loop-carried values, captures."""
-    b, new_values = builder.draft.builder, builder.draft.new_values
+    b, new_values = builder.rewriter.builder, builder.rewriter.new_values
     element_types = [remove_axis(x.type, loop.op.axis) for x in operands.scanned]
     types = [*element_types, *(x.type for x in operands.initial_carries)]
     new_inputs = [b.add_input(f"given {n}", Input(type)) for n, type in enumerate(types)]
@@ -265,15 +265,15 @@ def _finish_body(
     states), loop-carried values, captures. `output_positions` are the requested positions of each
     body output, by axis.
     """
-    draft, outputs = builder.draft, dict[str, Value]()
+    rewriter, outputs = builder.rewriter, dict[str, Value]()
     for (name, value), axes in zip(loop.body.outputs.items(), output_positions, strict=True):
-        output = draft.new_values[value]
+        output = rewriter.new_values[value]
         for axis, position_count in axes.items():
-            output = draft.slice_to_demand(
+            output = rewriter.slice_to_demand(
                 output, value, axis, builder.plan.needs[value][axis], position_count
             )
         outputs[name] = output
-    body = draft.builder.build_graph(
+    body = rewriter.builder.build_graph(
         loop.body.name, {**outputs, **builder.states.build_next_states()}
     )
     states = [s.name for s in builder.states.states]

@@ -72,7 +72,7 @@ from specc.incremental.loop_step_graph import build_loop_decode_step
 from specc.incremental.state_selection import select_encoder_outputs
 from specc.incremental.step_plan import (
     OutputPositions,
-    PartialStepGraph,
+    StepGraphRewriter,
     StepPlan,
     adapt_size_attributes,
     replace_axis_sizes,
@@ -93,19 +93,19 @@ PREFIX_OPS = (ops.Concat, ops.Slice, ops.Pad)
 
 
 def build_prefix_op(
-    draft: PartialStepGraph, node: Node, result: Value, demand: DemandedPositions
+    rewriter: StepGraphRewriter, node: Node, result: Value, demand: DemandedPositions
 ) -> Value:
     """Build the result of an op that adds or removes positions at the start of the time axis. New
     positions are unchanged. If earlier positions are needed, the prefix is added again.
     """
-    plan = draft.plan
+    plan = rewriter.plan
     assert isinstance(node.op, PREFIX_OPS)
     axis = node.op.axis
     need = demand.positions[demand.result_axes[0][axis]]
     result_layout = plan.get_axis_layout(result, axis)
     time_operand = next(n for n, axes in enumerate(demand.operand_axes) if axis in axes)
     prefix_operands = [n for n in range(len(node.args)) if n != time_operand and need <= 0]
-    operands = draft.slice_operands(node, demand, excluded=prefix_operands)
+    operands = rewriter.slice_operands(node, demand, excluded=prefix_operands)
     positions = operands[time_operand]
     assert positions is not None, "its positions are needed"
     operand_layout = plan.get_axis_layout(node.get_operand(time_operand), axis)
@@ -114,10 +114,10 @@ def build_prefix_op(
     if need > 0 and not isinstance(node.op, ops.Slice):
         # If only some positions of the operand are needed, positions after the prefix may be
         # missing. Then the last positions include no prefix positions.
-        (positions,) = draft.add_node(node, node.op, *operands)
+        (positions,) = rewriter.add_node(node, node.op, *operands)
         total += result_layout.prefix_length - operand_layout.prefix_length
     count = plan.count_positions(need, result_layout)
-    return draft.select_last_positions(positions, axis, total, count)
+    return rewriter.select_last_positions(positions, axis, total, count)
 
 
 class StepGraphBuilder:
@@ -130,8 +130,8 @@ class StepGraphBuilder:
         self.names = names or StateNameGenerator.from_graph(
             plan.graph, plan.flow.inlined_loop_bodies
         )
-        self.draft = PartialStepGraph(plan)
-        self.states = StepStateBuilder(draft=self.draft, names=self.names)
+        self.rewriter = StepGraphRewriter(plan)
+        self.states = StepStateBuilder(rewriter=self.rewriter, names=self.names)
         self.loop_invariant_inputs: dict[str, Value] = {}
 
     def build_graph(self) -> Graph:
@@ -142,23 +142,24 @@ class StepGraphBuilder:
             if node in plan.live_nodes:
                 self.build_node(node, results)
         needs = {n: NEWEST_ONLY if p == "newest" else 0.0 for n, p in plan.outputs.items()}
-        outputs = {n: self.draft.slice_output(graph.outputs[n], d) for n, d in needs.items()}
+        outputs = {n: self.rewriter.slice_output(graph.outputs[n], d) for n, d in needs.items()}
         self.states.update_chunk_count()
         minima, equations = plan.get_length_constraints()
         minima[str(plan.new_chunk_count)] = 1
         outputs |= self.states.build_next_states()
-        name, build = f"{graph.name} step", self.draft.builder.build_graph
+        name, build = f"{graph.name} step", self.rewriter.builder.build_graph
         return build(name, outputs, min_lengths=minima, length_equations=equations)
 
     def _declare_inputs(self) -> None:
         """Declare the inputs of a step: new positions, weights, and states."""
-        plan, draft, facts = self.plan, self.draft, self.plan.graph.input_facts
+        plan, rewriter, facts = self.plan, self.rewriter, self.plan.graph.input_facts
         for name, value in plan.graph.inputs.items():
             is_used = name == plan.time_axis_input or value in plan.needs
             if plan.depends_on_time(value) and is_used:
                 self._add_time_axis_input(name, value, facts[name])
         for name, value in plan.graph.parameters.items():
-            draft.new_values[value] = draft.builder.add_parameter(plan.graph.parameter_facts[name])
+            parameter = plan.graph.parameter_facts[name]
+            rewriter.new_values[value] = rewriter.builder.add_parameter(parameter)
         input_facts = {v: facts[n] for n, v in plan.graph.inputs.items()}
         used_values = _iterate_constant_operands(plan)
         for value in select_encoder_outputs(plan.graph, plan.flow, used_values):
@@ -168,41 +169,42 @@ class StepGraphBuilder:
             batch_size = None if value in input_facts else plan.batch_size
             folded = find_folded_batch_axis(value.type, batch_size)
             type = folded.unfold_type(value.type) if folded else value.type
-            new_value = draft.builder.add_input(name, input_facts.get(value, Input(type)))
-            new_value = folded.fold_value(draft.builder, new_value) if folded else new_value
-            draft.new_values[value] = new_value
+            new_value = rewriter.builder.add_input(name, input_facts.get(value, Input(type)))
+            new_value = folded.fold_value(rewriter.builder, new_value) if folded else new_value
+            rewriter.new_values[value] = new_value
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
         """Add an input with a time axis. If the step reads earlier positions of the input, the
         input has all positions. Otherwise, it has only the new positions, which are appended to the
         cached positions, if any.
         """
-        plan, draft = self.plan, self.draft
+        plan, rewriter = self.plan, self.rewriter
         time_axes = plan.find_time_axes(value)
         need = inf if name in plan.full_inputs else 0.0
         lengths = {a: plan.count_positions(need, plan.get_axis_layout(value, a)) for a in time_axes}
         type = replace_axis_sizes(value.type, lengths)
         new_facts = Input(type, facts.padding_side, facts.upper_bound, facts.span)
-        new_input = draft.builder.add_input(name, new_facts)
+        new_input = rewriter.builder.add_input(name, new_facts)
         if name == plan.time_axis_input and value in plan.cached_values:
-            draft.new_values[value] = self.states.append_to_cache(value, new_input)
+            rewriter.new_values[value] = self.states.append_to_cache(value, new_input)
             return
-        draft.new_values[value] = new_input
+        rewriter.new_values[value] = new_input
         plan.needs[value] = dict.fromkeys(time_axes, need)
 
     def _build_constant(self, node: Node, results: NodeResults) -> None:
         """Build a node that does not depend on the time axis, unless the encoder graph passes its
         results to the step or only the encoder graph needs them.
         """
-        new_values = self.draft.new_values
+        new_values = self.rewriter.new_values
         if all(r in new_values for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
             return
         if any(a and a not in new_values for a in node.args):
             if isinstance(node.op, ops.Extent):  # time-dependent nodes read only the axis size
                 (length,) = results[0].shape
-                new_values[results[0]] = self.draft.add_node(node, ops.Range(length))[0]
+                new_values[results[0]] = self.rewriter.add_node(node, ops.Range(length))[0]
             return
-        new_results = self.draft.add_node(node, node.op, *(a and new_values[a] for a in node.args))
+        operands = (a and new_values[a] for a in node.args)
+        new_results = self.rewriter.add_node(node, node.op, *operands)
         for value, new_value in zip(results, new_results, strict=True):
             new_values.setdefault(value, new_value)
 
@@ -224,9 +226,9 @@ class StepGraphBuilder:
             for axis, name in axes.items():
                 need = 0.0 if is_cached else needs.get(axis, NEWEST_ONLY)
                 available = demand.positions[name]
-                new_value = self.draft.slice_to_demand(new_value, value, axis, available, need)
+                new_value = self.rewriter.slice_to_demand(new_value, value, axis, available, need)
             new_value = self.states.append_to_cache(value, new_value) if is_cached else new_value
-            self.draft.new_values[value] = new_value
+            self.rewriter.new_values[value] = new_value
 
     def _copy_op(self, node: Node, results: NodeResults, demand: DemandedPositions) -> NodeResults:
         """Build a node that has no state by applying its op to the needed positions."""
@@ -238,29 +240,29 @@ class StepGraphBuilder:
             return build_loop_decode_step(self, body_builder, loop, demand, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"
         op = adapt_size_attributes(self.plan, node, results, demand)
-        return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
+        return self.rewriter.add_node(node, op, *self.rewriter.slice_operands(node, demand))
 
     def _resume_op(
         self, node: Node, results: NodeResults, demand: DemandedPositions
     ) -> NodeResults:
         """Build a stateful node by applying its op to the state and the new positions."""
-        draft = self.draft
+        rewriter = self.rewriter
         if isinstance(node.op, ops.Slice | ops.Index):
-            (rows,) = (x for x in draft.slice_operands(node, demand) if x)
+            (rows,) = (x for x in rewriter.slice_operands(node, demand) if x)
             return build_first_position_slice(self.states, node, results[0], rows)
         if isinstance(node.op, ops.CumSum):
-            (sums,) = draft.add_node(node, node.op, *draft.slice_operands(node, demand))
+            (sums,) = rewriter.add_node(node, node.op, *rewriter.slice_operands(node, demand))
             axis = get_stateful_operand(node)[1]
             return self.states.build_running_sum(node, axis, results[0], sums)
         state_operands = map_state_operands(self.plan, node, results)
-        operands = draft.slice_operands(node, demand, excluded=state_operands)
+        operands = rewriter.slice_operands(node, demand, excluded=state_operands)
         # If the node has no operands for initial states, they become additional operands.
         operands += [None] * (max(state_operands, default=-1) + 1 - len(operands))
         states = {}
         for operand, r in state_operands.items():
             initial = node.args[operand] if operand < len(node.args) else None
             states[r], operands[operand] = self.states.make_loop_state(node, results[r], initial)
-        new_results = draft.add_node(node, node.op, *operands)
+        new_results = rewriter.add_node(node, node.op, *operands)
         self.states.next_values |= {s.next_output: new_results[r] for r, s in states.items()}
         return new_results
 
@@ -273,10 +275,11 @@ def _build_counted_op(
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)
         case ops.Concat(n) | ops.Slice(n) | ops.Pad(n) if n in demand.result_axes[0]:
-            return (build_prefix_op(states.draft, node, results[0], demand),)
+            return (build_prefix_op(states.rewriter, node, results[0], demand),)
         case ops.TopK(n) as op if n in demand.operand_axes[0]:
-            (keys,) = (x for x in states.draft.slice_operands(node, demand) if x)
-            return states.draft.add_node(node, op, pad_top_k_keys(states.draft.builder, op, keys))
+            (keys,) = (x for x in states.rewriter.slice_operands(node, demand) if x)
+            padded_keys = pad_top_k_keys(states.rewriter.builder, op, keys)
+            return states.rewriter.add_node(node, op, padded_keys)
     return None
 
 

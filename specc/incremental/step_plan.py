@@ -1,5 +1,5 @@
 """Plan a decode step: select the cached values, the number of positions per value, and the symbolic
-dimensions. `PartialStepGraph` builds the step graph.
+dimensions. `StepGraphRewriter` adds nodes to the step graph.
 
 The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
 every live value has a demand (a number of earlier positions) along each of its time axes.
@@ -297,10 +297,10 @@ def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, D
 
 
 @dataclass
-class PartialStepGraph:
-    """A step graph under construction. `new_values` maps values of the full graph to values of the
-    step, which contain the earlier positions that `plan.needs` states, followed by the new
-    positions.
+class StepGraphRewriter:
+    """A rewriter of the full-forward graph to the step graph. `new_values` maps values of the full
+    graph to values of the step, which contain the earlier positions that `plan.needs` states,
+    followed by the new positions.
     """
 
     plan: StepPlan

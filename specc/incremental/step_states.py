@@ -19,7 +19,7 @@ from specc.analysis.value_ranges import is_zero_everywhere
 from specc.incremental.demanded_positions import DemandedPositions, get_stateful_operand
 from specc.incremental.encoder_graph import InitialStateValue
 from specc.incremental.graph_boundary import find_folded_batch_axis, split_folded_batch_axis
-from specc.incremental.step_plan import PartialStepGraph, StepPlan, replace_axis_sizes
+from specc.incremental.step_plan import StepGraphRewriter, StepPlan, replace_axis_sizes
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, NodeResults, Value
@@ -137,7 +137,7 @@ class StepStateBuilder:
     of the step to the next states.
     """
 
-    draft: PartialStepGraph
+    rewriter: StepGraphRewriter
     names: StateNameGenerator
     states: list[DecodeState] = field(default_factory=list)
     initial_values: dict[str, InitialStateValue] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class StepStateBuilder:
         If all earlier positions are cached, the id is computed from the size of an input;
         otherwise, the id is computed from a counter that is a state.
         """
-        plan, b = self.draft.plan, self.draft.builder
+        plan, b = self.rewriter.plan, self.rewriter.builder
         # A value with only the last position begins at the last new position. Any other value
         # begins at its earlier positions.
         rate = layout.rate
@@ -175,16 +175,16 @@ class StepStateBuilder:
     def update_chunk_count(self) -> None:
         """Build the next number of earlier chunks, if this number is a state."""
         if self.past_chunk_count is not None:
-            new = self.draft.plan.new_chunk_count
+            new = self.rewriter.plan.new_chunk_count
             self.next_values["next.rows"] = increment_count(
-                self.draft.builder, self.past_chunk_count, new
+                self.rewriter.builder, self.past_chunk_count, new
             )
 
     def append_to_cache(self, value: Value, new_positions: Value) -> Value:
         """Concatenate the cached and the new positions of `value`, and return the result. The next
         state contains the positions that later steps read.
         """
-        plan = self.draft.plan
+        plan = self.rewriter.plan
         (axis,) = plan.find_time_axes(value)
         max_positions = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)
         plan.needs.setdefault(value, {})[axis] = max_positions
@@ -205,11 +205,11 @@ class StepStateBuilder:
             role=role,
         )
         past = self.add_state_input(state)
-        positions = self.draft.builder.add_op(ops.Concat(axis), past, new_positions)
+        positions = self.rewriter.builder.add_op(ops.Concat(axis), past, new_positions)
         # The state contains all positions, or only the last positions within the maximum look-back.
         total = plan.count_positions(max_positions, layout)
         next_length = plan.count_past_positions_after_step(max_positions, layout)
-        last_positions = self.draft.select_last_positions(positions, axis, total, next_length)
+        last_positions = self.rewriter.select_last_positions(positions, axis, total, next_length)
         self.next_values[state.next_output] = last_positions
         return positions
 
@@ -221,7 +221,7 @@ class StepStateBuilder:
         token.
         """
         name = self.names.make_carry_name(node, result)
-        prefix_length = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
+        prefix_length = self.rewriter.plan.get_prefix_length(*get_stateful_operand(node))
         initial = initial_value if prefix_length == 0 else result
         initial_output = ""
         if initial is not None and not is_zero_everywhere(initial):
@@ -237,18 +237,19 @@ class StepStateBuilder:
         the new positions, and return the result. The last position of the result is the next state.
         """
         name, initial = self.names.make_value_name(result), ""
-        if self.draft.plan.get_prefix_length(result, axis) != 0:
+        if self.rewriter.plan.get_prefix_length(result, axis) != 0:
             initial = f"first.{name}"
             self.initial_values[initial] = InitialStateValue(node.get_operand(), axis, is_sum=True)
         state = self.make_fixed_size_state(name, remove_axis(result.type, axis), initial, 0)
-        past_sum = self.draft.add_node(node, ops.Insert(axis), self.add_state_input(state))
-        total = self.draft.add_node(node, ops.Arith("add"), sums, *past_sum)
-        self.next_values[state.next_output] = self.draft.add_node(node, ops.Last(axis), *total)[0]
+        past_sum = self.rewriter.add_node(node, ops.Insert(axis), self.add_state_input(state))
+        total = self.rewriter.add_node(node, ops.Arith("add"), sums, *past_sum)
+        (newest,) = self.rewriter.add_node(node, ops.Last(axis), *total)
+        self.next_values[state.next_output] = newest
         return total
 
     def make_fixed_size_state(self, name: str, type: Type, initial: str, layer: int) -> DecodeState:
         """Return a state without a time axis."""
-        batch = self.draft.plan.batch_size
+        batch = self.rewriter.plan.batch_size
         return DecodeState(
             name=f"past.{name}",
             next_output=f"next.{name}",
@@ -263,18 +264,18 @@ class StepStateBuilder:
 
     def add_state_input(self, state: DecodeState) -> Value:
         """Add the input for a new state, and return its value in the layout that the step uses."""
-        folded = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
+        folded = find_folded_batch_axis(state.type, self.rewriter.plan.batch_size)
         if folded is not None:
             time_axis = None if state.time_axis is None else folded.shift_axis(state.time_axis)
             type = folded.unfold_type(state.type)
             state = replace(state, type=type, batch_axis=folded.axis, time_axis=time_axis)
         self.states.append(state)
-        state_input = self.draft.builder.add_input(state.name, Input(state.type))
-        return folded.fold_value(self.draft.builder, state_input) if folded else state_input
+        state_input = self.rewriter.builder.add_input(state.name, Input(state.type))
+        return folded.fold_value(self.rewriter.builder, state_input) if folded else state_input
 
     def build_next_states(self) -> Mapping[str, Value]:
         """Return the updated value of each state, by output name."""
-        b, batch = self.draft.builder, self.draft.plan.batch_size
+        b, batch = self.rewriter.builder, self.rewriter.plan.batch_size
         return {
             name: split_folded_batch_axis(b, value, batch)
             for name, value in self.next_values.items()
@@ -292,22 +293,24 @@ def build_first_position_slice(
     """Build a slice or index op that selects the first position. The first position is read from
     the state, or from `new_positions` in the first step. The first position is the next state.
     """
-    draft, zero = states.draft, Dim.from_value(0)
+    rewriter, zero = states.rewriter, Dim.from_value(0)
     x, axis = get_stateful_operand(node)
-    layout = draft.plan.get_axis_layout(x, axis)
+    layout = rewriter.plan.get_axis_layout(x, axis)
     name = states.names.make_value_name(result)
     type = replace_axis_sizes(
         new_positions.type,
-        {axis: draft.plan.count_past_positions(1, replace(layout, prefix_length=zero))},
+        {axis: rewriter.plan.count_past_positions(1, replace(layout, prefix_length=zero))},
     )
     fixed_state = states.make_fixed_size_state(name, type, "", 0)
     state = replace(fixed_state, time_axis=axis, max_positions=1, role="rows")
-    positions = draft.builder.add_op(ops.Concat(axis), states.add_state_input(state), new_positions)
-    (first,) = draft.add_node(node, ops.Slice(axis, zero, Dim.from_value(1)), positions)
+    positions = rewriter.builder.add_op(
+        ops.Concat(axis), states.add_state_input(state), new_positions
+    )
+    (first,) = rewriter.add_node(node, ops.Slice(axis, zero, Dim.from_value(1)), positions)
     # The next state is the first position itself.
     states.next_values[state.next_output] = first
     if isinstance(node.op, ops.Index):
-        return draft.add_node(node, ops.Squeeze(axis), first)
+        return rewriter.add_node(node, ops.Squeeze(axis), first)
     return (first,)
 
 
@@ -315,14 +318,14 @@ def add_position_ids(
     states: StepStateBuilder, node: Node, result: Value, demand: DemandedPositions
 ) -> NodeResults:
     """Build the required position ids, which start at 0 if the step has all earlier positions."""
-    draft, plan = states.draft, states.draft.plan
+    rewriter, plan = states.rewriter, states.rewriter.plan
     (name,) = demand.result_axes[0].values()
     need, layout = demand.positions[name], plan.get_axis_layout(result, 0)
-    ids = draft.add_node(node, ops.Range(plan.count_positions(need, layout)))
+    ids = rewriter.add_node(node, ops.Range(plan.count_positions(need, layout)))
     if plan.max_cached_chunks == inf and need == inf:
         return ids
     first_id = states.build_first_position_id(need, layout)
-    return draft.add_node(node, ops.Arith("add"), *ids, first_id)
+    return rewriter.add_node(node, ops.Arith("add"), *ids, first_id)
 
 
 def map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:

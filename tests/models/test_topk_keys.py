@@ -88,7 +88,7 @@ def test_padding_before_the_keys_is_detected(
     """Planted mistake: padding of too few keys changes their indices."""
 
     def in_front(
-        b: step_graph.PartialStepGraph, op: step_graph.ops.TopK, keys: step_graph.Value
+        b: step_graph.StepGraphRewriter, op: step_graph.ops.TopK, keys: step_graph.Value
     ) -> step_graph.Value:
         rows = encoder_graph.ops.Pad(op.axis, op.k, op.k * 0, value=-np.inf)
         return b.add_op(rows, keys)  # type: ignore[attr-defined]

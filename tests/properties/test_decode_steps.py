@@ -22,7 +22,7 @@ import specc_numpy
 from specc.analysis.causality import check_causality
 from specc.incremental import demanded_positions, loop_step_graph, step_graph, step_plan
 from specc.incremental.state_selection import select_cached_values
-from specc.incremental.step_plan import PartialStepGraph, StepPlan
+from specc.incremental.step_plan import StepGraphRewriter, StepPlan
 from specc.incremental.step_states import StepStateBuilder
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -124,11 +124,11 @@ def _ignore_earlier_positions(*args: object) -> float:
 
 
 def _read_from_start(self: StepStateBuilder, need: float, head: Dim) -> Value:
-    return self.draft.builder.add_op(ops.Size(Dim.from_value(0)))
+    return self.rewriter.builder.add_op(ops.Size(Dim.from_value(0)))
 
 
 def _drop_newest_positions(
-    self: PartialStepGraph, value: Value, axis: int, total_positions: Dim, positions: Dim
+    self: StepGraphRewriter, value: Value, axis: int, total_positions: Dim, positions: Dim
 ) -> Value:
     """Mutation: drops the newest positions instead of the oldest."""
     unchanged = total_positions == positions
@@ -164,7 +164,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "build_first_position_id",
         _read_from_start,
     ),
-    "the wrong end is dropped": (PartialStepGraph, "select_last_positions", _drop_newest_positions),
+    "the wrong end is dropped": (
+        StepGraphRewriter,
+        "select_last_positions",
+        _drop_newest_positions,
+    ),
     "no loop goes on from its state": (step_graph, "map_state_operands", _keep_no_states),
     "nothing is kept": (step_plan, "select_cached_values", lambda *_: []),
     "everything counts as free": (

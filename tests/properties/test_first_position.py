@@ -63,11 +63,11 @@ def _read_second_position(node: Node, clock: TimeAxis) -> bool:
 
 
 def _read_new_positions(states: StepStateBuilder, node: Node, result: Any, rows: Any) -> Any:
-    cut = states.draft.add_node(
+    cut = states.rewriter.add_node(
         node, ops.Slice(node.op.axis, Dim.from_value(0), Dim.from_value(1)), rows
     )
     if isinstance(node.op, ops.Index):
-        return states.draft.add_node(node, ops.Squeeze(node.op.axis), *cut)
+        return states.rewriter.add_node(node, ops.Squeeze(node.op.axis), *cut)
     return cut
 
 
