@@ -1,5 +1,5 @@
 """Track the query axis and the key axis of attention scores, masks and attention weights through
-views and broadcasts. Solve recursive analyses of these tensors on an explicit stack.
+views and broadcasts. Solve recursive analyses of these matrices on an explicit stack.
 
 An attention matrix is a value together with the indices of its query axis and its key axis. A view
 permutes, inserts or removes axes, so its operand has the same elements with different axis indices.

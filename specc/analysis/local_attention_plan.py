@@ -149,11 +149,11 @@ class _MaskDecomposer:
 
     def _find_global_tokens(self, qk: AttentionMatrix, is_negated: bool) -> MaskDecomposition:
         """Return the decomposition of a condition on one axis that selects global tokens."""
-        tensor: AttentionMatrix | None = qk
-        while tensor is not None and not is_negated:
-            if tensor.value in self.padding_masks:
+        matrix: AttentionMatrix | None = qk
+        while matrix is not None and not is_negated:
+            if matrix.value in self.padding_masks:
                 return MaskDecomposition(FULL_INTERVAL)
-            tensor = unwrap_view(tensor)
+            matrix = unwrap_view(matrix)
         is_condition = qk.value.dtype == "bool"
         if is_condition and qk.key_axis is not None:
             return MaskDecomposition(

@@ -2,7 +2,7 @@
 weights): find their factors, prove that factors are finite, and propagate constants at masked
 positions.
 
-A tensor with a query axis and a key axis may be a contraction of factors with the same two axes,
+An attention matrix may be a contraction of factors with the same two axes,
 such as `einsum("b h i j, h g -> b g i j", w, mix)`, which sums over heads. If one factor is zero
 for a (query, key) pair, the result is also zero, unless another factor is infinite or NaN.
 
@@ -38,7 +38,7 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 
 
 def split_contraction_factors(qk: AttentionMatrix) -> list[AttentionMatrix] | None:
-    """Return the factors of a contraction. Return None if the tensor is not a contraction, if it
+    """Return the factors of a contraction. Return None if the matrix is not a contraction, if it
     includes a bias, or if it combines different query or key positions of a factor.
     """
     node = qk.value.node
@@ -77,7 +77,7 @@ def _has_bias(node: Node) -> bool:
 
 
 MAX_ATTENTION_MATRICES = 5_000
-"""Maximum number of tensors that one call of the analysis visits."""
+"""Maximum number of attention matrices that one call of the analysis visits."""
 
 
 def has_no_key_dependent_infinities(qk: AttentionMatrix) -> bool:
@@ -128,7 +128,9 @@ def _has_infinity_constant(value: Value | None) -> bool:
 
 
 def can_have_zero_divisor(qk: AttentionMatrix) -> Generator[AttentionMatrix, bool, bool]:
-    """Return True if the tensor contains a quotient whose divisor may be zero at some keys."""
+    """Return True if an attention matrix contains a quotient whose divisor may be zero at some
+    keys.
+    """
     node = qk.value.node
     if node is None:
         return False
@@ -165,7 +167,7 @@ def can_divisor_be_zero(qk: AttentionMatrix) -> bool:
 
 
 MaskedConstants: TypeAlias = Mapping[float, Interval]
-"""Maps each constant to the interval of `q - k` outside which the tensor equals the constant."""
+"""Maps each constant to the interval of `q - k` outside which the matrix equals the constant."""
 
 NO_MASKED_CONSTANTS: MaskedConstants = {}
 
@@ -202,7 +204,7 @@ def propagate_constants_through_binary_op(
 
 
 def intersect_masked_constants(results: Iterable[MaskedConstants]) -> MaskedConstants:
-    """Combine several analysis results for one tensor. A constant holds outside the intersection of
+    """Combine several analysis results for one matrix. A constant holds outside the intersection of
     intervals.
     """
     intersections: dict[float, Interval] = {}
