@@ -299,7 +299,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, lengths: LengthValues, *operand
     # flatten the token axes to one axis
     tokens = inputs.x.reshape(*[1] * (len(leading_shape) - 1), token_count, width)
     body_lengths = {**lengths, op.token_count_symbol: token_count}
-    body_output = op.get_body_output()
+    body_output = op.get_expert_output()
     result = np.zeros((*leading_shape, evaluate_dim(body_output.type.shape[-1], lengths)))
     is_valid = (inputs.ids >= 0) & (inputs.ids < evaluate_dim(op.num_experts, lengths))
     if inputs.keep is not None:
@@ -307,9 +307,9 @@ def mixture_of_experts(op: ops.MixtureOfExperts, lengths: LengthValues, *operand
     # an expert without tokens contributes nothing
     for expert in np.unique(inputs.ids[is_valid]):
         is_chosen = is_valid & (inputs.ids == expert)
-        expert_weights = (w[expert] for w in inputs.stacked)
+        expert_weights = (w[expert] for w in inputs.stacked_operands)
         body_values = dict(
-            zip(op.get_body_inputs(), (tokens, *expert_weights, *inputs.captured), strict=True)
+            zip(op.get_expert_inputs(), (tokens, *expert_weights, *inputs.captured), strict=True)
         )
         output = evaluate_nodes(op.body, body_values, body_lengths, [body_output])[body_output]
         weighted_output = np.where(is_chosen, inputs.gates, 0).sum(

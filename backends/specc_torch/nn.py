@@ -280,12 +280,12 @@ def mixture_of_experts(
     if inputs.keep is not None:
         # the index -1 selects no expert
         ids = torch.where(inputs.keep.reshape(-1, 1), ids, -1)
-    width = context.evaluate_dim(op.get_body_output().type.shape[-1])
+    width = context.evaluate_dim(op.get_expert_output().type.shape[-1])
     result = torch.zeros(tokens.shape[0], width, dtype=context.float_dtype, device=context.device)
     for expert in _list_used_experts(ids, context.evaluate_dim(op.num_experts)):
         is_chosen = ids == expert
         token_ids = is_chosen.any(-1).nonzero()[:, 0]
-        expert_weights = [w[expert] for w in inputs.stacked]
+        expert_weights = [w[expert] for w in inputs.stacked_operands]
         output = _run_expert(
             op,
             context,
@@ -318,8 +318,8 @@ def _run_expert(
     lengths = {**context.lengths, op.token_count_symbol: tokens.shape[0]}
     body_context = replace(context, lengths=lengths)
     body_tokens = tokens.reshape(*[1] * leading_axes, *tokens.shape)
-    body_inputs = dict(zip(op.get_body_inputs(), (body_tokens, *other_inputs), strict=True))
-    output = run_graph_nodes(op.body, body_inputs, body_context, [op.get_body_output()])[
-        op.get_body_output()
+    body_inputs = dict(zip(op.get_expert_inputs(), (body_tokens, *other_inputs), strict=True))
+    output = run_graph_nodes(op.body, body_inputs, body_context, [op.get_expert_output()])[
+        op.get_expert_output()
     ]
     return output.reshape(tokens.shape[0], output.shape[-1])

@@ -135,7 +135,7 @@ def _iterate_masked_axes(result: PaddedOpResult) -> Iterator[int]:
             # The keys are the last axis of masks and attention weights, for any number of leading
             # axes.
             mask = node.op.mask
-            masked_axes = mask.get_from(operand_facts).zero_pad_axes
+            masked_axes = mask.get_entry(operand_facts).zero_pad_axes
             if mask(node).rank - 1 in masked_axes:
                 yield key_axis
             if mask(node).rank - 2 in masked_axes:
@@ -167,14 +167,14 @@ def _iterate_masked_axes(result: PaddedOpResult) -> Iterator[int]:
 def _iterate_masked_attention_axes(result: PaddedOpResult, op: ops.Attend) -> Iterator[int]:
     """Yield the axes along which attention is zero because the mask is false."""
     value, operand_facts = result.value, result.operand_facts
-    mask_facts = op.mask.get_from(operand_facts)
+    mask_facts = op.mask.get_entry(operand_facts)
     masked_axes = mask_facts.zero_pad_axes if op.mask(result.node) and mask_facts else ()
     # The second result is the attention weights; the last axis of the first result is features, not
     # keys.
     if value.shape[-1] in result.padded_lengths and MASK_KEY_AXIS in masked_axes:
         yield value.rank - 1
     # Zero times NaN is NaN.
-    is_finite = value.index == op.weights_result or op.value.get_from(operand_facts).is_finite
+    is_finite = value.index == op.weights_result or op.value.get_entry(operand_facts).is_finite
     if MASK_QUERY_AXIS in masked_axes and is_finite:
         yield MASK_QUERY_AXIS
 
@@ -193,7 +193,7 @@ def has_recurrent_padding_mask(node: Node, operand_facts: Sequence[PaddingFacts]
     """Return True if a recurrent layer has a padding mask."""
     if not isinstance(node.op, ops.RecurrentLayer):
         return False
-    keep = node.op.keep.get_from(operand_facts)
+    keep = node.op.keep.get_entry(operand_facts)
     return keep is not None and 1 in keep.zero_pad_axes
 
 

@@ -130,7 +130,7 @@ def iterate_captured_value_violations(
         case ops.RecurrentLayer():
             # Other reads of time-dependent values are checked through their dependences.
             for operand in node.op.initial_states:
-                state = operand.get_from(operand_states)
+                state = operand.get_entry(operand_states)
                 if state and state.depends_only_on_first_position:
                     yield CausalityViolation(node, "captured", operand.index)
 

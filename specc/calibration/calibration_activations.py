@@ -163,8 +163,8 @@ def collect_expert_activations(
     """
     op = node.op
     assert isinstance(op, ops.MixtureOfExperts)
-    stacks = op.split_operands([a for a in node.args if a is not None]).stacked
-    pairs = zip(stacks, op.get_body_inputs()[1:], strict=False)
+    stacks = op.split_operands([a for a in node.args if a is not None]).stacked_operands
+    pairs = zip(stacks, op.get_expert_inputs()[1:], strict=False)
     names = {inner: weight_names[outer] for outer, inner in pairs if outer in weight_names}
     count = op.num_experts.number
     if not names or count is None:
@@ -198,7 +198,7 @@ def _tap_expert(
     gates = builder.add_op(ops.Cast(operands.gates.type.dtype), is_selected)
     slice_op = ops.Slice(0, Dim.from_value(expert), Dim.from_value(expert + 1))
     routing = [operands.x, ids, gates, *([operands.keep] if operands.keep is not None else [])]
-    parts = [builder.add_op(slice_op, stack) for stack in operands.stacked]
+    parts = [builder.add_op(slice_op, stack) for stack in operands.stacked_operands]
     single_expert = replace(op, body=body, num_experts=Dim.from_value(1))
     return builder.add_op(single_expert, *routing, *parts, *operands.captured)
 

@@ -185,7 +185,7 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
     widths: dict[str, int] = {}
     operands: list[AxisNames] = []
     for n, (term, arg) in enumerate(rule.match_operands_to_terms(types)):
-        marks = assign_operand_axes(term, arg.rank, node.op.get_leading_rank(), n) if arg else ()
+        marks = assign_operand_axes(term, arg.rank, node.op.count_leading_axes(), n) if arg else ()
         for mark, dims in marks:
             widths[mark.name] = max(widths.get(mark.name, 0), len(dims))
         operands.append(_name_axes(node.op, [(mark.name, dims) for mark, dims in marks]))

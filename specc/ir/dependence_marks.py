@@ -128,7 +128,7 @@ def iterate_op_dependences(
     """Yield all dependences between the operands and the results of an op."""
     signature = op.get_signature()
     operand_marks: list[AxisMarks] = [
-        assign_operand_axes(term, arg.rank, op.get_leading_rank(), n) if arg else ()
+        assign_operand_axes(term, arg.rank, op.count_leading_axes(), n) if arg else ()
         for n, (term, arg) in enumerate(signature.match_operands_to_terms(args))
     ]
     # the operands determine how many result axes a variadic group covers

@@ -293,17 +293,21 @@ def count_image_patches(image_shape: Sequence[int], patch_shape: Sequence[int]) 
 def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
     """Return the number of windows along each axis. Raise E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
-        if op.compute_length_slack(Dim.from_value(size), n).is_negative:
+        if op.build_length_constraint(Dim.from_value(size), n).is_negative:
             raise_short_axis_error(
                 size, op.get_window_extent(n) + 1 - op.padding_before[n] - op.end_padding[n]
             )
-    return [op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)]
+    return [
+        op.compute_output_length(Dim.from_value(size), n).evaluate({})
+        for n, size in enumerate(sizes)
+    ]
 
 
 def compute_conv_transpose_sizes(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
     """Return the output sizes of a transposed convolution. Raise E0912 for a negative size."""
     counts = [
-        op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)
+        op.compute_output_length(Dim.from_value(size), n).evaluate({})
+        for n, size in enumerate(sizes)
     ]
     for size, count in zip(sizes, counts, strict=True):
         if count < 0:
@@ -313,7 +317,7 @@ def compute_conv_transpose_sizes(op: ops.ConvTranspose, sizes: Sequence[int]) ->
 
 def compute_downsampled_mask_size(op: ops.DownsamplePaddingMask, size: int) -> int:
     """Return the size of a downsampled padding mask. Raise E0912 if the mask is too short."""
-    count = op.compute_length(Dim.from_value(size)).evaluate({})
+    count = op.compute_output_length(Dim.from_value(size)).evaluate({})
     if count < min(size, 1):
         raise_short_axis_error(size, op.lag + 1)
     return count

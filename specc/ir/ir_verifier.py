@@ -145,8 +145,8 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
             # the window axes are axis 1 of a sequence, and axes 2 and 3 of an image
             rank = len(op.kernel)
             lengths = shape[rank : 2 * rank]
-            return tuple(op.compute_length_slack(length, n) for n, length in enumerate(lengths))
+            return tuple(op.build_length_constraint(length, n) for n, length in enumerate(lengths))
         case ops.DownsamplePaddingMask() as op:
             length = shape[1]
-            return (op.compute_length(length) - min_dims(length, 1),)
+            return (op.compute_output_length(length) - min_dims(length, 1),)
     return ()

@@ -5,7 +5,7 @@ An op class declares names for the operands that passes read, for example:
     class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
         scores, mask = Operand(0), Operand(1)
 
-`MaskedSoftmax.mask(node)` returns a node's mask, `MaskedSoftmax.mask.get_from(list)` returns the
+`MaskedSoftmax.mask(node)` returns a node's mask, `MaskedSoftmax.mask.get_entry(list)` returns the
 mask's entry in a per-operand list, and `MaskedSoftmax.mask.index` is the mask's operand index. A
 test compares operand indices and kinds with the signature.
 """
@@ -71,7 +71,7 @@ class Op:
         """Return the signature. Ops whose signature depends on attributes override this method."""
         return self.signature
 
-    def get_leading_rank(self) -> int | None:
+    def count_leading_axes(self) -> int | None:
         """Return the number of axes in the first of two variadic groups of axes, or None."""
         axis: int | None = self.__dict__.get("axis")
         return axis
@@ -82,7 +82,7 @@ class Op:
         for every node.
         """
         signature = self.get_signature()
-        axes = signature.bind_axes(args, self.get_leading_rank())
+        axes = signature.bind_axes(args, self.count_leading_axes())
         self.infer_result_axes(axes)
         return signature.build_results(axes)
 
@@ -151,9 +151,9 @@ class Operand:
         """Return the value of this operand in `node`."""
         return node.get_operand(self.index)
 
-    def get_from(self, items: Sequence[T]) -> T:
+    def get_entry(self, entries: Sequence[T]) -> T:
         """Return this operand's entry in a per-operand list."""
-        return items[self.index]
+        return entries[self.index]
 
 
 @immutable_dataclass
@@ -166,8 +166,8 @@ class OptionalOperand:
 
     def __call__(self, node: "Node") -> "Value | None":
         """Return the value of this operand in `node`, or None if the operand is absent."""
-        return self.get_from(node.args)
+        return self.get_entry(node.args)
 
-    def get_from(self, items: Sequence[T | None]) -> T | None:
+    def get_entry(self, entries: Sequence[T | None]) -> T | None:
         """Return this operand's entry in a per-operand list, or None."""
-        return items[self.index] if self.index < len(items) else None
+        return entries[self.index] if self.index < len(entries) else None

@@ -23,21 +23,21 @@ def expand_recurrent_to_scan(
     then the final states.
     """
     projection_operands = (
-        op.sequence.get_from(args),
-        op.input_weights.get_from(args),
-        op.input_bias.get_from(args),
+        op.sequence.get_entry(args),
+        op.input_weights.get_entry(args),
+        op.input_bias.get_entry(args),
     )
     projections = builder.add_op(ops.Linear(), *projection_operands, scope=scope)
     # recurrent layers return the hidden states of all positions, then the final states
     state_types = op.infer_result_types(*(a.type if a else None for a in args))[1:]
-    initial_states = [state.get_from(args) for state in op.initial_states]
+    initial_states = [state.get_entry(args) for state in op.initial_states]
     initial_values = [
         initial_state or _add_zeros(builder, t.shape, t.dtype)
         for initial_state, t in zip(initial_states, state_types, strict=True)
     ]
     captures = _add_captures(builder, op, args, state_types[0].shape[1])
     body = _build_body(op, projections, initial_values, captures)
-    keep = op.keep.get_from(args)
+    keep = op.keep.get_entry(args)
     scan = ops.Scan(body, 1, len(initial_values), 1, op.reverse, keep is not None)
     mask_operands = [keep] if keep else []
     results = builder.add_node(
@@ -51,10 +51,10 @@ def _add_captures(b: GraphBuilder, op: RecurrentOp, args: NodeOperands, width: D
     """Return the loop-invariant values by name: the recurrent weight `u`, its bias `c`, and the
     optional weights of an LSTM. `width` is the hidden size.
     """
-    w_hh, b_hh = op.recurrent_weights.get_from(args), op.recurrent_bias.get_from(args)
+    w_hh, b_hh = op.recurrent_weights.get_entry(args), op.recurrent_bias.get_entry(args)
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
     if isinstance(op, ops.Lstm):
-        weights |= {"peep": op.peepholes.get_from(args), "map": op.projection.get_from(args)}
+        weights |= {"peep": op.peepholes.get_entry(args), "map": op.projection.get_entry(args)}
     elif isinstance(op, ops.Gru):
         weights = _split_gru_weights(b, op, w_hh, b_hh, width)
     return {name: value for name, value in weights.items() if value}

@@ -245,7 +245,9 @@ class Signature:
             raise ShapeError(f"expected {len(terms)} operands, got {len(args)}")
         return list(zip(terms, args, strict=True))
 
-    def bind_axes(self, args: Sequence[Type | None], leading_rank: int | None) -> AxisBindings:
+    def bind_axes(
+        self, args: Sequence[Type | None], leading_axis_count: int | None
+    ) -> AxisBindings:
         """Bind axis names to the axes of operands. Raise ShapeError if operands do not match."""
         axes = AxisBindings()
         for n, (term, arg) in enumerate(self.match_operands_to_terms(args)):
@@ -254,7 +256,7 @@ class Signature:
                     raise ShapeError(f"operand {n + 1} is missing", (n,))
                 continue
             _bind_dtype(axes, term, arg, n)
-            for mark, dims in assign_operand_axes(term, arg.rank, leading_rank, n):
+            for mark, dims in assign_operand_axes(term, arg.rank, leading_axis_count, n):
                 lengths = tuple(arg.shape[i] for i in dims)
                 if mark.is_broadcastable:
                     axes.broadcastable.setdefault(mark.name, []).append((lengths, n))
@@ -276,7 +278,7 @@ def _parse_signature(text: str) -> Signature:
 
 @lru_cache(maxsize=4096)
 def assign_operand_axes(
-    term: SignatureTerm, rank: int, leading_rank: int | None, operand: int
+    term: SignatureTerm, rank: int, leading_axis_count: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
     """Return the range of a tensor's axes that each axis of `term` covers. `rank` is its rank."""
     variadic_count = sum(a.is_variadic for a in term.axes)
@@ -288,22 +290,24 @@ def assign_operand_axes(
         title = f"operand {operand + 1} has {rank} axes, expected {minimum}{named_count}"
         raise ShapeError(title, (operand,))
     # the attribute `axis` is the index of the axis between the two variadic groups
-    if variadic_count == 2 and (leading_rank is None or not 0 <= leading_rank <= variadic_width):
-        title = f"operand {operand + 1} has {rank} axes, no axis {leading_rank}"
+    if variadic_count == 2 and (
+        leading_axis_count is None or not 0 <= leading_axis_count <= variadic_width
+    ):
+        title = f"operand {operand + 1} has {rank} axes, no axis {leading_axis_count}"
         raise ShapeError(title, (operand,))
-    first = leading_rank or 0
+    first = leading_axis_count or 0
     return _assign_consecutive_axes(
         term, [first, variadic_width - first] if variadic_count == 2 else [variadic_width]
     )
 
 
 def _assign_consecutive_axes(
-    term: SignatureTerm, wildcard_widths: Sequence[int]
+    term: SignatureTerm, variadic_axis_counts: Sequence[int]
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the range of axes that each axis of `term` covers. `wildcard_widths` contains the
+    """Return the range of axes that each axis of `term` covers. `variadic_axis_counts` contains the
     number of axes of each variadic group.
     """
-    widths = iter(wildcard_widths)
+    widths = iter(variadic_axis_counts)
     assignments, start = [], 0
     for mark in term.axes:
         width = next(widths) if mark.is_variadic else 1
@@ -313,16 +317,19 @@ def _assign_consecutive_axes(
 
 
 def assign_result_axes(
-    term: SignatureTerm, rank: int, widths: Mapping[str, int]
+    term: SignatureTerm, rank: int, variadic_axis_counts: Mapping[str, int]
 ) -> dict[str, range]:
-    """Return the axes of a result of rank `rank` that each axis name covers. `widths` contains the
-    number of axes of each variadic group. A group without an entry covers the remaining axes.
+    """Return the axes of a result of rank `rank` that each axis name covers. `variadic_axis_counts`
+    contains the number of axes of each variadic group. A group without an entry covers the
+    remaining axes.
     """
-    known_width = sum(widths.get(a.name, 0) if a.is_variadic else 1 for a in term.axes)
+    known_width = sum(
+        variadic_axis_counts.get(a.name, 0) if a.is_variadic else 1 for a in term.axes
+    )
     axes: dict[str, range] = {}
     start = 0
     for a in term.axes:
-        width = widths.get(a.name, rank - known_width) if a.is_variadic else 1
+        width = variadic_axis_counts.get(a.name, rank - known_width) if a.is_variadic else 1
         axes[a.name] = range(start, start + width)
         start += width
     return axes

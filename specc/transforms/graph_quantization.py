@@ -260,7 +260,7 @@ class _WeightQuantizer:
         """
         operands = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
-        stacked_count = len(operands.stacked)
+        stacked_count = len(operands.stacked_operands)
         # The inputs of a body are the values that change in each iteration, then the captures.
         # Captures may be weights. The last operands of the loop are the captures.
         changing_count = len(inputs) - len(operands.captured) - stacked_count

@@ -248,7 +248,7 @@ class _WeightUseCollector:
         """Record how the body of a loop or of experts uses weights that are inputs of the body."""
         operands = op.split_operands(node.operands)
         body_values = dict(zip(op.body.inputs.values(), operands.body_operands, strict=True))
-        captured, stacked = set(operands.captured), set(operands.stacked)
+        captured, stacked = set(operands.captured), set(operands.stacked_operands)
         body_views = _map_body_views(body_values, views, captured, stacked)
         for value in node.operands:
             # Scanned values, such as slices of a stacked weight, and loop-carried values change in

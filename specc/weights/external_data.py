@@ -51,10 +51,10 @@ class ExternalDataPlan:
     copied_bytes: int
     copy_reasons: Mapping[Path, str]
 
-    def get_locations(self, location: str) -> dict[str, ExternalDataLocation]:
-        """Return the location of every tensor. `location` is the name of the external data file."""
+    def get_tensor_locations(self, file_name: str) -> dict[str, ExternalDataLocation]:
+        """Return the location of every tensor. `file_name` is the external data file."""
         copied = {
-            name: ExternalDataLocation(location, offset, length)
+            name: ExternalDataLocation(file_name, offset, length)
             for name, (offset, length) in self.copied_tensors.items()
         }
         return {**self.linked_tensors, **copied}

@@ -29,14 +29,14 @@ def count_windows(window: tuple[int, ...], rows: int) -> int:
 def test_output_length(kernel: tuple[int, ...]) -> None:
     for window in ((*kernel, *padding) for padding in PADDINGS):
         op = make_conv(*window)
-        made = op.compute_length(N, 0)
+        made = op.compute_output_length(N, 0)
         for rows in range(30):
             counted = count_windows(window, rows)
             if counted:
                 assert made.evaluate({"n": rows}) == counted, (window, rows)
             # A non-empty sequence that is too short for one window is an error, not an empty
             # result.
-            refused = (op.compute_length_slack(Dim.from_value(rows), 0).number or 0) < 0
+            refused = (op.build_length_constraint(Dim.from_value(rows), 0).number or 0) < 0
             is_short = (rows > 0 and not counted) or made.evaluate({"n": rows}) < 0
             assert refused == is_short, (window, rows)
 
@@ -71,8 +71,8 @@ def test_composed_strides() -> None:
     400."""
     length = N
     for kernel, stride in zip((10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True):
-        length = make_conv(kernel, stride, 1, 0, 0).compute_length(length, 0)
-    assert length == make_conv(400, 320, 1, 0, 0).compute_length(N, 0)
+        length = make_conv(kernel, stride, 1, 0, 0).compute_output_length(length, 0)
+    assert length == make_conv(400, 320, 1, 0, 0).compute_output_length(N, 0)
     rows = 1000
     for kernel, stride in zip((10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True):
         rows = (rows - kernel) // stride + 1
@@ -83,7 +83,7 @@ def test_conv_inverts_conv_transpose_lengths() -> None:
     for rows, k, s, d, cut in product(range(1, 12), (2, 3, 4), (1, 2, 3), (1, 2), (0, 1)):
         if d * (k - 1) < 2 * cut:
             continue
-        made = ops.ConvTranspose((k,), (s,), (d,), (cut, cut)).compute_length(
+        made = ops.ConvTranspose((k,), (s,), (d,), (cut, cut)).compute_output_length(
             Dim.from_value(rows), 0
         )
-        assert make_conv(k, s, d, cut, cut).compute_length(made, 0) == rows, (k, s, d, cut)
+        assert make_conv(k, s, d, cut, cut).compute_output_length(made, 0) == rows, (k, s, d, cut)

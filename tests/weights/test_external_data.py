@@ -47,7 +47,7 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
         "big": (4096, PAGE_ALIGNED_BYTES),
         "empty": (4096 + PAGE_ALIGNED_BYTES, 0),
     }
-    assert found.get_locations("w.bin")["b"] == ExternalDataLocation("w.bin", 64, 4)
+    assert found.get_tensor_locations("w.bin")["b"] == ExternalDataLocation("w.bin", 64, 4)
     data = b"".join(
         map(
             bytes,

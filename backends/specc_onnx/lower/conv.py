@@ -88,7 +88,7 @@ def conv_transpose(
     )
     result = _emit_channels_first(op.kernel, result_channels_first)
     for axis in may_be_empty:
-        length = op.compute_length(x.shape[axis], axis - first_axis)
+        length = op.compute_output_length(x.shape[axis], axis - first_axis)
         stop = emit_checked_length(g, length, length)
         result = result.apply_op("Slice", [0], stop, [axis])
     return result
@@ -234,7 +234,7 @@ class _EmptyWindowGuard:
         """Remove the windows over zeros that `pad_input` added to an empty axis from `result`."""
         for n in self._list_empty_axes(x):
             axis = self.first_window_axis + n
-            length = self.op.compute_length(x.shape[axis], n)
+            length = self.op.compute_output_length(x.shape[axis], n)
             stop = self._require_positions(self.g.emit_shape([length]), x, n)
             result = result.apply_op("Slice", [0], stop, [axis])
         return result
@@ -243,8 +243,8 @@ class _EmptyWindowGuard:
         """Emit `length` as i64[1]. The model fails at run time if window axis `n` of `x` has no
         window.
         """
-        surplus = self.op.compute_length_slack(x.shape[self.first_window_axis + n], n)
-        return self.g.lengths.emit_nonnegative_check(self.g, length, surplus)
+        constraint = self.op.build_length_constraint(x.shape[self.first_window_axis + n], n)
+        return self.g.lengths.emit_nonnegative_check(self.g, length, constraint)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
         """Return the window axes that may be empty, or [] if the op requires nonempty axes."""
@@ -253,7 +253,7 @@ class _EmptyWindowGuard:
             n
             for n in range(len(self.op.kernel))
             if not self.g.lengths.is_positive(x.shape[self.first_window_axis + n])
-            and (self.op.compute_length_slack(zero, n).number or 0) >= 0
+            and (self.op.build_length_constraint(zero, n).number or 0) >= 0
         ]
 
 

@@ -86,14 +86,16 @@ def _can_inline_experts(
     """
     weights = (*g.values.parameters.values(), *g.values.narrow_weights.values())
     parameter_names = {weight.name for weight in weights}
-    elements = sum(multiply_dims(t.shape).number or MAX_INLINE_ELEMENTS for t in operands.stacked)
+    elements = sum(
+        multiply_dims(t.shape).number or MAX_INLINE_ELEMENTS for t in operands.stacked_operands
+    )
     count = op.num_experts.number
     return (
         count is not None
         and count <= g.target.max_unrolled_experts
         and elements <= MAX_INLINE_ELEMENTS
         and len(op.body.nodes) <= MAX_INLINE_NODES
-        and all(t.name in parameter_names for t in operands.stacked)
+        and all(t.name in parameter_names for t in operands.stacked_operands)
     )
 
 
@@ -141,7 +143,9 @@ class _ExpertEmitter:
             iteration, condition = g.make_loop_inputs()
             sums = g.new_tensor("sums", self.result_type)
             expert = used_experts.gather(iteration, 0)
-            expert_weights = [self._slice_expert_weights(t, expert) for t in self.operands.stacked]
+            expert_weights = [
+                self._slice_expert_weights(t, expert) for t in self.operands.stacked_operands
+            ]
             new_sums = self._add_expert_output(sums, expert, expert_weights)
             results = emit_subgraph_outputs(g, [condition, *new_sums])
         name, types = g.make_scoped_name(EXPERT_LOOP_NAME), [condition.type, self.result_type]
@@ -150,7 +154,7 @@ class _ExpertEmitter:
     def emit_unrolled_experts(self, initial_sums: OnnxValue) -> OnnxValue:
         """Emit an `If` for each expert, which adds the expert's outputs to `initial_sums`."""
         g, sums, count = self.g, initial_sums, self.op.num_experts.number or 0
-        parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]
+        parts = [self._split_expert_weights(t, count) for t in self.operands.stacked_operands]
         for index in range(count):
             expert = g.emit_constant(index, "i64")
             expert_weights = [weights[index] for weights in parts]
@@ -194,7 +198,7 @@ class _ExpertEmitter:
     def _lower_expert(self, token_ids: OnnxValue, expert_weights: Sequence[Tensor]) -> OnnxValue:
         """Lower an expert's body for the tokens at `token_ids`, and return its output [m, o]."""
         op, g = self.op, self.g
-        value, *captures = op.get_body_inputs()
+        value, *captures = op.get_expert_inputs()
         lead_axes = value.type.rank - 2
         expert_tokens = self.tokens.gather(token_ids, 0)
         x = expert_tokens.unsqueeze(*range(lead_axes)).with_type(value.type, value)
@@ -205,7 +209,7 @@ class _ExpertEmitter:
         # the branch or iteration runs only if tokens are routed to the expert
         with g.enter_graph(DimResolver({x.name: x.type}, {}, {op.token_count_symbol: 1})):
             lower_nodes(g, op.body)
-        output = g.values.tensors[op.get_body_output()]
+        output = g.values.tensors[op.get_expert_output()]
         if not lead_axes:
             return output
         return output.squeeze(*range(lead_axes))

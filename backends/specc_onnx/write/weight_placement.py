@@ -190,7 +190,7 @@ def set_initializer_data(
     """
     plan = placement.plan
     locations = (
-        plan.linked_tensors if placement.is_inline else plan.get_locations(weight_file or "")
+        plan.linked_tensors if placement.is_inline else plan.get_tensor_locations(weight_file or "")
     )
     for name, tensor in built_model.weights.items():
         if (location := locations.get(name)) is not None:

@@ -77,63 +77,63 @@ class SlidingWindowOp(PaddedWindowOp):
         """Return True if operand and result have equal sizes and stride 1 on window axis `axis`."""
         return self.stride[axis] == 1 and not self.get_output_lag(axis)
 
-    def compute_length(self, length: Dim, axis: int) -> Dim:
+    def compute_output_length(self, length: Dim, axis: int) -> Dim:
         """Return the result size of window axis `axis` for an operand axis of size `length`."""
         # a floor division would hide that the input and output sizes are equal
         if self.is_position_preserving(axis):
             return length
         return floor_divide_dims(length - (1 + self.get_output_lag(axis)), self.stride[axis]) + 1
 
-    def compute_length_slack(self, length: Dim, axis: int) -> Dim:
+    def build_length_constraint(self, length: Dim, axis: int) -> Dim:
         """Return a dimension that is negative if the size `length` of the operand axis is invalid,
         i.e. if the axis is shorter than a window or the image is empty.
         """
         # an empty image is an error, but an empty time axis has an empty result
         if len(self.kernel) > 1:
-            return min_dims(self.compute_length(length, axis), length) - 1
-        return self.compute_length(length, axis) - min_dims(length, 1)
+            return min_dims(self.compute_output_length(length, axis), length) - 1
+        return self.compute_output_length(length, axis) - min_dims(length, 1)
 
     def build_signature_axes(self) -> tuple[list[str], list[str]]:
-        """Return the window axes of the operand with marks, and the window axes of the result."""
-        marked_axes, result_names = [], []
+        """Return the window axes of the operand and of the result, as in a signature."""
+        operand_axes, result_names = [], []
         for n, (operand_name, result_name) in enumerate(self.pair_operand_result_axes()):
             low, high = self.get_offset_bounds(n)
             is_preserving = self.is_position_preserving(n)
             # a result axis with another size has another name; the mark of the operand axis
             # contains this name
-            marked_axes.append(
+            operand_axes.append(
                 f"{operand_name}[{low}:{high}]"
                 if is_preserving
                 else f"{operand_name}[{low}:{high}:{self.stride[n]}:{result_name}]"
             )
             result_names.append(operand_name if is_preserving else result_name)
-        return marked_axes, result_names
+        return operand_axes, result_names
 
     def infer_window_axes(self, axes: AxisBindings) -> None:
         """Bind the sizes of the result axes. Raise ShapeError if a static axis is too short."""
         for n, (operand_name, result_name) in enumerate(self.pair_operand_result_axes()):
             length = axes[operand_name]
             # the sizes of dynamic axes are checked at run time
-            if self.compute_length_slack(length, n).is_negative:
+            if self.build_length_constraint(length, n).is_negative:
                 window_size = self.get_window_extent(n) + 1
                 title = f"a window spans {window_size} positions, but the axis has {length}"
                 raise ShapeError(title, (0,), name=operand_name)
             if not self.is_position_preserving(n):
-                axes[result_name] = self.compute_length(length, n)
+                axes[result_name] = self.compute_output_length(length, n)
 
 
 def _build_window_signature(
     input_channels: str,
-    marked_axes: list[str],
+    operand_axes: list[str],
     other_operands: str,
     output_channels: str,
     result_axis_names: Sequence[str],
 ) -> Signature:
     """Build the signature of a window op on [batch, time, channels] or an image (NCHW)."""
-    if len(marked_axes) == 1:
-        operands = f"f[b {marked_axes[0]} {input_channels}]{other_operands}"
+    if len(operand_axes) == 1:
+        operands = f"f[b {operand_axes[0]} {input_channels}]{other_operands}"
         return Signature.parse(f"{operands} -> f[b {result_axis_names[0]} {output_channels}]")
-    axes, result_axes = " ".join(marked_axes), " ".join(result_axis_names)
+    axes, result_axes = " ".join(operand_axes), " ".join(result_axis_names)
     return Signature.parse(
         f"f[b {input_channels} {axes}]{other_operands} -> f[b {output_channels} {result_axes}]"
     )
@@ -181,8 +181,8 @@ class Conv(
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with integer offsets in the marks."""
         other_operands = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
-        marked_axes, result_names = self.build_signature_axes()
-        return _build_window_signature("i", marked_axes, other_operands, "o", result_names)
+        operand_axes, result_names = self.build_signature_axes()
+        return _build_window_signature("i", operand_axes, other_operands, "o", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
@@ -220,24 +220,24 @@ class ConvTranspose(
 
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images. The offsets are exact only for stride 1."""
-        marked_axes = []
+        operand_axes = []
         rank = len(self.kernel)
         for n, (operand_name, result_name) in enumerate(self.pair_operand_result_axes()):
             extent = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.padding_before[n], extent - self.padding_before[n]
             # with a stride above 1, the offsets depend on the result position, so the mark is `~`
             has_unit_stride = self.stride[n] == 1
-            marked_axes.append(
+            operand_axes.append(
                 f"{operand_name}[{low}:{high}:1:{result_name}]"
                 if has_unit_stride
                 else f"{operand_name}~"
             )
         other_operands = f", f[i p {KERNEL_AXES[rank]}], f[o]?"
         return _build_window_signature(
-            "i", marked_axes, other_operands, "o", RESULT_WINDOW_AXES[rank]
+            "i", operand_axes, other_operands, "o", RESULT_WINDOW_AXES[rank]
         )
 
-    def compute_length(self, length: Dim, axis: int) -> Dim:
+    def compute_output_length(self, length: Dim, axis: int) -> Dim:
         """Return the result size of window axis `axis` for an operand axis of size `length`."""
         extent = self.dilation[axis] * (self.kernel[axis] - 1)
         cropping = self.padding_before[axis] + self.padding_after[axis]
@@ -255,7 +255,7 @@ class ConvTranspose(
             )
             raise ShapeError(title, (1, 2), (output_channels, axes["o"]))
         for n, (operand_name, result_name) in enumerate(self.pair_operand_result_axes()):
-            axes[result_name] = self.compute_length(axes[operand_name], n)
+            axes[result_name] = self.compute_output_length(axes[operand_name], n)
 
 
 def check_channel_groups(input_channels: Dim, output_channels: Dim, groups: Dim) -> None:
@@ -271,22 +271,22 @@ class Pooling(SlidingWindowOp):
 
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with integer offsets in the marks."""
-        marked_axes, result_names = self.build_signature_axes()
-        return _build_window_signature("c", marked_axes, "", "c", result_names)
+        operand_axes, result_names = self.build_signature_axes()
+        return _build_window_signature("c", operand_axes, "", "c", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         self.infer_window_axes(axes)
 
-    def compute_length_slack(self, length: Dim, axis: int) -> Dim:
+    def build_length_constraint(self, length: Dim, axis: int) -> Dim:
         """Return a dim that is negative if `length` is too short or a window reads only padding."""
         missed_length = self._find_missed_length(axis)
         # if the padding exceeds the window extent, a window may read only padding
         if self.get_output_lag(axis) < 0:
             return length - (missed_length + 1)
-        slack = super().compute_length_slack(length, axis)
+        constraint = super().build_length_constraint(length, axis)
         if not missed_length:
-            return slack
-        return min_dims(slack, length - min_dims(length, 1) * (missed_length + 1))
+            return constraint
+        return min_dims(constraint, length - min_dims(length, 1) * (missed_length + 1))
 
     def _find_missed_length(self, n: int) -> int:
         """Return the largest axis size for which a dilated window reads no position, or 0."""
@@ -296,7 +296,7 @@ class Pooling(SlidingWindowOp):
         missed_length = 0
         # every window reads at least one of any `dilation` adjacent positions
         for length in range(1, self.dilations[n]):
-            window_count = self.compute_length(Dim.from_value(length), n).number or 0
+            window_count = self.compute_output_length(Dim.from_value(length), n).number or 0
             for start in range(0, window_count * self.stride[n], self.stride[n]):
                 if not any(0 <= start + offset < length for offset in offsets):
                     missed_length = length
@@ -361,9 +361,9 @@ class DownsamplePaddingMask(Op, sig="b[b t[min_offset:max_offset:stride:u]] -> b
         """
         return max(-self.lag, 0)
 
-    def compute_length(self, length: Dim) -> Dim:
+    def compute_output_length(self, length: Dim) -> Dim:
         """Return the number of positions after `length` positions are downsampled."""
         return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        axes["u"] = self.compute_length(axes["t"])
+        axes["u"] = self.compute_output_length(axes["t"])

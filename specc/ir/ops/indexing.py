@@ -134,5 +134,5 @@ class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]", is_selection=True):
         batch_axes = " ".join(f"b{n}" for n in range(self.axis))
         return Signature.parse(f"a[{batch_axes} t~ *d], i[{batch_axes} u] -> a[{batch_axes} u *d]")
 
-    def get_leading_rank(self) -> int | None:
+    def count_leading_axes(self) -> int | None:
         return None

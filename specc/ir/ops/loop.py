@@ -27,7 +27,7 @@ class LoopOperands(Generic[_T]):
     captured: tuple[_T, ...]
 
     @property
-    def stacked(self) -> tuple[_T, ...]:
+    def stacked_operands(self) -> tuple[_T, ...]:
         """Stacked operands, such as the weights of a mixture of experts. The body reads one slice
         of each. A loop has no stacked operands.
         """

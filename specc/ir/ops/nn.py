@@ -228,13 +228,13 @@ class MixtureOfExpertsOperands(Generic[_T]):
     ids: _T
     gates: _T
     keep: _T | None
-    stacked: tuple[_T, ...]
+    stacked_operands: tuple[_T, ...]
     captured: tuple[_T, ...]
 
     @property
     def body_operands(self) -> tuple[_T, ...]:
         """The operands that become inputs of the body, in the order of these inputs."""
-        return self.x, *self.stacked, *self.captured
+        return self.x, *self.stacked_operands, *self.captured
 
 
 class MixtureOfExperts(
@@ -269,16 +269,16 @@ class MixtureOfExperts(
     @property
     def token_count_symbol(self) -> str:
         """The symbolic number of tokens that are routed to an expert."""
-        name = self.get_body_inputs()[0].shape[-2].name
+        name = self.get_expert_inputs()[0].shape[-2].name
         if name is None:
             raise ShapeError("the body has no token axis")
         return name
 
-    def get_body_inputs(self) -> "tuple[Value, ...]":
+    def get_expert_inputs(self) -> "tuple[Value, ...]":
         """Return the inputs of the body: tokens, slices of stacked tensors, and captures."""
         return tuple(self.body.inputs.values())
 
-    def get_body_output(self) -> "Value":
+    def get_expert_output(self) -> "Value":
         """Return the output of the body."""
         (value,) = self.body.outputs.values()
         return value
@@ -291,7 +291,7 @@ class MixtureOfExperts(
             ids=entries[1],
             gates=entries[2],
             keep=entries[3] if self.has_mask else None,
-            stacked=tuple(entries[self.first_body_operand_index : stacked_end]),
+            stacked_operands=tuple(entries[self.first_body_operand_index : stacked_end]),
             captured=tuple(entries[stacked_end:]),
         )
 
@@ -299,7 +299,7 @@ class MixtureOfExperts(
         """Build the signature. The axes of stacked and captured operands have unique names, because
         every token reads all elements along these axes.
         """
-        x, *others = (v.type for v in self.get_body_inputs())
+        x, *others = (v.type for v in self.get_expert_inputs())
         terms = [f"{KIND_BY_DTYPE[x.dtype]}[*s d]", "i[*s k]", "f[*s k]"]
         terms += ["b[*s]"] if self.has_mask else []
         for n, type in enumerate(others):
@@ -309,7 +309,7 @@ class MixtureOfExperts(
         return Signature.parse(f"{', '.join(terms)} -> f[*s o]")
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        axes["o"] = self.get_body_output().shape[-1]
+        axes["o"] = self.get_expert_output().shape[-1]
         if self.stacked_count and axes["e"] != self.num_experts:
             title = f"{self.num_experts} experts, but weights for {axes['e']}"
             raise ShapeError(title, (self.first_body_operand_index,))
@@ -317,7 +317,7 @@ class MixtureOfExperts(
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
         if len(types) != len(args) or len(args) != self.first_body_operand_index - 1 + len(
-            self.get_body_inputs()
+            self.get_expert_inputs()
         ):
             raise ShapeError(f"{len(args)} operands do not fit the body")
         operand_types = self.split_operands(types)
@@ -328,12 +328,12 @@ class MixtureOfExperts(
         token_shape = (*unit_axes, Dim.symbol(self.token_count_symbol))
         body_operand_types = [
             Type(operand_types.x.dtype, (*token_shape, operand_types.x.shape[-1])),
-            *(Type(t.dtype, t.shape[1:]) for t in operand_types.stacked),
+            *(Type(t.dtype, t.shape[1:]) for t in operand_types.stacked_operands),
             *operand_types.captured,
         ]
         operands = (0, *range(self.first_body_operand_index, len(args)))
         check_body_input_types(self.body, body_operand_types, operands)
-        result = self.get_body_output().type
+        result = self.get_expert_output().type
         if result != Type(result_types[0].dtype, (*token_shape, result.shape[-1])):
             raise ShapeError(f"the body returns {result} for tokens {list(map(str, token_shape))}")
         return result_types
@@ -352,7 +352,7 @@ class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
 
     weight, bias = OptionalOperand(1), OptionalOperand(2)
 
-    def get_leading_rank(self) -> int | None:
+    def count_leading_axes(self) -> int | None:
         return self.axis - 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:

@@ -166,7 +166,7 @@ class Lstm(
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         types = super().infer_result_types(*args)
         output_size, cell_size = types[self.final_result].shape[1], types[self.cell_result].shape[1]
-        if output_size != cell_size and self.projection.get_from(args) is None:
+        if output_size != cell_size and self.projection.get_entry(args) is None:
             raise ShapeError(
                 f"a state of size {cell_size} is fed back with size {output_size}",
                 (1, 2),

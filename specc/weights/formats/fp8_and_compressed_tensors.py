@@ -69,7 +69,7 @@ def infer_pack_quantized_layout(
 
 
 def infer_fp4_layout(
-    tensors: StoredTensors, lengths: Lengths, _: QuantizationSettings
+    tensors: StoredTensors, lengths: Lengths, _settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an NVFP4 or MXFP4 weight in compressed-tensors, `[out, in]`, with two
     codes per byte. NVFP4 scales are divided by the global scale.
@@ -92,7 +92,7 @@ def infer_fp4_layout(
 
 
 def infer_mxfp4_layout(
-    _: StoredTensors, lengths: Lengths, __: QuantizationSettings
+    _tensors: StoredTensors, lengths: Lengths, _settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of MXFP4 expert weights, stored as `[out, in]` and used as `[in, out]`.
     Scales of MXFP4 are powers of two.
@@ -136,7 +136,7 @@ def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None)
 
 
 def infer_fp8_or_int8_layout(
-    tensors: StoredTensors, _: Lengths, settings: QuantizationSettings
+    tensors: StoredTensors, _lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of FP8 and int8 weights with a separate tensor of scales."""
     weight, suffix = ("", "_scale_inv") if "" in tensors else (".weight", ".weight_scale")

@@ -353,7 +353,7 @@ def make_gguf_layout_function(suffix: str, block_type: GGMLType) -> InferLayout:
     bits, decode_blocks = DECODERS[block_type.name]
 
     def infer_layout(
-        tensors: StoredTensors, _: Lengths, __: QuantizationSettings
+        tensors: StoredTensors, _lengths: Lengths, _settings: QuantizationSettings
     ) -> QuantizedLayout:
         *outer, row_bytes = tensors[suffix].shape
         width = row_bytes // block_type.nbytes * block_type.block_size

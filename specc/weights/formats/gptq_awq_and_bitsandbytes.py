@@ -103,7 +103,7 @@ def infer_awq_layout(
 
 
 def infer_llm_int8_layout(
-    _: StoredTensors, lengths: Lengths, __: QuantizationSettings
+    _tensors: StoredTensors, lengths: Lengths, _settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an LLM.int8 weight, `[out, in]`, with per-channel absmax scales."""
 
@@ -135,7 +135,7 @@ def _read_quant_state(tensors: StoredTensors) -> dict[str, Any]:
 
 
 def infer_bnb4_layout(
-    tensors: StoredTensors, lengths: Lengths, _: QuantizationSettings
+    tensors: StoredTensors, lengths: Lengths, _settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an NF4 or FP4 weight of bitsandbytes, `table[q] * absmax`. The codes are
     blocks of the flattened weight. Nested scales are quantized to 8 bits.
