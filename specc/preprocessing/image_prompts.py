@@ -37,21 +37,21 @@ def prepare_images(
     E0991 if a text and its images do not match.
     """
     prepared = dict(inputs)
-    for name, record in preprocessing.inputs:
-        if not isinstance(record, ImageConfig) or name not in graph.inputs or name not in inputs:
+    for name, config in preprocessing.inputs:
+        if not isinstance(config, ImageConfig) or name not in graph.inputs or name not in inputs:
             continue
-        groups = _group_images(graph, record, name, inputs)
+        groups = _group_images(graph, config, name, inputs)
         if not groups or not any(groups):
             continue
         preprocessed = [
-            [preprocess_image(image, record, name, len(group)) for image in group]
+            [preprocess_image(image, config, name, len(group)) for image in group]
             for group in groups
         ]
-        arrays = batch_images(graph, name, record, preprocessed)
+        arrays = batch_images(graph, name, config, preprocessed)
         prepared |= {
             key: array for key, array in arrays.items() if key == name or key not in inputs
         }
-        if can_take_multiple_images(graph, name, record):
+        if can_take_multiple_images(graph, name, config):
             prepared |= _replace_placeholders(graph, preprocessing, name, inputs, preprocessed)
     return prepared
 
@@ -205,7 +205,7 @@ def _replace_placeholders(
     groups: Sequence[Sequence[PreprocessedImage]],
 ) -> dict[str, object]:
     """Replace image placeholders in texts. Raise E0991 for a wrong number of placeholders."""
-    for text_input, record in find_image_prompt_inputs(graph, preprocessing):
+    for text_input, tokenizer in find_image_prompt_inputs(graph, preprocessing):
         value = inputs.get(text_input)
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
@@ -213,7 +213,7 @@ def _replace_placeholders(
         if len(texts) != len(groups):
             _raise_wrong_image_count(name, sum(map(len, groups)), len(texts))
         replaced_texts = [
-            replace_image_placeholders(text, record, [image.grid for image in group])
+            replace_image_placeholders(text, tokenizer, [image.grid for image in group])
             for text, group in zip(texts, groups, strict=True)
         ]
         return {text_input: replaced_texts}
@@ -225,18 +225,18 @@ def find_image_prompt_inputs(
 ) -> list[tuple[str, HfTokenizer]]:
     """Return the text inputs that may contain image placeholders."""
     return [
-        (name, record)
-        for name, record in preprocessing.inputs
-        if isinstance(record, HfTokenizer)
+        (name, config)
+        for name, config in preprocessing.inputs
+        if isinstance(config, HfTokenizer)
         and name in graph.inputs
-        and (record.placeholder_replacement or record.image_token_repetition)
+        and (config.placeholder_replacement or config.image_token_repetition)
     ]
 
 
 def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
     """Return the name of the image input. Raise E0910 if the model has no image input."""
-    for name, record in preprocessing.inputs:
-        if isinstance(record, ImageConfig) and name in graph.inputs:
+    for name, config in preprocessing.inputs:
+        if isinstance(config, ImageConfig) and name in graph.inputs:
             return name
     helps = [f"the inputs are {', '.join(graph.inputs)}"]
     raise_error("E0910", "the model has no image input", helps=helps)

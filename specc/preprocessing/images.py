@@ -197,7 +197,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, config: ImageConfig) -> ImageSize:
-    """Return the resized (height, width) as in DETR and YOLOS. Raise E0990 above `record.size`."""
+    """Return the resized (height, width) as in DETR and YOLOS. Raise E0990 above `config.size`."""
     edge, max_edge = config.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)

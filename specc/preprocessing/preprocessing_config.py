@@ -43,8 +43,8 @@ class PreprocessingConfig:
     task: Task | None = None
 
     def __repr__(self) -> str:
-        input_types = {name: type(record).__name__ for name, record in self.inputs}
-        output_types = {name: type(record).__name__ for name, record in self.outputs}
+        input_types = {name: type(config).__name__ for name, config in self.inputs}
+        output_types = {name: type(config).__name__ for name, config in self.outputs}
         return format_repr(
             f"reading: {format_value_types(input_types)}; shown: {format_value_types(output_types)}"
         )
@@ -82,9 +82,9 @@ class PreprocessingConfig:
             return self
         new_files = {file: map_file(file) for file in self.tokenizer_files}
         inputs, outputs = dict(self.inputs), dict(self.outputs)
-        for name, record in self.inputs:
-            if isinstance(record, HfTokenizer):
-                inputs[name] = replace(record, file=new_files[record.file])
+        for name, config in self.inputs:
+            if isinstance(config, HfTokenizer):
+                inputs[name] = replace(config, file=new_files[config.file])
         for name, output_format in self.outputs:
             tokenizer = output_format.vocabulary if isinstance(output_format, TextOutput) else None
             if isinstance(tokenizer, HfTokenizer):
@@ -94,8 +94,8 @@ class PreprocessingConfig:
     def to_json(self) -> Json:
         """Return the config as JSON."""
         json: dict[str, Json] = {
-            "inputs": {name: record.to_json() for name, record in self.inputs},
-            "shows": {name: record.to_json() for name, record in self.outputs},
+            "inputs": {name: config.to_json() for name, config in self.inputs},
+            "shows": {name: config.to_json() for name, config in self.outputs},
         }
         if self.tokenizer_files:
             json["tokenizers"] = {file.sha256: file.to_json() for file in self.tokenizer_files}

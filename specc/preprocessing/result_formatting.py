@@ -113,15 +113,15 @@ def format_results(
     formats = preprocessing.outputs or tuple((name, ArrayConfig()) for name in outputs)
     lines: list[str] = []
     images: list[tuple[str, bytes]] = []
-    for name, record in formats:
+    for name, config in formats:
         if name not in outputs:
             raise_error(
                 "E0916",
                 f"missing output `{escape_text(name)}`",
                 notes=[f"the model returned {', '.join(outputs)}"],
             )
-        formatted = format_output(name, record, outputs[name], outputs, sizes)
-        if len(formats) > 1 and formatted.lines and not isinstance(record, ArrayConfig):
+        formatted = format_output(name, config, outputs[name], outputs, sizes)
+        if len(formats) > 1 and formatted.lines and not isinstance(config, ArrayConfig):
             lines.append(f"{escape_text(name)}:")
         lines.extend(formatted.lines)
         images.extend(formatted.images)

@@ -26,12 +26,12 @@ def encode_text_inputs(
     """
     encoded: dict[str, object] = {}
     for name, value in inputs.items():
-        record = preprocessing.get_input_config(name) if name in graph.inputs else None
-        if not isinstance(record, TEXT_CONFIGS) or not _is_text(value):
+        config = preprocessing.get_input_config(name) if name in graph.inputs else None
+        if not isinstance(config, TEXT_CONFIGS) or not _is_text(value):
             encoded[name] = value
             continue
         texts = [value] if isinstance(value, str) else _iterate_items(value)
-        sequences = encode_input_texts(texts, record, name)
+        sequences = encode_input_texts(texts, config, name)
         arrays = batch_sequences(graph, name, sequences, generated_input=generated_input)
         encoded |= {key: a for key, a in arrays.items() if key == name or key not in inputs}
     return encoded

@@ -65,10 +65,10 @@ class AttentionAxisLabeler:
         image_input = self._find_image()
         if image_input is None:
             return None
-        name, record = image_input
+        name, config = image_input
         images = np.asarray(self.arrays[name])[0]
         # use the first image of the first batch element
-        pixels = denormalize_image(images[0] if images.ndim == 4 else images, record)
+        pixels = denormalize_image(images[0] if images.ndim == 4 else images, config)
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def describe_inputs(self) -> str:
@@ -77,34 +77,34 @@ class AttentionAxisLabeler:
         return "   ".join(filter(None, parts))
 
     def _describe_axis(self, name: str, array: Array) -> str:
-        record = self.model.manifest.preprocessing.get_input_config(name)
+        config = self.model.manifest.preprocessing.get_input_config(name)
         sequence_input = self.model.input_signature.sequence_input
         is_generated = self.generated_tokens is not None and name == sequence_input
-        if isinstance(record, TEXT_CONFIGS) and array.ndim == 2 and len(array):
-            return "" if is_generated else "".join(make_token_labels(array[0], record))
-        if isinstance(record, ImageConfig):
-            return f"an image of {record.size[0]} × {record.size[1]} pixels"
-        if isinstance(record, WaveformConfig | LogMelConfig):
-            return f"audio of {_compute_duration(array, record):.3g} s"
+        if isinstance(config, TEXT_CONFIGS) and array.ndim == 2 and len(array):
+            return "" if is_generated else "".join(make_token_labels(array[0], config))
+        if isinstance(config, ImageConfig):
+            return f"an image of {config.size[0]} × {config.size[1]} pixels"
+        if isinstance(config, WaveformConfig | LogMelConfig):
+            return f"audio of {_compute_duration(array, config):.3g} s"
         return ""
 
     def _label_text(self, length: Dim | None, count: int) -> AttentionMapAxis | None:
         """Label the `count` tokens of the text input with size `length`, or return None."""
         sequence_input = self.model.input_signature.sequence_input
         for name, array in self.arrays.items():
-            record = self._find_tokenizer(name)
-            if record is None or array.shape[1:] != (count,):
+            tokenizer = self._find_tokenizer(name)
+            if tokenizer is None or array.shape[1:] != (count,):
                 continue
             if self.model.manifest.graph.inputs[name].shape[1] == length:
                 role: Role = "generated" if name == sequence_input else "input"
-                return AttentionMapAxis(role=role, labels=make_token_labels(array[0], record))
+                return AttentionMapAxis(role=role, labels=make_token_labels(array[0], tokenizer))
         return None
 
     def _find_tokenizer(self, name: str) -> TextConfig | None:
         """Return the tokenizer of an input, or else of the output if the input is generated."""
-        record = self.model.manifest.preprocessing.get_input_config(name)
-        if isinstance(record, TEXT_CONFIGS):
-            return record
+        config = self.model.manifest.preprocessing.get_input_config(name)
+        if isinstance(config, TEXT_CONFIGS):
+            return config
         is_generated = name == self.model.input_signature.sequence_input
         return self._find_output_tokenizer() if is_generated else None
 
@@ -116,9 +116,9 @@ class AttentionAxisLabeler:
     def _label_frames(self, count: int) -> AttentionMapAxis | None:
         """Label each audio frame with its start time in seconds."""
         for name, array in self.arrays.items():
-            record = self.model.manifest.preprocessing.get_input_config(name)
-            if isinstance(record, WaveformConfig | LogMelConfig) and count:
-                duration = _compute_duration(array, record)
+            config = self.model.manifest.preprocessing.get_input_config(name)
+            if isinstance(config, WaveformConfig | LogMelConfig) and count:
+                duration = _compute_duration(array, config)
                 labels = tuple(f"{n * duration / count:.2f} s" for n in range(count))
                 return AttentionMapAxis(role="audio", labels=labels, duration_seconds=duration)
         return None
@@ -137,28 +137,28 @@ class AttentionAxisLabeler:
 
     def _find_image(self) -> tuple[str, ImageConfig] | None:
         """Return the name and preprocessing of the first image input, or None."""
-        for name, record in self.model.manifest.preprocessing.inputs:
-            if isinstance(record, ImageConfig) and name in self.arrays:
+        for name, config in self.model.manifest.preprocessing.inputs:
+            if isinstance(config, ImageConfig) and name in self.arrays:
                 # preprocessed images may be patches, which cannot be displayed
                 shape = self.arrays[name].shape
-                if len(shape) in (4, 5) and shape[-3] == record.channels and all(shape):
-                    return name, record
+                if len(shape) in (4, 5) and shape[-3] == config.channels and all(shape):
+                    return name, config
         return None
 
     def _label_generated_tokens(self) -> AttentionMapAxis | None:
         """Label the first batch element's generated tokens, or return None without a tokenizer."""
-        record = self._find_output_tokenizer()
-        if record is None or self.generated_tokens is None:
+        tokenizer = self._find_output_tokenizer()
+        if tokenizer is None or self.generated_tokens is None:
             return None
-        labels = make_token_labels(self.generated_tokens[0], record)
+        labels = make_token_labels(self.generated_tokens[0], tokenizer)
         return AttentionMapAxis(role="generated", labels=labels)
 
     def decode_generated_text(self) -> str:
         """Return the generated text, or "" if the model does not generate text."""
-        record = self._find_output_tokenizer()
-        if record is None or self.generated_tokens is None:
+        tokenizer = self._find_output_tokenizer()
+        if tokenizer is None or self.generated_tokens is None:
             return ""
-        return escape_text(decode_text(self.generated_tokens[0], record))
+        return escape_text(decode_text(self.generated_tokens[0], tokenizer))
 
 
 def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid | None:

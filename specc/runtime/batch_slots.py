@@ -15,7 +15,7 @@ from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.decoder_sessions import MIN_BUFFER_POSITIONS, KVCacheSession
 from specc.runtime.model_inputs import ModelInputs, find_axis_of_length
 
-MIN_EXTRA_PADDING_COLUMNS = 16
+MIN_FREE_POSITIONS = 16
 """Minimum number of free positions in a newly allocated KV buffer."""
 
 
@@ -119,15 +119,15 @@ class _MergedBatch:
         buffered = state.name in self.target_session.metadata.in_place_states
         prefixes, time_steps = [], []
         for part, array in zip(self.parts, arrays, strict=True):
-            kept_columns = int(min(state.max_positions, part.padded_length))
+            kept_length = int(min(state.max_positions, part.padded_length))
             # a KV buffer has free positions after the filled positions
             if buffered:
-                array = array[:, :, :kept_columns]
+                array = array[:, :, :kept_length]
             elements = np.moveaxis(array, (state.batch_axis, state.time_axis), (0, 1))[
                 part.batch_indices
             ]
             # prefix positions such as image embeddings precede the token positions
-            prefix_length = elements.shape[1] - kept_columns
+            prefix_length = elements.shape[1] - kept_length
             prefixes.append(elements[:, :prefix_length])
             time_steps.append(elements[:, prefix_length:])
         return self._stack_time_steps(state, prefixes, time_steps, buffered)
@@ -137,13 +137,13 @@ class _MergedBatch:
     ) -> Array:
         """Stack the prefix positions and time steps of all sequences into [batch, positions, …]."""
         assert state.batch_axis is not None, "all other states have a batch axis"
-        assert state.time_axis is not None, "columns have an axis"
+        assert state.time_axis is not None, "the state has a time axis"
         is_left_padded = state.time_axis in find_left_padded_axes(
             self.target_session.input_signature, state.type
         )
         prefix_length = max(h.shape[1] for h in prefixes)
-        kept_columns = int(min(state.max_positions, self.padded_length))
-        length = _choose_buffer_length(kept_columns) if buffered else prefix_length + kept_columns
+        kept_length = int(min(state.max_positions, self.padded_length))
+        length = _choose_buffer_length(kept_length) if buffered else prefix_length + kept_length
         axes, first = (state.batch_axis, state.time_axis), time_steps[0]
         count = sum(map(len, time_steps))
         # keep the axis order of the step graph to avoid a copy of the state in the runtime
@@ -156,11 +156,11 @@ class _MergedBatch:
             elements = batch_first[start : start + len(steps)]
             offset = prefix_length - prefix.shape[1] if is_left_padded else 0
             elements[:, offset : offset + prefix.shape[1]] = prefix
-            step_count = min(steps.shape[1], kept_columns)
-            begin, end = prefix_length + kept_columns - step_count, prefix_length + kept_columns
+            step_count = min(steps.shape[1], kept_length)
+            begin, end = prefix_length + kept_length - step_count, prefix_length + kept_length
             elements[:, begin:end] = steps[:, steps.shape[1] - step_count :]
             # the first position of a sequence is padding, and its state left-pads the sequence
-            if step_count < kept_columns and step_count:
+            if step_count < kept_length and step_count:
                 elements[:, prefix_length:begin] = steps[:, :1]
             start += len(steps)
         return state_array
@@ -227,20 +227,20 @@ class _MergedBatch:
 
 def _count_positions(part: ActiveSequences) -> int:
     """Return the number of positions of the longest sequence, from its first valid token on."""
-    columns = part.padded_length
+    positions = part.padded_length
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):
-        return columns
+        return positions
     is_token = mask[part.batch_indices]
     # `argmax` of booleans is the index of the first True, or 0 if all are False
-    lengths = np.where(is_token.any(axis=1), columns - is_token.argmax(axis=1), 0)
+    lengths = np.where(is_token.any(axis=1), positions - is_token.argmax(axis=1), 0)
     return int(lengths.max())
 
 
-def _choose_buffer_length(columns: int) -> int:
-    """Return the capacity to allocate for a KV buffer with `columns` used positions."""
+def _choose_buffer_length(positions: int) -> int:
+    """Return the capacity to allocate for a KV buffer with `positions` used positions."""
     length = MIN_BUFFER_POSITIONS
-    while length < columns + MIN_EXTRA_PADDING_COLUMNS:
+    while length < positions + MIN_FREE_POSITIONS:
         length *= 2
     return length
 

@@ -79,9 +79,9 @@ class BatchSlot(Generic[T]):
         settings, element = stream.settings, slice(batch_index, batch_index + 1)
         prompt = stream.prompt[element]
         is_token = make_prompt_mask(stream.prompt, stream.padding_mask)[element]
-        columns = prompt.shape[1] - _count_padding(is_token[0])
+        prompt_length = prompt.shape[1] - _count_padding(is_token[0])
         max_tokens = min(
-            settings.max_tokens, compute_max_new_tokens(stream.model, settings, columns)
+            settings.max_tokens, compute_max_new_tokens(stream.model, settings, prompt_length)
         )
         seen_tokens = make_repetition_penalty_mask(
             prompt, vocab_size, settings.repetition_penalty, is_token

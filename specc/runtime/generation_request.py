@@ -82,8 +82,8 @@ class GenerativeModel:
         """The function that decodes ids to text, or None without a tokenizer or with codebooks."""
         if self.num_codebooks:
             return None
-        record = find_text_tokenizer(self.preprocessing, self.generation)
-        return partial(decode_text, tokenizer=record) if record else None
+        tokenizer = find_text_tokenizer(self.preprocessing, self.generation)
+        return partial(decode_text, tokenizer=tokenizer) if tokenizer else None
 
     @property
     def num_codebooks(self) -> int:
@@ -150,8 +150,8 @@ class GenerationRequest:
 
 def find_chat_tokenizer(input_signature: ModelInputs) -> HfTokenizer | None:
     """Return the tokenizer of the generated input if it has a chat template, or else None."""
-    record = input_signature.preprocessing.get_input_config(input_signature.sequence_input)
-    return record if isinstance(record, HfTokenizer) and record.chat_template else None
+    tokenizer = input_signature.preprocessing.get_input_config(input_signature.sequence_input)
+    return tokenizer if isinstance(tokenizer, HfTokenizer) and tokenizer.chat_template else None
 
 
 def prepare_chat_inputs(
@@ -165,13 +165,13 @@ def prepare_chat_inputs(
     input, and E0991 if the number of images differs from the number of image parts in the chat.
     """
     sequence_input, preprocessing = input_signature.sequence_input, input_signature.preprocessing
-    record = find_chat_tokenizer(input_signature)
-    if record is None or record.chat_template is None:
+    tokenizer = find_chat_tokenizer(input_signature)
+    if tokenizer is None or tokenizer.chat_template is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     parsed_messages = parse_messages(messages)
     images = [*images] or list_message_images(parsed_messages)
     text = render_chat_template(
-        record.chat_template, add_image_content_parts(parsed_messages, len(images))
+        tokenizer.chat_template, add_image_content_parts(parsed_messages, len(images))
     )
     inputs_with_prompt = {**inputs, sequence_input: text}
     if images:
@@ -182,7 +182,7 @@ def prepare_chat_inputs(
     # the chat template adds the special tokens, so the tokenizer must not add them
     return {
         **prepared,
-        sequence_input: [tokenize_text(text, replace(record, adds_special_tokens=False))],
+        sequence_input: [tokenize_text(text, replace(tokenizer, adds_special_tokens=False))],
     }
 
 

@@ -37,11 +37,11 @@ def make_training_inputs(
     graph: Graph, preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
     """Collate the values of one input into an array with its padding mask, or into texts."""
-    record = preprocessing.get_input_config(name)
-    if isinstance(record, TEXT_CONFIGS) and all(isinstance(v, str) for v in values):
+    config = preprocessing.get_input_config(name)
+    if isinstance(config, TEXT_CONFIGS) and all(isinstance(v, str) for v in values):
         return {name: values}
-    if isinstance(record, ImageConfig):
-        images = _convert_examples(values, partial(_read_image, record, name))
+    if isinstance(config, ImageConfig):
+        images = _convert_examples(values, partial(_read_image, config, name))
         return {name: np.concatenate(images)}
     arrays = _convert_examples(values, partial(_read_array, name))
     if len({array.shape for array in arrays}) == 1:
@@ -87,8 +87,8 @@ def make_training_targets(
     preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> Array:
     """Collate the targets for the output `name` into an array, int64 or float32 [batch, …]."""
-    record = dict(preprocessing.outputs).get(name)
-    targets = _convert_examples(values, lambda value: _make_targets(name, value, record))
+    config = dict(preprocessing.outputs).get(name)
+    targets = _convert_examples(values, lambda value: _make_targets(name, value, config))
     if len({target.shape for target in targets}) == 1:
         # convert integers to floats if the batch also contains floats, e.g. 2 next to 0.5
         dtype = np.float32 if any(r.dtype.kind == "f" for r in targets) else np.int64
@@ -150,10 +150,10 @@ def _encode_target(
     name = generation.sequence_input
     if not isinstance(value, str):
         return _read_array(name, value).astype(np.int64)
-    record = find_text_tokenizer(preprocessing, generation)
-    if record is None:
+    tokenizer = find_text_tokenizer(preprocessing, generation)
+    if tokenizer is None:
         _raise_no_tokenizer(name)
-    return encode_text_to_ids(value, record)
+    return encode_text_to_ids(value, tokenizer)
 
 
 def _make_targets(name: str, value: object, config: OutputFormat | None) -> Array:
