@@ -177,15 +177,17 @@ def _chosen(kinds: Mapping[str, Schema]) -> Schema:
 def _rules() -> dict[str, Schema]:
     """Return the schema of each kind of rule in `weights`."""
     return {
-        kind: _make_layout_schema(layout, (kind, *layout.required))
-        for kind, layout in yaml_keys.WEIGHT_RULE_LAYOUTS.items()
+        kind: _convert_mapping_schema(schema, (kind, *schema.required))
+        for kind, schema in yaml_keys.WEIGHT_RULE_SCHEMAS.items()
     }
 
 
-def _make_layout_schema(layout: yaml_keys.MapLayout[ast.Node], needed: Sequence[str]) -> Schema:
-    """Return the schema of the keys of a construct; the keys `needed` are required."""
+def _convert_mapping_schema(
+    schema: yaml_keys.MappingSchema[ast.Node], needed: Sequence[str]
+) -> Schema:
+    """Return the JSON schema of the keys of a construct; the keys `needed` are required."""
     return make_mapping_schema(
-        {k.name: KEY_SCHEMAS.get(k.kind, SCALAR_SCHEMA) for k in layout.keys}, needed
+        {k.name: CODEC_SCHEMAS.get(k.codec, SCALAR_SCHEMA) for k in schema.keys}, needed
     )
 
 
@@ -193,9 +195,9 @@ def _statement() -> Schema:
     """Return the schema of a statement: a keyword statement or an assignment."""
     kinds = {
         kind: describe_schema(
-            _make_layout_schema(layout, (kind, *layout.required)), STATEMENT_DOCS[kind]
+            _convert_mapping_schema(schema, (kind, *schema.required)), STATEMENT_DOCS[kind]
         )
-        for kind, layout in yaml_keys.STATEMENT_LAYOUTS.items()
+        for kind, schema in yaml_keys.STATEMENT_SCHEMAS.items()
     }
     typed = make_mapping_schema({"type": SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA}, ("type", "is"))
     let = {
@@ -219,9 +221,9 @@ def get_keyword_docs(words: Iterable[str]) -> dict[str, str]:
     return {word: extract_docstring_summary(KEYWORD_NODES[word].__doc__) for word in words}
 
 
-STATEMENT_DOCS = get_keyword_docs(yaml_keys.STATEMENT_LAYOUTS)
+STATEMENT_DOCS = get_keyword_docs(yaml_keys.STATEMENT_SCHEMAS)
 """Documentation of the keywords that begin a statement."""
-KEY_SCHEMAS: dict[yaml_values.YamlValueCodec, Schema] = {
+CODEC_SCHEMAS: dict[yaml_values.YamlValueCodec, Schema] = {
     yaml_values.EXPRESSION: EXPRESSION_SCHEMA,
     yaml_values.EXPRESSIONS: EXPRESSION_SCHEMA,
     yaml_keys.BODY_CODEC: STATEMENTS_SCHEMA,

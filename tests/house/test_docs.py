@@ -11,7 +11,7 @@ from specc.driver.spec_check_and_elaboration import check_spec
 from specc.driver.spec_loader import open_spec
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_emitter import FIELD_KEYS
-from specc.syntax.yaml.yaml_keys import STATEMENT_LAYOUTS
+from specc.syntax.yaml.yaml_keys import STATEMENT_SCHEMAS
 from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def test_guide_examples_in_both_syntaxes() -> None:
 
 KEYS = (
     *YAML_TOP_KEYS, *FIELD_KEYS, "that", "because", "block", "graph", "mask", "score", "bias", "normalizer",
-    "in", "out", "where", "do", "is", *(key for form in STATEMENT_LAYOUTS.values() for key in form.names),
+    "in", "out", "where", "do", "is", *(key for form in STATEMENT_SCHEMAS.values() for key in form.key_names),
     "file", "as", "to", "of", "from", "tie", "load", "ignore", "share",
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from specc.library.spec_file_lookup import find_builtin_specs, get_specs_directo
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_emitter import FIELD_KEYS
-from specc.syntax.yaml.yaml_keys import STATEMENT_LAYOUTS
+from specc.syntax.yaml.yaml_keys import STATEMENT_SCHEMAS
 from specc.syntax.yaml.yaml_parser import LISTED_ITEMS, YAML_TOP_KEYS
 from specc.syntax.yaml.yaml_printer import format_yaml
 
@@ -114,7 +114,7 @@ def test_schema_has_every_key_of_the_parser() -> None:
     """Add a new key of the language to `docs.generators.json_schema`."""
     assert set(json_schema.TOP_KEYS) == set(json_schema.TOP_DOCS) == set(YAML_TOP_KEYS)
     assert set(json_schema.ITEM_SCHEMAS) == set(LISTED_ITEMS)
-    assert set(json_schema.STATEMENT_DOCS) == set(STATEMENT_LAYOUTS)
+    assert set(json_schema.STATEMENT_DOCS) == set(STATEMENT_SCHEMAS)
     field = SCHEMA["definitions"]["field"]["properties"]
     assert set(field) == set(FIELD_KEYS)
 

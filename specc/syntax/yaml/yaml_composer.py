@@ -133,20 +133,20 @@ class YamlSequence:
 class YamlEntry:
     """A `key: value` entry of a YAML map."""
 
-    key: YamlScalar
+    key_node: YamlScalar
     value: "YamlNode"
 
     @property
-    def name(self) -> str:
+    def key(self) -> str:
         """The key of the entry as a string."""
-        return self.key.value
+        return self.key_node.value
 
     @property
     def span(self) -> Span:
         """The span from the key to the end of the value."""
         # the span of an empty value may start before the end of its key
-        end = max(self.key.span.end, self.value.span.end)
-        return Span(self.key.span.source, self.key.span.start, end)
+        end = max(self.key_node.span.end, self.value.span.end)
+        return Span(self.key_node.span.source, self.key_node.span.start, end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,7 +299,7 @@ class YamlComposer:
 
     def _report_duplicate_key(self, key: YamlScalar, first_entry: YamlEntry, fix: str) -> None:
         """Report E0116 for a key that a map already contains. Stop after MAX_COLLECTED_ERRORS."""
-        related_labels = (Label(first_entry.key.span, "first here"),)
+        related_labels = (Label(first_entry.key_node.span, "first here"),)
         title = f"the key `{key.value}` is duplicated"
         self.errors.append(
             Diagnostic("E0116", title, Label(key.span, "again here"), related_labels, helps=(fix,))
@@ -310,7 +310,7 @@ class YamlComposer:
 
 def _suggest_fix(first_entry: YamlEntry, depth: int, *, can_repeat: bool) -> str:
     """Return the help message for a second entry with the key of `first_entry`."""
-    key, first_value = first_entry.name, first_entry.value
+    key, first_value = first_entry.key, first_entry.value
     is_section = isinstance(first_value, YamlMapping) and depth == 1
     if is_section or isinstance(first_value, YamlSequence):
         return f"merge both under one `{key}`, or remove one of the two"

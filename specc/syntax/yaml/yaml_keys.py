@@ -1,6 +1,4 @@
-"""The YAML keys of statements, weight rules, `use`, blocks and definitions. The parser, the printer
-and the JSON Schema use these tables.
-"""
+"""The YAML keys of statements, weight rules, `use`, blocks and definitions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +22,7 @@ from specc.syntax.yaml.yaml_emitter import (
     expression_to_yaml,
     make_multiline_list,
 )
-from specc.syntax.yaml.yaml_validation import YamlReader
+from specc.syntax.yaml.yaml_validation import FOREIGN_STATEMENT_HINTS, YamlReader
 from specc.syntax.yaml.yaml_values import (
     ARCHITECTURES,
     BLOCK_NAME,
@@ -53,19 +51,18 @@ from specc.syntax.yaml.yaml_values import (
 
 T = TypeVar("T", bound=ast.Node, covariant=True)
 
-
 Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
 """A list of statements, and the comments after the last statement."""
 
 
 @immutable_dataclass
-class Key:
+class KeySchema:
     """A key of a YAML map. The key's value sets the fields `fields` of the syntax tree node.
     `description` is the value's name in messages.
     """
 
     name: str
-    kind: YamlValueCodec
+    codec: YamlValueCodec
     fields: str = ""
     description: str = ""
 
@@ -77,9 +74,9 @@ class Key:
         return (self.fields or self.name).split()
 
 
-class MapLayout(Generic[T]):
-    """The layout of a statement or item as a YAML map. `node` is the syntax tree node's class, and
-    the first of the `keys` is the keyword.
+class MappingSchema(Generic[T]):
+    """The schema of the YAML map of a statement or item. `node_class` is the class of the syntax
+    tree node, and the first of the `keys` is the keyword.
 
     `required` are the required keys. If `is_multiline` is True, each key is printed on its own
     line. `description` is the name of the statement or item in messages. `constants` are the values
@@ -89,7 +86,7 @@ class MapLayout(Generic[T]):
     def __init__(
         self,
         node_class: type[T],
-        keys: Iterable[Key],
+        keys: Iterable[KeySchema],
         required: str = "",
         /,
         *,
@@ -97,29 +94,29 @@ class MapLayout(Generic[T]):
         is_multiline: bool = True,
         **constants: object,
     ) -> None:
-        self.node: Callable[..., T] = node_class
+        self.node_class: Callable[..., T] = node_class
         self.keys = tuple(keys)
         self.required = tuple(required.split())
         self.description = description or f"`{self.keys[0].name}`"
         self.is_multiline = is_multiline
         self.constants: Mapping[str, object] = constants
-        self.has_body = any(key.kind is BODY_CODEC for key in self.keys)
+        self.has_body = any(key.name == "do" for key in self.keys)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def key_names(self) -> tuple[str, ...]:
         """The names of the keys."""
         return tuple(key.name for key in self.keys)
 
     def parse(self, reader: YamlReader, node: YamlNode) -> T | None:
         """Parse a YAML map to a syntax tree node, or return None after an error."""
-        entries = reader.read_entries_by_key(node, self.names, self.description, self.required)
+        entries = reader.read_entries_by_key(node, self.key_names, self.description, self.required)
         if not entries.keys() >= set(self.required):
             return None
         values: dict[str, object] = dict(self.constants)
         is_complete = True
         for key in self.keys:
             if key.name in entries:
-                value = key.kind.parse(
+                value = key.codec.parse(
                     reader, entries[key.name], key.description or f"`{key.name}`"
                 )
                 fields = key.field_names
@@ -135,12 +132,12 @@ class MapLayout(Generic[T]):
             if self.has_body
             else node.span
         )
-        return self.node(**values, span=span)
+        return self.node_class(**values, span=span)
 
     def to_yaml(self, node: ast.Node) -> YamlMap:
         """Convert a syntax tree node to a YAML map."""
         entries = (
-            (key.name, key.kind.to_yaml(*(getattr(node, name) for name in key.field_names)))
+            (key.name, key.codec.to_yaml(*(getattr(node, name) for name in key.field_names)))
             for key in self.keys
         )
         return YamlMap(
@@ -149,15 +146,15 @@ class MapLayout(Generic[T]):
         )
 
 
-def find_layout_of_node(layouts: Mapping[str, MapLayout[T]], node: ast.Node) -> MapLayout[T]:
-    """Return the layout for the class of `node`."""
-    return next(layout for layout in layouts.values() if layout.node is type(node))
+def find_node_schema(schemas: Mapping[str, MappingSchema[T]], node: ast.Node) -> MappingSchema[T]:
+    """Return the schema for the class of `node`."""
+    return next(schema for schema in schemas.values() if schema.node_class is type(node))
 
 
 def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
     """Parse the list of statements below the key `do`."""
     example = "a list of statements: `- x: f(y)`"
-    nodes = reader.read_sequence(entry.value, f"`{entry.name}`", example)
+    nodes = reader.read_sequence(entry.value, f"`{entry.key}`", example)
     statements = [s for n in nodes if (s := parse_yaml_statement(reader, n)) is not None]
     body = yaml_validation.collect_yaml_body(reader, entry, statements)
     return attach_opening_comment(body)
@@ -168,13 +165,13 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
     if not isinstance(node, YamlMapping) or not node.entries:
         reader.report_wrong_kind(node, "a statement", "a map", "`- x: f(y)`")
         return None
-    keys = [e.name for e in node.entries]
-    keyword = next((name for name in keys if name in STATEMENT_LAYOUTS), None)
+    keys = [e.key for e in node.entries]
+    keyword = next((name for name in keys if name in STATEMENT_SCHEMAS), None)
     if keyword is not None:
-        return STATEMENT_LAYOUTS[keyword].parse(reader, node)
+        return STATEMENT_SCHEMAS[keyword].parse(reader, node)
     if "until" not in keys:
         return parse_yaml_assignment(reader, node)
-    _report_unbounded_loop(reader, node.entries[keys.index("until")].key.span)
+    _report_unbounded_loop(reader, node.entries[keys.index("until")].key_node.span)
     return None
 
 
@@ -192,12 +189,12 @@ def parse_yaml_assignment(reader: YamlReader, node: YamlMapping) -> ast.Assignme
         return None
     entry = node.entries[0]
     subject = "the name of a result"
-    targets = parse_yaml_fragment(reader, entry.key, TARGETS, subject) or (
+    targets = parse_yaml_fragment(reader, entry.key_node, TARGETS, subject) or (
         ast.AssignmentTarget("_"),
     )
     value = entry.value
-    if isinstance(value, YamlMapping) and {e.name for e in value.entries} == {"type", "is"}:
-        parts = {e.name: e.value for e in value.entries}
+    if isinstance(value, YamlMapping) and {e.key for e in value.entries} == {"type", "is"}:
+        parts = {e.key: e.value for e in value.entries}
         targets = annotate_target_types(reader, targets, parts["type"])
         value = parts["is"]
     return ast.Assignment(targets, parse_yaml_expression(reader, value), span=node.span)
@@ -205,24 +202,16 @@ def parse_yaml_assignment(reader: YamlReader, node: YamlMapping) -> ast.Assignme
 
 def report_extra_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
     """Report E0125 for a statement with two keys, i.e. a misspelled keyword or two statements."""
-    entry = next((e for e in entries if find_similar_name(e.name, STATEMENT_LAYOUTS)), entries[1])
-    similar_name = find_similar_name(entry.name, STATEMENT_LAYOUTS)
+    entry = next((e for e in entries if find_similar_name(e.key, STATEMENT_SCHEMAS)), entries[1])
+    similar_name = find_similar_name(entry.key, STATEMENT_SCHEMAS)
     reader.report_error(
         "E0125",
         "a statement must bind a single value",
-        entry.key.span,
+        entry.key_node.span,
         "a second key",
-        FOREIGN_STATEMENT_HINTS.get(entries[0].name)
+        FOREIGN_STATEMENT_HINTS.get(entries[0].key)
         or (format_suggestion(similar_name) if similar_name else "start a new statement with `- `"),
     )
-
-
-FOREIGN_STATEMENT_HINTS = {
-    "if": "write `- when: c`, with `do:` and `else:`",
-    "for": "write `- repeat: i in 3`, with `do:`",
-    "while": "write `- scan: step in 8`, with `carry:`, `until:` and `do:`",
-}
-"""The help messages for statements of other languages, by the first key of the statement."""
 
 
 def annotate_target_types(
@@ -261,8 +250,8 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
     """Convert one statement to a YAML list item."""
     if isinstance(node, ast.Assignment):
         return YamlItem(assignment_to_yaml(node), node.comments)
-    layout = find_layout_of_node(STATEMENT_LAYOUTS, node)
-    return YamlItem(layout.to_yaml(node), node.comments, is_comment_on_first_line=layout.has_body)
+    schema = find_node_schema(STATEMENT_SCHEMAS, node)
+    return YamlItem(schema.to_yaml(node), node.comments, is_comment_on_first_line=schema.has_body)
 
 
 def body_to_yaml(statements: Sequence[ast.Statement], end_comments: tuple[str, ...]) -> YamlValue:
@@ -274,126 +263,136 @@ BODY_CODEC = YamlValueCodec(lambda r, e, _: FieldValues(parse_yaml_statements(r,
 ELSE_CODEC = YamlValueCodec(
     BODY_CODEC.parse, lambda body, end: body_to_yaml(body, end) if body or end else None
 )
-DOC, DO = Key("doc", TEXT), Key("do", BODY_CODEC, "body end")
-REQUIRE_LAYOUT = MapLayout(
-    ast.RequireStatement, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)]
+DOC, DO = KeySchema("doc", TEXT), KeySchema("do", BODY_CODEC, "body end")
+REQUIRE_SCHEMA = MappingSchema(
+    ast.RequireStatement,
+    [KeySchema("require", EXPRESSION, "condition"), KeySchema("because", TEXT)],
 )
-STATEMENT_LAYOUTS: Mapping[str, MapLayout[ast.Statement]] = {
-    "repeat": MapLayout(
+STATEMENT_SCHEMAS: Mapping[str, MappingSchema[ast.Statement]] = {
+    "repeat": MappingSchema(
         ast.RepeatLoop,
         [
-            Key("repeat", REPEAT_OVER, "variable iterable"),
-            Key("under", WEIGHT_NAME),
-            Key("collect", NAMES),
+            KeySchema("repeat", REPEAT_OVER, "variable iterable"),
+            KeySchema("under", WEIGHT_NAME),
+            KeySchema("collect", NAMES),
             DO,
         ],
         "do",
     ),
-    "scan": MapLayout(
+    "scan": MappingSchema(
         ast.ScanLoop,
         [
-            Key("scan", SCAN_OVER, "variables sequences"),
-            Key("along", EXPRESSION),
-            Key("carry", NAMES),
-            Key("collect", NAMES),
-            Key("reverse", FLAG),
-            Key("keep", EXPRESSION),
-            Key("until", EXPRESSION),
+            KeySchema("scan", SCAN_OVER, "variables sequences"),
+            KeySchema("along", EXPRESSION),
+            KeySchema("carry", NAMES),
+            KeySchema("collect", NAMES),
+            KeySchema("reverse", FLAG),
+            KeySchema("keep", EXPRESSION),
+            KeySchema("until", EXPRESSION),
             DO,
         ],
         "do",
     ),
-    "when": MapLayout(
+    "when": MappingSchema(
         ast.WhenStatement,
-        [Key("when", EXPRESSION, "condition"), DO, Key("else", ELSE_CODEC, "otherwise else_end")],
+        [
+            KeySchema("when", EXPRESSION, "condition"),
+            DO,
+            KeySchema("else", ELSE_CODEC, "otherwise else_end"),
+        ],
         "do",
     ),
-    "return": MapLayout(ast.ReturnStatement, [Key("return", EXPRESSIONS, "values")]),
-    "require": REQUIRE_LAYOUT,
+    "return": MappingSchema(ast.ReturnStatement, [KeySchema("return", EXPRESSIONS, "values")]),
+    "require": REQUIRE_SCHEMA,
 }
-"""The layouts of statements that begin with a keyword. All other statements are assignments."""
+"""The schemas of statements that begin with a keyword. All other statements are assignments."""
 
-CONDITION_KEY = Key("when", EXPRESSION, "condition")
-TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
-WEIGHT_RULE_LAYOUTS: Mapping[str, MapLayout[ast.WeightRule]] = {
-    "from": MapLayout(ast.WeightsFile, [Key("from", FILE, "path")], is_multiline=False),
-    "tie": MapLayout(
+CONDITION_KEY = KeySchema("when", EXPRESSION, "condition")
+TIE_SOURCE_KEY, LOAD_VALUE_KEY = (
+    KeySchema("to", WEIGHT_NAME, "source"),
+    KeySchema("as", EXPRESSION, "value"),
+)
+WEIGHT_RULE_SCHEMAS: Mapping[str, MappingSchema[ast.WeightRule]] = {
+    "from": MappingSchema(ast.WeightsFile, [KeySchema("from", FILE, "path")], is_multiline=False),
+    "tie": MappingSchema(
         ast.WeightTyingRule,
-        [Key("tie", WEIGHT_NAME, "name"), TIE_SOURCE_KEY, CONDITION_KEY],
+        [KeySchema("tie", WEIGHT_NAME, "name"), TIE_SOURCE_KEY, CONDITION_KEY],
         "to",
         is_multiline=False,
     ),
-    "load": MapLayout(
+    "load": MappingSchema(
         ast.LoadRule,
-        [Key("load", WEIGHT_NAME, "name"), LOAD_VALUE_KEY, CONDITION_KEY],
+        [KeySchema("load", WEIGHT_NAME, "name"), LOAD_VALUE_KEY, CONDITION_KEY],
         "as",
         is_multiline=False,
     ),
-    "ignore": MapLayout(
-        ast.IgnoreRule, [Key("ignore", WEIGHT_NAMES, "names"), CONDITION_KEY], is_multiline=False
+    "ignore": MappingSchema(
+        ast.IgnoreRule,
+        [KeySchema("ignore", WEIGHT_NAMES, "names"), CONDITION_KEY],
+        is_multiline=False,
     ),
-    "share": MapLayout(
+    "share": MappingSchema(
         ast.WeightSharingRule,
-        [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY],
+        [KeySchema("share", WEIGHT_NAME, "name"), CONDITION_KEY],
         is_multiline=False,
     ),
 }
 
 USE_KEYS = (
-    Key("as", NAME, "name"),
-    Key("from", TEXTS, "sources", "the key"),
-    Key("under", WEIGHT_NAME),
+    KeySchema("as", NAME, "name"),
+    KeySchema("from", TEXTS, "sources", "the key"),
+    KeySchema("under", WEIGHT_NAME),
 )
-SIGNATURE_KEYS = (DOC, Key("in", INPUTS, "params"), Key("out", OUTPUTS, "results"))
-GRAPH_KEYS = (Key("where", EQUATIONS), Key("for", ARCHITECTURES, "architectures"))
-ITEM_LAYOUTS: Mapping[str, MapLayout[ast.Item]] = {
-    "block": MapLayout(
+SIGNATURE_KEYS = (DOC, KeySchema("in", INPUTS, "params"), KeySchema("out", OUTPUTS, "results"))
+GRAPH_KEYS = (KeySchema("where", EQUATIONS), KeySchema("for", ARCHITECTURES, "architectures"))
+ITEM_SCHEMAS: Mapping[str, MappingSchema[ast.Item]] = {
+    "block": MappingSchema(
         ast.Block,
-        [Key("block", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, DO],
+        [KeySchema("block", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, DO],
         "out do",
         kind="block",
     ),
-    "graph": MapLayout(
+    "graph": MappingSchema(
         ast.Block,
-        [Key("graph", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, *GRAPH_KEYS, DO],
+        [KeySchema("graph", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, *GRAPH_KEYS, DO],
         "out do",
         kind="graph",
     ),
     **{
-        kind: MapLayout(
+        kind: MappingSchema(
             ast.AttentionDef,
             [
-                Key(kind, SIGNATURE, "name params name_span"),
-                Key("doc", TEXT),
-                Key("is", EXPRESSION, "value"),
+                KeySchema(kind, SIGNATURE, "name params name_span"),
+                KeySchema("doc", TEXT),
+                KeySchema("is", EXPRESSION, "value"),
             ],
             "is",
             kind=kind,
         )
         for kind in ast.DEFINITION_KINDS
     },
-    "use": MapLayout(
+    "use": MappingSchema(
         ast.UseStatement,
-        [Key("use", FILES, "paths", "the file"), *USE_KEYS],
+        [KeySchema("use", FILES, "paths", "the file"), *USE_KEYS],
         "as",
         is_multiline=False,
     ),
-    "require": REQUIRE_LAYOUT,
+    "require": REQUIRE_SCHEMA,
 }
-"""The layouts of `items:` entries with several keys, by keyword."""
+"""The schemas of `items:` entries with several keys, by keyword."""
 
-USE_ENTRY = MapLayout(
+USE_ENTRY = MappingSchema(
     ast.UseStatement,
-    [Key("file", FILES, "paths", "the file"), *USE_KEYS],
+    [KeySchema("file", FILES, "paths", "the file"), *USE_KEYS],
     "file as",
     description="`use`",
     is_multiline=False,
 )
-REQUIRE_ENTRY = MapLayout(
+REQUIRE_ENTRY = MappingSchema(
     ast.RequireStatement,
-    [Key("that", EXPRESSION, "condition"), Key("because", TEXT)],
+    [KeySchema("that", EXPRESSION, "condition"), KeySchema("because", TEXT)],
     "that",
     description="`require`",
     is_multiline=False,
 )
-"""The layout of an entry of the top-level list `require:`."""
+"""The schema of an entry of the top-level list `require:`."""

@@ -19,7 +19,7 @@ from specc.syntax.yaml.yaml_composer import (
     get_list_items,
 )
 from specc.syntax.yaml.yaml_emitter import FIELD_KEYS, IGNORED_KEYS, is_unquoted_config_path
-from specc.syntax.yaml.yaml_keys import ITEM_LAYOUTS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_LAYOUTS
+from specc.syntax.yaml.yaml_keys import ITEM_SCHEMAS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_SCHEMAS
 from specc.syntax.yaml.yaml_validation import YamlReader, build_section_node, get_first_line_span
 from specc.syntax.yaml.yaml_values import (
     is_yaml_field,
@@ -79,7 +79,7 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
         if not isinstance(node, YamlMapping) or not node.entries:
             reader.report_wrong_kind(node, "an item", "a map", example)
             continue
-        kind = next((e.name for e in node.entries if e.name in LISTED_ITEMS), None)
+        kind = next((e.key for e in node.entries if e.key in LISTED_ITEMS), None)
         if kind is None:
             reader.report_unknown_key(node.entries[0], LISTED_ITEMS, "an item")
         else:
@@ -89,8 +89,8 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Items:
     """Parse an entry of `items:` that begins with the keyword `kind`."""
-    if kind in ITEM_LAYOUTS:
-        item = ITEM_LAYOUTS[kind].parse(reader, node)
+    if kind in ITEM_SCHEMAS:
+        item = ITEM_SCHEMAS[kind].parse(reader, node)
         return [item] if item is not None else []
     # an entry of `items:` may be a top-level key, e.g. `- dims: [batch]`
     entries = reader.read_entries_by_key(node, (kind,), f"`{kind}`")
@@ -107,7 +107,7 @@ def make_section_parser(
     """
 
     def parse(reader: YamlReader, entry: YamlEntry) -> Items:
-        nodes = reader.read_mapping(entry.value, f"`{entry.name}`", example)
+        nodes = reader.read_mapping(entry.value, f"`{entry.key}`", example)
         entries = [parse_entry(reader, e) for e in nodes]
         return [build_section_node(reader, entry, node_class, "entries", entries)]
 
@@ -117,14 +117,14 @@ def make_section_parser(
 def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigEntry:
     """Parse a `config` entry: a field, `expect`, `ignore keys`, or an inherited field's value."""
     value = entry.value
-    if entry.name.startswith("expect "):
-        key = entry.name.removeprefix("expect ").strip()
-        values = reader.read_strings(value, f"`{entry.name}`")
+    if entry.key.startswith("expect "):
+        key = entry.key.removeprefix("expect ").strip()
+        values = reader.read_strings(value, f"`{entry.key}`")
         return ast.ExpectedConfigValues(key, values, span=entry.span)
-    if entry.name == IGNORED_KEYS:
+    if entry.key == IGNORED_KEYS:
         keys = reader.read_strings(value, f"`{IGNORED_KEYS}`")
         return ast.IgnoredConfigKeys(keys, span=entry.span)
-    field_name = parse_yaml_name(reader, entry.key, "the name of a config value")
+    field_name = parse_yaml_name(reader, entry.key_node, "the name of a config value")
     if is_yaml_field(value):
         return parse_yaml_field(reader, field_name, entry, value)
     return ast.ConfigOverride(field_name, parse_yaml_static_value(reader, value), span=entry.span)
@@ -175,10 +175,10 @@ def parse_yaml_field_type(
         else:
             reader.report_error(
                 "E0126",
-                f"`{field_entry.name}` has no `type`",
-                get_first_line_span(field_entry.key.span),
+                f"`{field_entry.key}` has no `type`",
+                get_first_line_span(field_entry.key_node.span),
                 "`type` is missing here",
-                f"write `{field_entry.name}: {{type: int}}`",
+                f"write `{field_entry.key}: {{type: int}}`",
             )
     body = yaml_validation.collect_yaml_body(reader, record, fields)
     leading_comments = ((body.trailing,) if body.trailing else ()) + body.end
@@ -195,11 +195,11 @@ def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
 
 def parse_yaml_preprocessing(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
     """Parse an entry of `reading`: an input preprocessing or a result postprocessing."""
-    is_result = entry.name.startswith("show ")
+    is_result = entry.key.startswith("show ")
     name = (
-        entry.name.removeprefix("show ").strip()
+        entry.key.removeprefix("show ").strip()
         if is_result
-        else parse_yaml_name(reader, entry.key, "an input")
+        else parse_yaml_name(reader, entry.key_node, "an input")
     )
     node = ast.OutputPostprocessing if is_result else ast.InputPreprocessing
     return node(name, parse_yaml_expression(reader, entry.value), span=entry.span)
@@ -214,15 +214,15 @@ def parse_yaml_generate_sections(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def parse_yaml_generate_section(reader: YamlReader, entry: YamlEntry) -> ast.GenerateSection | None:
     """Parse an entry of `generate`, or return None after an error."""
-    name = parse_yaml_name(reader, entry.key, "the name of the generated output")
+    name = parse_yaml_name(reader, entry.key_node, "the name of the generated output")
     example = "`{of: ids, from: logits, stop: eos}`"
     entries = reader.read_mapping(entry.value, "what is generated", example)
-    entries_by_key = {e.name: e for e in entries}
+    entries_by_key = {e.key: e for e in entries}
     if not {"of", "from"} <= set(entries_by_key):
         reader.report_error(
             "E0126",
             "`generate` requires `of` and `from`",
-            entry.key.span,
+            entry.key_node.span,
             "for this",
             "`of:` names the input to extend, `from:` the result with the next token's logits",
         )
@@ -231,12 +231,12 @@ def parse_yaml_generate_section(reader: YamlReader, entry: YamlEntry) -> ast.Gen
     source = parse_yaml_name(reader, entries_by_key["from"].value, "`from`")
     settings = [
         ast.GenerateSetting(
-            parse_yaml_name(reader, e.key, "a setting"),
+            parse_yaml_name(reader, e.key_node, "a setting"),
             parse_yaml_expression(reader, e.value),
             span=e.span,
         )
         for e in entries
-        if e.name not in ("of", "from")
+        if e.key not in ("of", "from")
     ]
     header_fields = {"name": name, "input_name": input_name, "source": source}
     return build_section_node(
@@ -246,10 +246,10 @@ def parse_yaml_generate_section(reader: YamlReader, entry: YamlEntry) -> ast.Gen
 
 def parse_yaml_quantize_setting(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeSetting:
     """Parse an entry of `quantize`, whose value is a word or a list of patterns."""
-    value, subject = entry.value, f"`{entry.name}`"
+    value, subject = entry.value, f"`{entry.key}`"
     nodes = get_list_items(value)
     values = tuple(ast.StringLiteral(reader.read_scalar(n, subject), span=n.span) for n in nodes)
-    return ast.QuantizeSetting(entry.name, values, span=entry.span)
+    return ast.QuantizeSetting(entry.key, values, span=entry.span)
 
 
 def parse_yaml_stream_sections(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -257,7 +257,7 @@ def parse_yaml_stream_sections(reader: YamlReader, entry: YamlEntry) -> Items:
     nodes = reader.read_mapping(entry.value, "`stream`", "`logits: sound`")
     return [
         ast.StreamSection(
-            parse_yaml_name(reader, item.key, "a result"),
+            parse_yaml_name(reader, item.key_node, "a result"),
             parse_yaml_name(reader, item.value, "an input"),
             span=item.span,
         )
@@ -277,12 +277,12 @@ def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule
     """Parse a weight rule, or return None after an error."""
     subject = "a rule of `weights`"
     entries = reader.read_mapping(node, subject, "`- {tie: a.weight, to: b.weight}`")
-    kind = next((e.name for e in entries if e.name in WEIGHT_RULE_LAYOUTS), None)
+    kind = next((e.key for e in entries if e.key in WEIGHT_RULE_SCHEMAS), None)
     if kind is None:
         if entries:
-            reader.report_unknown_key(entries[0], WEIGHT_RULE_LAYOUTS, subject)
+            reader.report_unknown_key(entries[0], WEIGHT_RULE_SCHEMAS, subject)
         return None
-    return WEIGHT_RULE_LAYOUTS[kind].parse(reader, node)
+    return WEIGHT_RULE_SCHEMAS[kind].parse(reader, node)
 
 
 TOP_ITEM_PARSERS: dict[str, ItemParser] = {
@@ -307,7 +307,7 @@ TOP_ITEM_PARSERS: dict[str, ItemParser] = {
 YAML_HEADER_KEYS = ("specc", "model", "doc", "extends")
 YAML_TOP_KEYS = (*YAML_HEADER_KEYS, *TOP_ITEM_PARSERS)
 LISTED_ITEMS = (
-    *ITEM_LAYOUTS,
+    *ITEM_SCHEMAS,
     *(key for key in TOP_ITEM_PARSERS if key not in ("use", "require", "items")),
 )
 """The keys that begin an entry of `items:`."""
@@ -349,8 +349,8 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
         span=Span(reader.source, 0, len(reader.source.text)),
         extends_span=entries_by_key["extends"].value.span if "extends" in entries_by_key else None,
     )
-    item_entries = [e for e in entries if e.name in TOP_ITEM_PARSERS]
-    items = [item for e in item_entries for item in TOP_ITEM_PARSERS[e.name](reader, e)]
+    item_entries = [e for e in entries if e.key in TOP_ITEM_PARSERS]
+    items = [item for e in item_entries for item in TOP_ITEM_PARSERS[e.key](reader, e)]
     return resolve_declared_inputs(reader, build_file_node(reader, file_header, entries, items))
 
 
@@ -374,9 +374,9 @@ def build_file_node(
     items: Iterable[ast.Item],
 ) -> ast.File:
     """Return a file with its items and comments. `entries` are its top-level keys."""
-    start = end = entries[0].key.span.start if entries else 0
+    start = end = entries[0].key_node.span.start if entries else 0
     for entry in entries:
-        if entry.name not in YAML_HEADER_KEYS:
+        if entry.key not in YAML_HEADER_KEYS:
             break
         end = entry.span.end
     # top-level keys may be in any order, but comments must be attached in source order

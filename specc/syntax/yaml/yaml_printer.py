@@ -25,11 +25,11 @@ from specc.syntax.yaml.yaml_emitter import (
     strings_to_yaml,
 )
 from specc.syntax.yaml.yaml_keys import (
-    ITEM_LAYOUTS,
+    ITEM_SCHEMAS,
     REQUIRE_ENTRY,
     USE_ENTRY,
-    WEIGHT_RULE_LAYOUTS,
-    find_layout_of_node,
+    WEIGHT_RULE_SCHEMAS,
+    find_node_schema,
     statement_to_yaml,
 )
 from specc.syntax.yaml.yaml_values import EQUATIONS, parameter_to_yaml
@@ -167,8 +167,8 @@ def item_group_to_yaml(group: ItemGroup) -> YamlPair:
 
 def section_entry_to_yaml(item: ast.Item) -> YamlItem:
     """Convert an entry of `use` or `require` to a YAML list item."""
-    layout = USE_ENTRY if isinstance(item, ast.UseStatement) else REQUIRE_ENTRY
-    value: YamlValue = layout.to_yaml(item)
+    schema = USE_ENTRY if isinstance(item, ast.UseStatement) else REQUIRE_ENTRY
+    value: YamlValue = schema.to_yaml(item)
     if isinstance(item, ast.RequireStatement) and not item.because:
         condition = expression_to_yaml(item.condition)
         value = value if isinstance(condition, YamlMap) else condition
@@ -219,7 +219,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
     ast.DimsSection: lambda item: make_yaml_list(join_pieces(format_parts(d)) for d in item.names),
     ast.WeightsSection: lambda item: make_multiline_list(
         [
-            YamlItem(find_layout_of_node(WEIGHT_RULE_LAYOUTS, r).to_yaml(r), r.comments)
+            YamlItem(find_node_schema(WEIGHT_RULE_SCHEMAS, r).to_yaml(r), r.comments)
             for r in item.rules
         ],
         item.end,
@@ -262,11 +262,11 @@ def list_item_to_yaml(item: ast.Item, has_blank_line_before: bool) -> YamlItem:
     keyword = (
         item.kind if isinstance(item, ast.Block | ast.AttentionDef) else get_top_level_key(item)
     )
-    if layout := ITEM_LAYOUTS.get(keyword):
+    if schema := ITEM_SCHEMAS.get(keyword):
         return YamlItem(
-            layout.to_yaml(item),
+            schema.to_yaml(item),
             item.comments,
-            is_comment_on_first_line=layout.has_body,
+            is_comment_on_first_line=schema.has_body,
             has_blank_line_before=has_blank_line_before,
         )
     pair = section_to_yaml(item) if type(item) in SECTION_CONVERTERS else item_group_to_yaml([item])

@@ -42,6 +42,12 @@ KEY_SYNONYMS = {
     "name": "model",
 }
 """Words of other formats, with the corresponding YAML keys of specs."""
+FOREIGN_STATEMENT_HINTS = {
+    "if": "write `- when: c`, with `do:` and `else:`",
+    "for": "write `- repeat: i in 3`, with `do:`",
+    "while": "write `- scan: step in 8`, with `carry:`, `until:` and `do:`",
+}
+"""The help messages for statements of other languages, by the first key of the statement."""
 
 
 class YamlReader(ErrorCollector):
@@ -120,10 +126,10 @@ class YamlReader(ErrorCollector):
         """Return map entries by key. Report E0201 for unknown keys and E0126 for missing keys."""
         allowed_keys = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
-        entries_by_key = {e.name: e for e in entries}
+        entries_by_key = {e.key: e for e in entries}
         missing_keys = [n for n in required if n not in entries_by_key]
         for entry in entries:
-            if entry.name not in allowed_keys:
+            if entry.key not in allowed_keys:
                 # a missing key is not reported if another key is likely to be its misspelling
                 similar_name = self.report_unknown_key(entry, allowed_keys, subject)
                 if similar_name in missing_keys:
@@ -145,20 +151,24 @@ class YamlReader(ErrorCollector):
     def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], subject: str) -> str:
         """Report E0201 for an unknown key. Return the most similar key in `allowed`, or ""."""
         names = list(allowed)
-        synonym = KEY_SYNONYMS.get(entry.name)
-        similar_name = synonym if synonym in names else find_similar_name(entry.name, names)
+        synonym = KEY_SYNONYMS.get(entry.key)
+        similar_name = synonym if synonym in names else find_similar_name(entry.key, names)
         hint = (
             format_suggestion(similar_name)
             if similar_name
             else f"valid keys of {subject}: {format_name_list(names)}"
         )
-        if "items" in names and (item := find_similar_name(entry.name, ITEM_WORDS)):
+        if "items" in names and (item := find_similar_name(entry.key, ITEM_WORDS)):
             hint = f"write it as an entry of `items:`: `- {item}: …`"
         elif "items" in names and synonym in ("in", "out"):
             entry_text = f"{{graph: main, {synonym}: {{…}}, …}}"
             hint = f"write it as the key `{synonym}:` of a graph: `items: [{entry_text}]`"
         self.report_error(
-            "E0201", f"unknown key `{entry.name}` in {subject}", entry.key.span, "unknown key", hint
+            "E0201",
+            f"unknown key `{entry.key}` in {subject}",
+            entry.key_node.span,
+            "unknown key",
+            hint,
         )
         return similar_name or ""
 
@@ -194,7 +204,7 @@ def collect_yaml_body(
     reader: YamlReader, entry: YamlEntry, children: Children[T]
 ) -> CommentedBody[T]:
     """Return the body below a key, with comments attached to its children."""
-    start = entry.key.span.end
+    start = entry.key_node.span.end
     return reader.attacher.attach_comments(
         children, start, max(find_value_end(reader, entry), start)
     )
@@ -231,7 +241,7 @@ def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
     if not is_empty_yaml_node(entry.value):
         return find_node_end(reader, entry.value)
     # the comments of an empty value are indented more than the key
-    return find_comments_end(reader, entry.span.end, entry.key.span.column)
+    return find_comments_end(reader, entry.span.end, entry.key_node.span.column)
 
 
 def find_node_end(reader: YamlReader, node: YamlNode) -> int:

@@ -109,7 +109,7 @@ def is_yaml_field(node: YamlNode) -> TypeGuard[YamlMapping]:
     """Return True if a node is a map that declares a config field, possibly with unknown keys."""
     if not isinstance(node, YamlMapping):
         return False
-    values = {e.name: e.value for e in node.entries}
+    values = {e.key: e.value for e in node.entries}
     type_node = values.get("type")
     return is_field_declaration(
         values, type_node.value if isinstance(type_node, YamlScalar) else ""
@@ -143,26 +143,26 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
         return ast.Name("_", span=node.span)
     entry = node.entries[0]
     subject = "the name of the function"
-    function = parse_yaml_fragment(reader, entry.key, DOTTED, subject) or MISSING_NAME
+    function = parse_yaml_fragment(reader, entry.key_node, DOTTED, subject) or MISSING_NAME
     args: tuple[ast.Expr, ...] = ()
     options: list[ast.NamedArg] = []
     weights = None
-    example = f"`{{{entry.name}: {{in: x}}}}`"
-    for argument in reader.read_mapping(entry.value, f"the arguments of `{entry.name}`", example):
+    example = f"`{{{entry.key}: {{in: x}}}}`"
+    for argument in reader.read_mapping(entry.value, f"the arguments of `{entry.key}`", example):
         # `in` and `weights` are reserved keys, so a call with an option `in` must be a string
-        if argument.name == "in":
+        if argument.key == "in":
             args = parse_yaml_expressions(reader, argument.value)
-        elif argument.name == "weights":
+        elif argument.key == "weights":
             weights = parse_yaml_weight_name(reader, argument.value)
         else:
-            parse_yaml_name(reader, argument.key, "an option")
+            parse_yaml_name(reader, argument.key_node, "an option")
             options.append(make_named_arg(argument, parse_yaml_expression(reader, argument.value)))
     return ast.Call(function, args, tuple(options), weights, span=node.span)
 
 
 def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
     """Report E0125 for a call whose map does not have exactly one key."""
-    keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
+    keys = ", ".join(f"`{e.key}`" for e in node.entries[:4])
     reader.report_error(
         "E0125",
         "a mapping as a value must have one key, the name of the function",
@@ -174,8 +174,8 @@ def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
 
 def make_named_arg(entry: YamlEntry, value: ast.Expr) -> ast.NamedArg:
     """Make an option of a call, as in `out: d`, or a field of a record."""
-    span = entry.key.span.extend_to(entry.value.span)
-    return ast.NamedArg(entry.name, value, span=span, name_span=entry.key.span)
+    span = entry.key_node.span.extend_to(entry.value.span)
+    return ast.NamedArg(entry.key, value, span=span, name_span=entry.key_node.span)
 
 
 def parse_yaml_weight_name(reader: YamlReader, node: YamlNode) -> ast.WeightPath:
@@ -189,7 +189,7 @@ def parse_yaml_static_value(reader: YamlReader, node: YamlNode) -> ast.Expr:
         case YamlMapping(entries=entries):
             fields = []
             for entry in entries:
-                parse_yaml_name(reader, entry.key, "a field")
+                parse_yaml_name(reader, entry.key_node, "a field")
                 fields.append(make_named_arg(entry, parse_yaml_static_value(reader, entry.value)))
             return ast.RecordLiteral(tuple(fields), span=node.span)
         case YamlSequence(items=items):
@@ -243,8 +243,8 @@ def make_dsl_string_codec(
 
 def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParameter:
     """Parse a block parameter, as in `x: float[batch, n]` or `n: {type: int, default: 4}`."""
-    name = parse_yaml_name(reader, entry.key, "the name of an input")
-    span, value, default = entry.key.span.extend_to(entry.value.span), entry.value, None
+    name = parse_yaml_name(reader, entry.key_node, "the name of an input")
+    span, value, default = entry.key_node.span.extend_to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
         return ast.BlockParameter(name, parse_yaml_padding_mask_type(reader, value), span=span)
     entries = reader.read_entries_by_key(value, ("type", "default"), "an input", ("type",))
@@ -269,9 +269,9 @@ def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Pa
         return (ast.BlockParameter("", parse_yaml_type(reader, node, subject), span=node.span),)
     return tuple(
         ast.BlockParameter(
-            parse_yaml_name(reader, e.key, "the name of a result"),
+            parse_yaml_name(reader, e.key_node, "the name of a result"),
             parse_yaml_padding_mask_type(reader, e.value),
-            span=e.key.span.extend_to(e.value.span),
+            span=e.key_node.span.extend_to(e.value.span),
         )
         for e in node.entries
     )
@@ -283,9 +283,9 @@ def parse_yaml_equations(
     """Parse the equations of a block, as in `where: {total: past + seq}`."""
     return tuple(
         ast.Equation(
-            parse_yaml_name(reader, e.key, "a length"),
+            parse_yaml_name(reader, e.key_node, "a length"),
             parse_yaml_expression(reader, e.value),
-            span=e.key.span.extend_to(e.value.span),
+            span=e.key_node.span.extend_to(e.value.span),
         )
         for e in reader.read_mapping(entry.value, subject, "`where: {total: past + seq}`")
     )
