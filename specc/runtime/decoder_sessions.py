@@ -145,7 +145,7 @@ class KVCacheSession:
         self.other_states = tuple(s for s in metadata.states if s.name not in names)
         self.state_outputs = frozenset(s.next_output for s in metadata.states)
         self.past_length = 0
-        self.bound_run: IOBindingSession | None = None
+        self.bound_session: IOBindingSession | None = None
         self.bound_mappings: tuple[DeviceTensors, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
@@ -199,14 +199,16 @@ class KVCacheSession:
         # compare the dictionaries by identity, because `reorder` replaces both dictionaries
         mappings = (self.loop_invariant_inputs, self.states)
         is_bound = all(a is b for a, b in zip(mappings, self.bound_mappings, strict=False))
-        if self.bound_run is None or not is_bound:
+        if self.bound_session is None or not is_bound:
             buffers = {s.name: self.states[s.name] for s in self.buffers}
             bound_outputs = {s.next_output: self.states[s.name] for s in self.buffers}
             outputs = {**bound_outputs, **_allocate_outputs(self, len(self.inputs.tokens))}
-            self.bound_run = self.session.bind({**self.loop_invariant_inputs, **buffers}, outputs)
+            self.bound_session = self.session.bind(
+                {**self.loop_invariant_inputs, **buffers}, outputs
+            )
             self.bound_mappings = mappings
         other_states = {s.name: self.states[s.name] for s in self.other_states}
-        return self.bound_run.run({**inputs, **other_states})
+        return self.bound_session.run({**inputs, **other_states})
 
     def _collect_inputs(self, chunk: PerTokenInputs) -> dict[str, Array | DeviceTensor]:
         """Return the inputs other than states: the new tokens, and the new positions of inputs with
@@ -233,7 +235,7 @@ class KVCacheSession:
         if capacity >= min_length:
             return
         new_capacity = _choose_buffer_length(min_length, capacity)
-        self.bound_run = None
+        self.bound_session = None
         for state in self.buffers:
             buffer = self.states[state.name]
             shape = buffer.shape()
@@ -245,7 +247,7 @@ class KVCacheSession:
     def reorder(self, indices: Ints) -> None:
         """Reorder batch elements and KV cache: new element i is old element `indices[i]`."""
         self.inputs.reorder(indices)
-        self.bound_run = None
+        self.bound_session = None
         axes = {s.name: s.batch_axis for s in self.metadata.states}
         self.states = {n: self._gather_tensor(v, axes[n], indices) for n, v in self.states.items()}
         for name, value in self.loop_invariant_inputs.items():
@@ -281,7 +283,7 @@ def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int
     session.is_started, session.past_length = True, slices[0].past_length
     # release the states of the slices one by one: at most one state is in memory twice
     for part in slices:
-        part.bound_run, part.bound_mappings = None, ()
+        part.bound_session, part.bound_mappings = None, ()
     for state in session.metadata.states:
         tensors = [part.states.pop(state.name) for part in slices]
         axis = state.batch_axis

@@ -171,11 +171,11 @@ def _emit_short_operand(
 @contextmanager
 def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
     """Emit the nodes in a `with` block under `BLOCKS_SCOPE` instead of the layer's scope."""
-    site, g.context = g.context, replace(g.context, scopes=(BLOCKS_SCOPE,))
+    outer_context, g.context = g.context, replace(g.context, scopes=(BLOCKS_SCOPE,))
     try:
         yield
     finally:
-        g.context = site
+        g.context = outer_context
 
 
 def emit_blocked_attention_condition(

@@ -138,8 +138,8 @@ class GraphAnalysis:
 
 @dataclass(kw_only=True)
 class Emitter:
-    """An ONNX node builder for a target and an opset. `lengths` computes dynamic sizes, and `site`
-    is the IR node being lowered. `attention_weight_locations` lists sources of attention weights.
+    """An ONNX node builder for a target and an opset. `lengths` computes dynamic sizes. `context`
+    is that of the lowered IR node. `attention_weight_locations` lists sources of attention weights.
     """
 
     target: Target
@@ -228,14 +228,14 @@ class Emitter:
     @contextmanager
     def open_body(self, *, is_isolated: bool = False) -> Iterator[GraphBody]:
         """Open a subgraph in a `with` block. An isolated subgraph does not reuse outer nodes."""
-        site, bodies, body = self.context, self.bodies, GraphBody()
+        context, bodies, body = self.context, self.bodies, GraphBody()
         isolated_index = len(bodies.open_bodies) if is_isolated else bodies.isolated_index
         open_bodies = (*bodies.open_bodies, body)
         self.bodies = replace(bodies, open_bodies=open_bodies, isolated_index=isolated_index)
         try:
             yield body
         finally:
-            self.context, self.bodies = site, bodies
+            self.context, self.bodies = context, bodies
 
     @contextmanager
     def enter_graph(self, lengths: DimResolver) -> Iterator[None]:
@@ -250,14 +250,14 @@ class Emitter:
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
         """Emit nodes into the subgraph for dynamic sizes, or into the main graph for level 0."""
-        bodies, site = self.bodies, self.context
+        bodies, context = self.bodies, self.context
         body_count = (bodies.root_index if level is None else level) + 1
         self.bodies = replace(bodies, open_bodies=bodies.open_bodies[:body_count], isolated_index=0)
         self.context = LoweringContext((scope,))
         try:
             yield
         finally:
-            self.bodies, self.context = bodies, site
+            self.bodies, self.context = bodies, context
 
     def emit_constant(self, value: object, dtype: str) -> OnnxValue:
         """Emit a constant tensor, or reuse an equal constant."""
