@@ -237,13 +237,13 @@ class LoweringJob(CompileJob):
         half = self.half_dtype
         return pass_pipeline.convert_to_half_precision(graph, half) if half else graph
 
-    def convert_derived_graphs_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
+    def convert_derived_graphs_dtype(self, derived_graphs: DerivedGraphs) -> DerivedGraphs:
         """Convert derived graphs and their KV caches to `half_dtype`, unless the dtype is None."""
         half = self.half_dtype
         return (
-            pass_pipeline.convert_derived_graphs_to_half_precision(derived, half)
+            pass_pipeline.convert_derived_graphs_to_half_precision(derived_graphs, half)
             if half
-            else derived
+            else derived_graphs
         )
 
     def quantize_model_graphs(self, source: ModelSource) -> ModelSource:

@@ -151,9 +151,10 @@ def check_export_profile(profile: str) -> None:
 
 
 def apply_export_profile(
-    profile: str, model: ModelDefinition, derived: DerivedGraphs
+    profile: str, model: ModelDefinition, derived_graphs: DerivedGraphs
 ) -> ExportedGraphs:
-    """Return the graphs in `derived` with the names and tensor layouts that `profile` requires.
+    """Return the graphs in `derived_graphs` with the names and tensor layouts that `profile`
+    requires.
 
     The profile `specc` returns `encode` (if the model has an encoder) and `step` unchanged. The
     profile `hf` returns `model`, or `encoder_model`, `decoder_model` and `decoder_with_past_model`.
@@ -163,14 +164,14 @@ def apply_export_profile(
     generation = model.generation
     assert generation is not None, f"{model.name} has no `generate` section"
     if profile == "specc":
-        encode = {"encode": derived.encode} if derived.encode else {}
-        return ExportedGraphs({**encode, "step": derived.step}, derived.states)
+        encode = {"encode": derived_graphs.encode} if derived_graphs.encode else {}
+        return ExportedGraphs({**encode, "step": derived_graphs.step}, derived_graphs.states)
     if codebooks := count_codebooks(model.graph.inputs[generation.sequence_input].type):
         raise_unsupported_profile_error(profile, f"it has {codebooks} codebooks per step")
-    if profile == "hf" and derived.encode is not None:
-        exported = build_encoder_decoder_graphs(derived, generation.logits_output)
+    if profile == "hf" and derived_graphs.encode is not None:
+        exported = build_encoder_decoder_graphs(derived_graphs, generation.logits_output)
     else:
-        graph, states = build_decoder(profile, derived, generation.logits_output)
+        graph, states = build_decoder(profile, derived_graphs, generation.logits_output)
         exported = ExportedGraphs({"model": graph}, states)
     if profile == "genai":
         files = {GENAI_FILE: build_genai_config(model, generation, graph, states)}

@@ -122,15 +122,17 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
 
 
 def _build_unconverted_generator(
-    job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
+    job: CompileJob, graph: Graph, derived_graphs: DerivedGraphs | None = None
 ) -> StandaloneGenerator:
-    """Build a standalone generator in the dtype of `graph`. `derived` are the encoder and step
-    graphs of `graph`, or None if they are not derived yet.
+    """Build a standalone generator in the dtype of `graph`. `derived_graphs` are the encoder and
+    step graphs of `graph`, or None if they are not derived yet.
     """
     generation = get_generate_section(job.model)
     full_graph = _inline_defaults(job, graph, generation)
-    if derived is None or full_graph is not graph:
-        derived = derive_generation_graphs(full_graph, generation, defaults=job.model.defaults)
+    if derived_graphs is None or full_graph is not graph:
+        derived_graphs = derive_generation_graphs(
+            full_graph, generation, defaults=job.model.defaults
+        )
     settings = merge_generation_settings(job)
     check_generator_settings(settings)
     _check_token_settings(full_graph, generation, job.options.generation_config)
@@ -144,7 +146,7 @@ def _build_unconverted_generator(
         has_repetition_penalty=settings.repetition_penalty != 1,
         **select_entries(setting_values, names),
     )
-    return StandaloneGenerator(full_graph, derived, decoding, job.model.defaults)
+    return StandaloneGenerator(full_graph, derived_graphs, decoding, job.model.defaults)
 
 
 def check_generator_settings(settings: GenerationSettings) -> None:
@@ -208,17 +210,19 @@ def _derive_streaming_graphs(
         ),
         pass_pipeline.DERIVE_PASSES,
     )
-    derived = state.derived
-    assert derived is not None, "only the encoder pass does not derive a step graph"
+    derived_graphs = state.derived_graphs
+    assert derived_graphs is not None, "only the encoder pass does not derive a step graph"
     metadata = build_step_metadata(
-        job, derived, GenerateSection(job.model.name, sequence_input, streaming.streamed_outputs[0])
+        job,
+        derived_graphs,
+        GenerateSection(job.model.name, sequence_input, streaming.streamed_outputs[0]),
     )
     chunks = ChunkConfig(
         state.chunk_length,
-        _find_output_lengths(graph, sequence_input, derived.step),
+        _find_output_lengths(graph, sequence_input, derived_graphs.step),
         _find_pointwise_defaults(defaults, sequence_input),
     )
-    return derived, replace(metadata, chunk_config=chunks)
+    return derived_graphs, replace(metadata, chunk_config=chunks)
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
@@ -280,16 +284,16 @@ def build_package_contents(job: LoweringJob) -> PackageContents:
 
 
 def build_standalone_generator(
-    job: LoweringJob, derived: DerivedGraphs | None = None
+    job: LoweringJob, derived_graphs: DerivedGraphs | None = None
 ) -> StandaloneGenerator:
-    """Build a standalone generator in the compute dtype of the target. `derived` are the encoder
-    and step of the simplified graph, or None if they are not derived yet.
+    """Build a standalone generator in the compute dtype of the target. `derived_graphs` are the
+    encoder and step of the simplified graph, or None if they are not derived yet.
     """
-    generator = _build_unconverted_generator(job, job.simplified_graph, derived)
+    generator = _build_unconverted_generator(job, job.simplified_graph, derived_graphs)
     return replace(
         generator,
         graph=job.convert_dtype(generator.graph),
-        derived=job.convert_derived_graphs_dtype(generator.derived),
+        derived_graphs=job.convert_derived_graphs_dtype(generator.derived_graphs),
     )
 
 
@@ -297,7 +301,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
     """Add the graphs of a generative model to the full-forward graph in `graphs`."""
     graph_names, is_native_profile = job.options.graphs, job.options.io_names == "specc"
     generation = get_generate_section(job.model)
-    derived = derive_generation_graphs(
+    derived_graphs = derive_generation_graphs(
         job.simplified_graph,
         generation,
         RETURNED_LOGITS[job.options.io_names],
@@ -308,7 +312,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
     extra_files: tuple[ExtraFile, ...] = ()
     buffers: tuple[str, ...] = ()
     if {"encode", "step"} & set(graph_names):
-        converted = job.convert_derived_graphs_dtype(derived)
+        converted = job.convert_derived_graphs_dtype(derived_graphs)
         exported = apply_export_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
         extra_files = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
@@ -317,23 +321,25 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         if is_native_profile:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
-    runtime_metadata = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
+    runtime_metadata = (
+        _build_runtime_metadata(job, derived_graphs, buffers) if is_native_profile else {}
+    )
     if "generate" in graph_names:
         # derived graphs for other profiles compute logits at other positions, so `generate` cannot
         # share these graphs
-        generator = build_standalone_generator(job, derived if is_native_profile else None)
+        generator = build_standalone_generator(job, derived_graphs if is_native_profile else None)
         metadata = make_generator_metadata_builder(job, generator)
         graphs["generate"] = PackageGraph(generator, "generate.onnx", metadata)
     return PackageContents(graphs, extra_files, runtime_metadata)
 
 
 def _build_runtime_metadata(
-    job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
+    job: LoweringJob, derived_graphs: DerivedGraphs, buffers: tuple[str, ...]
 ) -> Mapping[str, object]:
     """Return the metadata for specc's generation runtime, or {} if tokens cannot be sampled."""
     if not can_sample_tokens(job.model.graph, get_generate_section(job.model)):
         return {}
-    converted = job.convert_derived_graphs_dtype(derived)
+    converted = job.convert_derived_graphs_dtype(derived_graphs)
     return build_generation_metadata(job, converted, buffers).to_json()
 
 
@@ -352,12 +358,12 @@ def _add_streaming_graphs(
             notes=[f"`{streaming.sequence_input}` is an input stream, not generated"],
             helps=["compile it with `--graphs score,step`"],
         )
-    derived, metadata = _derive_streaming_graphs(job, streaming)
-    stems = {"encode": derived.encode, "step": derived.step}
-    derived_graphs = {
+    derived_graphs, metadata = _derive_streaming_graphs(job, streaming)
+    stems = {"encode": derived_graphs.encode, "step": derived_graphs.step}
+    package_graphs = {
         stem: _build_derived_graph(job, stem, graph) for stem, graph in stems.items() if graph
     }
-    return PackageContents({**graphs, **derived_graphs}, generation_metadata=metadata.to_json())
+    return PackageContents({**graphs, **package_graphs}, generation_metadata=metadata.to_json())
 
 
 def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGraph:
@@ -367,10 +373,12 @@ def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGr
 
 
 def _build_buffered_step(
-    job: LoweringJob, step: Graph, derived: DerivedGraphs
+    job: LoweringJob, step: Graph, derived_graphs: DerivedGraphs
 ) -> tuple[PackageGraph, tuple[str, ...]]:
     """Return the step graph, with KV buffers if supported, and the names of buffer inputs."""
-    caches = job.compiler.find_in_place_kv_caches(step, derived.states, job.target, job.opset)
+    caches = job.compiler.find_in_place_kv_caches(
+        step, derived_graphs.states, job.target, job.opset
+    )
     # there are no buffers if the target cannot update them in place or if its kernel supports no
     # attention layer of the graph
     if not caches:

@@ -176,12 +176,12 @@ CacheLayer: TypeAlias = Mapping[str, DecodeState]
 """The key cache and the value cache of one attention layer, in the order of `CACHE_PARTS`."""
 
 
-def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer, ...]:
+def list_cache_layers(profile: str, derived_graphs: DerivedGraphs) -> tuple[CacheLayer, ...]:
     """Return the KV caches in the order of the attention layers. Raise E0752 if a step has a state
     other than the keys and values of an attention layer.
     """
     layers_by_index: dict[int, dict[str, DecodeState]] = {}
-    for state in sorted(derived.states, key=lambda s: s.name == PAST_LENGTH_INPUT):
+    for state in sorted(derived_graphs.states, key=lambda s: s.name == PAST_LENGTH_INPUT):
         _check_state(profile, state)
         layers_by_index.setdefault(state.layer, {})[state.role] = state
     for states in layers_by_index.values():
@@ -264,31 +264,36 @@ PAST_CACHE, PRESENT_CACHE = "past_key_values.{}.{}", "present.{}.{}"
 
 
 def build_decoder(
-    profile: str, derived: DerivedGraphs, source: str
+    profile: str, derived_graphs: DerivedGraphs, source: str
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
     """Return the step graph and its decode states with the names of the profile.
 
     `source` is the output from which the next token is sampled. Raise E0752 if the model has an
     encoder, or a state or an input that the profile cannot represent.
     """
-    layers = list_cache_layers(profile, derived)
-    if derived.encode is not None or derived.loop_invariant_inputs:
-        encoder_outputs = derived.encode.outputs if derived.encode else ()
-        names = (*derived.loop_invariant_inputs, *encoder_outputs)
+    layers = list_cache_layers(profile, derived_graphs)
+    if derived_graphs.encode is not None or derived_graphs.loop_invariant_inputs:
+        encoder_outputs = derived_graphs.encode.outputs if derived_graphs.encode else ()
+        names = (*derived_graphs.loop_invariant_inputs, *encoder_outputs)
         raise_unsupported_profile_error(
             profile,
             f"`{names[0]}` is computed once and passed to every step",
             [f"{PROFILE_READERS[profile]} does not run an encoder"],
         )
-    lengths = map_dims_to_profile_symbols(derived, layers)
-    step = rename_symbolic_dimensions(derived.step, lengths)
+    lengths = map_dims_to_profile_symbols(derived_graphs, layers)
+    step = rename_symbolic_dimensions(derived_graphs.step, lengths)
     copier = GraphCopier()
-    copier.declare_input(step, derived.sequence_input, IDS)
+    copier.declare_input(step, derived_graphs.sequence_input, IDS)
     for name, value in step.inputs.items():
-        if name == derived.sequence_input or name in {s.name for s in derived.states}:
+        if name == derived_graphs.sequence_input or name in {s.name for s in derived_graphs.states}:
             continue
         copier.copied_values[value] = _declare_other_input(
-            profile, copier, name, value, step.input_facts[name], name in derived.full_length_inputs
+            profile,
+            copier,
+            name,
+            value,
+            step.input_facts[name],
+            name in derived_graphs.full_length_inputs,
         )
     for index, layer in enumerate(layers):
         for part, state in layer.items():
@@ -296,16 +301,16 @@ def build_decoder(
     copier.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: copier.copied_values[step.outputs[source]]}
     outputs |= build_cache_outputs(copier, step, layers, PRESENT_CACHE)
-    outputs |= collect_extra_outputs(copier, step, derived, source)
+    outputs |= collect_extra_outputs(copier, step, derived_graphs, source)
     states = rename_decode_states(step, layers, PAST_CACHE, PRESENT_CACHE)
     return copier.finish_graph(step.name, outputs), states
 
 
 def map_dims_to_profile_symbols(
-    derived: DerivedGraphs, layers: tuple[CacheLayer, ...]
+    derived_graphs: DerivedGraphs, layers: tuple[CacheLayer, ...]
 ) -> dict[str, Dim]:
     """Map the batch size, new length and past length of the step to the symbols of the profile."""
-    batch, new = derived.step.inputs[derived.sequence_input].shape
+    batch, new = derived_graphs.step.inputs[derived_graphs.sequence_input].shape
     key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]
     profile_dims = {d.name: Dim.symbol(n) for d, n in ((batch, BATCH), (new, NEW), (past, PAST))}
@@ -354,10 +359,10 @@ def build_cache_outputs(
 
 
 def collect_extra_outputs(
-    copier: GraphCopier, step: Graph, derived: DerivedGraphs, source: str
+    copier: GraphCopier, step: Graph, derived_graphs: DerivedGraphs, source: str
 ) -> dict[str, Value]:
     """Return the outputs of `step` except `source` and the next states, e.g. taps."""
-    excluded_names = {source, *(s.next_output for s in derived.states)}
+    excluded_names = {source, *(s.next_output for s in derived_graphs.states)}
     return {n: copier.copied_values[v] for n, v in step.outputs.items() if n not in excluded_names}
 
 

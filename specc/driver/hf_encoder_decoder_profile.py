@@ -107,7 +107,7 @@ class EncoderDecoderComponents:
     symbolic dimensions.
     """
 
-    derived: DerivedGraphs
+    derived_graphs: DerivedGraphs
     encoder_graph: Graph
     encoder_input: str
     encoder_mask: str
@@ -117,16 +117,16 @@ class EncoderDecoderComponents:
     renamed_lengths: Mapping[str, Dim]
 
 
-def find_encoder_decoder_components(derived: DerivedGraphs) -> EncoderDecoderComponents:
+def find_encoder_decoder_components(derived_graphs: DerivedGraphs) -> EncoderDecoderComponents:
     """Find the components of an encoder-decoder. Raise E0752 for an unsupported model."""
-    encode = derived.encode
+    encode, invariant_inputs = derived_graphs.encode, derived_graphs.loop_invariant_inputs
     if encode is None:
-        names = ", ".join(f"`{n}`" for n in derived.loop_invariant_inputs)
+        names = ", ".join(f"`{n}`" for n in invariant_inputs)
         raise_unsupported_profile_error(
             "hf", f"{names} is passed to every step unchanged, without an encoder"
         )
-    cache_layers = list_cache_layers("hf", derived)
-    encoder_input, mask = _find_encoder_inputs(encode, derived)
+    cache_layers = list_cache_layers("hf", derived_graphs)
+    encoder_input, mask = _find_encoder_inputs(encode, derived_graphs)
     encoder_output = find_encoder_output(
         encode, encode.inputs[encoder_input], encode.outputs.values()
     )
@@ -136,17 +136,17 @@ def find_encoder_decoder_components(derived: DerivedGraphs) -> EncoderDecoderCom
             "the decoder does not attend to a single encoder output of shape "
             "[batch, positions, features]",
         )
-    lengths = map_dims_to_profile_symbols(derived, cache_layers)
+    lengths = map_dims_to_profile_symbols(derived_graphs, cache_layers)
     if source_symbol := encoder_output.shape[1].name:
         lengths[source_symbol] = Dim.symbol(SOURCE_LENGTH)
     layout = EncoderDecoderComponents(
-        derived=derived,
+        derived_graphs=derived_graphs,
         encoder_graph=encode,
         encoder_input=encoder_input,
         encoder_mask=mask,
         encoder_output=encoder_output,
         cache_layers=cache_layers,
-        cross_attentions=find_cross_attention_inputs(derived.step, derived.loop_invariant_inputs),
+        cross_attentions=find_cross_attention_inputs(derived_graphs.step, invariant_inputs),
         renamed_lengths=lengths,
     )
     _check_layers(layout)
@@ -171,7 +171,7 @@ def _check_layers(layout: EncoderDecoderComponents) -> None:
         )
     key_value_names = {n for pair in layout.cross_attentions for n in pair.values()}
     encoder_outputs = layout.encoder_graph.outputs
-    for name in (n for n in layout.derived.loop_invariant_inputs if n in encoder_outputs):
+    for name in (n for n in layout.derived_graphs.loop_invariant_inputs if n in encoder_outputs):
         # outputs of `encode` that depend only on the mask are recomputed from the mask
         if name not in key_value_names and depends_on_encoder_input(layout, name):
             raise_unsupported_profile_error(
@@ -189,11 +189,11 @@ def depends_on_encoder_input(parts: EncoderDecoderComponents, name: str) -> bool
     return output is source or any(source in node.args for node in nodes)
 
 
-def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, str]:
+def _find_encoder_inputs(encode: Graph, derived_graphs: DerivedGraphs) -> tuple[str, str]:
     """Return the names of the encoder's input and mask ("" if the encoder has no mask)."""
-    mask = _find_encoder_mask(encode, derived)
-    encoder_input = _find_encoder_input(encode, derived, mask)
-    for name in derived.loop_invariant_inputs:
+    mask = _find_encoder_mask(encode, derived_graphs)
+    encoder_input = _find_encoder_input(encode, derived_graphs, mask)
+    for name in derived_graphs.loop_invariant_inputs:
         if name not in encode.outputs and name != mask:
             raise_unsupported_profile_error(
                 "hf",
@@ -203,12 +203,12 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
     return encoder_input, mask
 
 
-def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
+def _find_encoder_mask(encode: Graph, derived_graphs: DerivedGraphs) -> str:
     """Return the name of the encoder's padding mask, or "" if the encoder has no mask."""
     # masks that only the decoder uses are inputs of every step
     masks = [n for n in encode.inputs if encode.input_facts[n].padding_side]
-    facts = derived.step.input_facts
-    step_inputs = [n for n in derived.loop_invariant_inputs if n in derived.step.inputs]
+    step, facts = derived_graphs.step, derived_graphs.step.input_facts
+    step_inputs = [n for n in derived_graphs.loop_invariant_inputs if n in step.inputs]
     masks += [n for n in step_inputs if facts[n].padding_side and n not in masks]
     if len(masks) > 1:
         raise_unsupported_profile_error(
@@ -219,10 +219,10 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
     return masks[0] if masks else ""
 
 
-def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
+def _find_encoder_input(encode: Graph, derived_graphs: DerivedGraphs, mask: str) -> str:
     """Return the name of the encoder's only input other than the mask."""
     # the generated tokens are a decoder input, even if `encode` has the same input
-    data_inputs = [n for n in encode.inputs if n not in (mask, derived.sequence_input)]
+    data_inputs = [n for n in encode.inputs if n not in (mask, derived_graphs.sequence_input)]
     types = [encode.inputs[n].type for n in data_inputs]
     if len(data_inputs) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
         names = ", ".join(f"`{n}` {t}" for n, t in zip(data_inputs, types, strict=True))
@@ -245,11 +245,11 @@ PAST_CROSS_ATTENTION, PRESENT_CROSS_ATTENTION = (
 )
 
 
-def build_encoder_decoder_graphs(derived: DerivedGraphs, source: str) -> ExportedGraphs:
+def build_encoder_decoder_graphs(derived_graphs: DerivedGraphs, source: str) -> ExportedGraphs:
     """Build the three exported graphs. Tokens are sampled from the output `source`. Raise E0752 if
     the decoder uses encoder values other than keys, values and a mask.
     """
-    layout = find_encoder_decoder_components(derived)
+    layout = find_encoder_decoder_components(derived_graphs)
     decoder, _ = _build_decoder(layout, source, without_past=True)
     decoder_with_past, states = _build_decoder(layout, source, without_past=False)
     graphs = {
@@ -279,23 +279,23 @@ def _build_decoder(
     layout: EncoderDecoderComponents, source: str, *, without_past: bool
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
     """Return `decoder_model` (`without_past`) or `decoder_with_past_model`."""
-    derived = layout.derived
+    derived_graphs = layout.derived_graphs
     lengths: Mapping[str, Dim] = layout.renamed_lengths
     if without_past:
         # the past length of `decoder_model` is 0, so concatenations with the past are removed
         lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
-    step = rename_symbolic_dimensions(derived.step, lengths)
+    step = rename_symbolic_dimensions(derived_graphs.step, lengths)
     encode, encoder_output = _rename_encoder(layout)
     copier = GraphCopier()
     # inputs are declared in the order in which the model file lists them
-    copier.declare_input(step, derived.sequence_input, IDS)
+    copier.declare_input(step, derived_graphs.sequence_input, IDS)
     if without_past:
         hidden_states = copier.add_input(HIDDEN, Input(encoder_output.type))
         copier.copied_values[encoder_output] = hidden_states
     _declare_cross_mask(layout, copier, step, encode)
     _fill_decoder_masks(layout, copier, step)
     _add_past_caches(layout, copier, step, without_past=without_past)
-    for name in derived.loop_invariant_inputs:
+    for name in derived_graphs.loop_invariant_inputs:
         # `decoder_model` computes the cross-attention keys and values, `decoder_with_past_model`
         # has them as inputs, and both graphs compute the values that depend only on the mask
         if step.inputs[name] not in copier.copied_values:
@@ -304,7 +304,7 @@ def _build_decoder(
     copier.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: copier.copied_values[step.outputs[source]]}
     outputs |= _emit_presents(layout, copier, step, with_cross_attention=without_past)
-    outputs |= collect_extra_outputs(copier, step, derived, source)
+    outputs |= collect_extra_outputs(copier, step, derived_graphs, source)
     states = rename_decode_states(
         step, layout.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION
     )
@@ -354,7 +354,7 @@ def _declare_cross_mask(
     layout: EncoderDecoderComponents, copier: GraphCopier, step: Graph, encode: Graph
 ) -> None:
     """Declare the encoder's padding mask if the step uses the mask or values computed from it."""
-    invariant_names = layout.derived.loop_invariant_inputs
+    invariant_names = layout.derived_graphs.loop_invariant_inputs
     masks = [n for n in invariant_names if n == layout.encoder_mask and n in step.inputs]
     # recompute the outputs of `encode` that depend only on the mask
     encoded = encode.outputs.keys() & {*invariant_names}
@@ -368,10 +368,11 @@ def _declare_cross_mask(
 
 def _fill_decoder_masks(layout: EncoderDecoderComponents, copier: GraphCopier, step: Graph) -> None:
     """Replace the decoder's padding mask by ones, because the profile `hf` has no input for it."""
-    derived, invariant_names = layout.derived, layout.derived.loop_invariant_inputs
-    known_names = {derived.sequence_input, *invariant_names, *(s.name for s in derived.states)}
+    graphs = layout.derived_graphs
+    state_names = (s.name for s in graphs.states)
+    known_names = {graphs.sequence_input, *graphs.loop_invariant_inputs, *state_names}
     for name, value in step.inputs.items():
-        if step.input_facts[name].padding_side and name not in invariant_names:
+        if step.input_facts[name].padding_side and name not in graphs.loop_invariant_inputs:
             copier.copied_values[value] = copier.make_constant(value.type, True)
         elif name not in known_names:
             raise_unsupported_profile_error("hf", f"the profile has no name for the input `{name}`")

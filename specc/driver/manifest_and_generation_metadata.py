@@ -206,11 +206,11 @@ def describe_attention_lowerings(graph: str, emitted_model: EmittedModel) -> Ite
 LEFT_PADDED_SIDES = ("any", "left")
 
 
-def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
+def can_batch_mixed_lengths(model: ModelDefinition, derived_graphs: DerivedGraphs) -> bool:
     """Return True if sequences of different lengths in the same decode batch do not affect each
     other's results.
     """
-    graph, sequence_input = model.graph, derived.sequence_input
+    graph, sequence_input = model.graph, derived_graphs.sequence_input
     generation = model.generation
     assert generation is not None, "derived graphs come from a generative model"
     if graph.inputs[sequence_input].rank != 2:
@@ -221,23 +221,29 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     if token_inputs - {sequence_input, mask}:
         return False  # other token inputs have no known values at left-padded positions
     if not mask:
-        return _has_fixed_size_states(derived)
+        return _has_fixed_size_states(derived_graphs)
     if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
         model, mask, sequence_input
     ):
         return False
     # left padding would shift the windows of strided ops
-    if mask in find_padding_mask_strides(graph) or not all(map(_can_pad_left, derived.states)):
+    if mask in find_padding_mask_strides(graph) or not all(
+        map(_can_pad_left, derived_graphs.states)
+    ):
         return False
     return not can_padding_reach_outputs(graph, mask, (generation.logits_output,))
 
 
-def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
+def _has_fixed_size_states(derived_graphs: DerivedGraphs) -> bool:
     """Return True if every state has a fixed size and a batch axis, and no input of the step
     depends on the number of past positions.
     """
-    has_fixed_size = all(s.time_axis is None and s.batch_axis is not None for s in derived.states)
-    reads_past = derived.full_length_inputs or PAST_LENGTH_INPUT in derived.step.inputs
+    has_fixed_size = all(
+        s.time_axis is None and s.batch_axis is not None for s in derived_graphs.states
+    )
+    reads_past = (
+        derived_graphs.full_length_inputs or PAST_LENGTH_INPUT in derived_graphs.step.inputs
+    )
     return has_fixed_size and not reads_past
 
 
@@ -271,21 +277,21 @@ def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
 
 
 def build_generation_metadata(
-    job: LoweringJob, derived: DerivedGraphs, in_place_states: tuple[str, ...]
+    job: LoweringJob, derived_graphs: DerivedGraphs, in_place_states: tuple[str, ...]
 ) -> GenerationMetadata:
     """Build the metadata for generation. `in_place_states` lists the states that are updated in
     place.
     """
     return replace(
-        build_step_metadata(job, derived, get_generate_section(job.model)),
-        first_token_logits=derived.initial_logits_output,
+        build_step_metadata(job, derived_graphs, get_generate_section(job.model)),
+        first_token_logits=derived_graphs.initial_logits_output,
         in_place_states=in_place_states,
-        allows_mixed_lengths=can_batch_mixed_lengths(job.model, derived),
+        allows_mixed_lengths=can_batch_mixed_lengths(job.model, derived_graphs),
     )
 
 
 def build_step_metadata(
-    job: LoweringJob, derived: DerivedGraphs, generation: GenerateSection
+    job: LoweringJob, derived_graphs: DerivedGraphs, generation: GenerateSection
 ) -> GenerationMetadata:
     """Build the step graph metadata that generation and streaming share."""
     graph = job.simplified_graph
@@ -295,9 +301,9 @@ def build_step_metadata(
         signature=build_input_signature(job, graph),
         defaults=job.model.defaults,
         preprocessing=job.preprocessing,
-        states=derived.states,
-        loop_invariant_inputs=derived.loop_invariant_inputs,
-        full_inputs=derived.full_length_inputs,
+        states=derived_graphs.states,
+        loop_invariant_inputs=derived_graphs.loop_invariant_inputs,
+        full_inputs=derived_graphs.full_length_inputs,
         max_context=limit.max_length if limit else None,
         length_limiting_table=limit.table_name if limit else "",
         # sampling uses the seed of the randomly initialized weights
@@ -364,5 +370,5 @@ def build_generator_metadata(job: CompileJob, generator: StandaloneGenerator) ->
         "vocabulary": graph.outputs[generation.logits_output].shape[-1].number,
         "bounds": length_bounds_to_json(find_non_time_axis_bounds(job, graph)),
         "strides": {**find_padding_mask_strides(graph)},
-        "begins": bool(generator.derived.initial_logits_output),
+        "begins": bool(generator.derived_graphs.initial_logits_output),
     }

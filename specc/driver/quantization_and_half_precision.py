@@ -245,8 +245,10 @@ def quantize_model_graphs(source: ModelSource, plan: QuantizationPlan) -> ModelS
     match source:
         case KVBufferGraph(graph=graph):
             return replace(source, graph=quantize_graph(graph))
-        case StandaloneGenerator(graph=graph, derived=derived):
-            encode = derived.encode and quantize_graph(derived.encode)
-            quantized = replace(derived, encode=encode, step=quantize_graph(derived.step))
-            return replace(source, graph=quantize_graph(graph), derived=quantized)
+        case StandaloneGenerator(graph=graph, derived_graphs=derived_graphs):
+            encode = derived_graphs.encode and quantize_graph(derived_graphs.encode)
+            quantized = replace(
+                derived_graphs, encode=encode, step=quantize_graph(derived_graphs.step)
+            )
+            return replace(source, graph=quantize_graph(graph), derived_graphs=quantized)
     return quantize_graph(source)

@@ -220,7 +220,7 @@ class StandaloneGenerator:
     """
 
     graph: Graph
-    derived: DerivedGraphs
+    derived_graphs: DerivedGraphs
     decoding_config: DecodingConfig
     defaults: Graph | None = None
 

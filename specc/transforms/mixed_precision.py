@@ -96,31 +96,33 @@ def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
     return _convert_graph(graph, half_dtype, {}, dict.fromkeys(graph.outputs, "f32"))[0]
 
 
-def convert_derived_graphs_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> DerivedGraphs:
+def convert_derived_graphs_to_half(
+    derived_graphs: DerivedGraphs, half_dtype: HalfDtype
+) -> DerivedGraphs:
     """Convert the encoder and the decode step to `half_dtype`. KV caches have the dtype
     `half_dtype`, and all other states are f32. Outputs of the encoder keep the dtype in which they
     are computed.
     """
-    states = tuple(_convert_state(s, half_dtype) for s in derived.states)
+    states = tuple(_convert_state(s, half_dtype) for s in derived_graphs.states)
     half_states = {s.name for s in states if s.type.dtype == half_dtype}
     loop_invariant_inputs: dict[str, str] = {}
-    encode = derived.encode
+    encode = derived_graphs.encode
     if encode is not None:
         # the initial value of a state has the dtype of the state
         state_dtypes = {s.initial_output: s.type.dtype for s in states if s.initial_output}
         undetermined = (
-            set(derived.loop_invariant_inputs)
+            set(derived_graphs.loop_invariant_inputs)
             - state_dtypes.keys()
-            - {derived.initial_logits_output}
+            - {derived_graphs.initial_logits_output}
         )
         determined = (n for n in encode.outputs if n not in undetermined)
         encoder_dtypes = {n: state_dtypes.get(n, "f32") for n in determined}
         encode, loop_invariant_inputs = _convert_graph(encode, half_dtype, {}, encoder_dtypes)
     input_dtypes = {**dict.fromkeys(half_states, half_dtype), **loop_invariant_inputs}
     next_states = {s.next_output: s.type.dtype for s in states}
-    outputs = {n: next_states.get(n, "f32") for n in derived.step.outputs}
-    step, _ = _convert_graph(derived.step, half_dtype, input_dtypes, outputs)
-    return replace(derived, encode=encode, step=step, states=states)
+    outputs = {n: next_states.get(n, "f32") for n in derived_graphs.step.outputs}
+    step, _ = _convert_graph(derived_graphs.step, half_dtype, input_dtypes, outputs)
+    return replace(derived_graphs, encode=encode, step=step, states=states)
 
 
 def _convert_state(state: DecodeState, half_dtype: HalfDtype) -> DecodeState:

@@ -66,7 +66,7 @@ class CompilerPassState:
     for an empty prompt. `outputs` are the outputs that a step can return, as found by `prove`.
     `quantization_plan` contains the formats of quantized weights (default: int8), and `half_dtype`
     is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`, and
-    `derived` is the result of the pass `encode`.
+    `derived_graphs` is the result of the pass `encode`.
     """
 
     graph: Graph
@@ -81,7 +81,7 @@ class CompilerPassState:
     quantization_plan: QuantizationPlan | None = None
     half_dtype: HalfDtype = "f16"
     decode_graph: DecodeStep | None = None
-    derived: DerivedGraphs | None = None
+    derived_graphs: DerivedGraphs | None = None
 
     def get_sequence_input_and_outputs(self) -> tuple[str, tuple[str, ...]]:
         """Return the name of the input with the time axis, and the names of the generated or
@@ -95,9 +95,9 @@ class CompilerPassState:
 
     def graphs(self) -> tuple[Graph, ...]:
         """Return the graphs that the most recent passes produced."""
-        if self.derived is not None:
-            encode = (self.derived.encode,) if self.derived.encode else ()
-            return *encode, self.derived.step
+        if self.derived_graphs is not None:
+            encode = (self.derived_graphs.encode,) if self.derived_graphs.encode else ()
+            return *encode, self.derived_graphs.step
         if self.decode_graph is not None:
             return (self.decode_graph.graph,)
         return self.graph, *((self.defaults,) if self.defaults else ())
@@ -207,7 +207,7 @@ def _run_step(state: CompilerPassState) -> CompilerPassState:
 
 def _run_encode(state: CompilerPassState) -> CompilerPassState:
     assert state.decode_graph is not None, "`step` runs first"
-    return replace(state, derived=build_encoder_and_step_graphs(state.decode_graph))
+    return replace(state, derived_graphs=build_encoder_and_step_graphs(state.decode_graph))
 
 
 ALL_PASSES = (
@@ -315,16 +315,16 @@ def convert_to_half_precision(graph: Graph, half_dtype: HalfDtype) -> Graph:
 
 
 def convert_derived_graphs_to_half_precision(
-    derived: DerivedGraphs, half_dtype: HalfDtype
+    derived_graphs: DerivedGraphs, half_dtype: HalfDtype
 ) -> DerivedGraphs:
     """Convert the encoder and decode step to mixed precision, with KV caches in `half_dtype`."""
-    converted = convert_derived_graphs_to_half(derived, half_dtype)
+    converted = convert_derived_graphs_to_half(derived_graphs, half_dtype)
     _verify_graphs((converted.encode, converted.step), "the pass `narrow`")
     return converted
 
 
 def run_decode_step_passes(state: CompilerPassState) -> DerivedGraphs:
     """Derive the encoder and the decode step. Raise E0711 to E0718 if the model is not causal."""
-    derived = run_passes(state, DERIVE_PASSES).derived
-    assert derived is not None
-    return derived
+    derived_graphs = run_passes(state, DERIVE_PASSES).derived_graphs
+    assert derived_graphs is not None
+    return derived_graphs

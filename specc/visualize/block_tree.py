@@ -234,10 +234,12 @@ def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
     """
     graphs = {WHOLE_MODEL: model.graph}
     if model.generation is not None:
-        derived = derive_generation_graphs(model.graph, model.generation, defaults=model.defaults)
-        if derived.encode is not None:
-            graphs["encode"] = derived.encode
-        graphs["step"] = derived.step
+        derived_graphs = derive_generation_graphs(
+            model.graph, model.generation, defaults=model.defaults
+        )
+        if derived_graphs.encode is not None:
+            graphs["encode"] = derived_graphs.encode
+        graphs["step"] = derived_graphs.step
     return graphs
 
 

@@ -67,9 +67,11 @@ def test_position_ids_continue_across_steps(body: str, by_hand: object, tmp_path
     wanted = x
     for n in range(3):
         wanted = by_hand(wanted, memory[:, n : n + 1], np.arange(6.0)[None, :, None])  # type: ignore[operator]
-    derived = derive_encoder_and_step(graph, "x", {"y": "new"})
+    derived_graphs = derive_encoder_and_step(graph, "x", {"y": "new"})
     for plan in ([6], [1] * 6, [2, 3, 1]):
-        made = [r["y"] for r in run_steps(derived, graph, {"x": x, "memory": memory}, {}, plan)]
+        made = [
+            r["y"] for r in run_steps(derived_graphs, graph, {"x": x, "memory": memory}, {}, plan)
+        ]
         np.testing.assert_allclose(np.concatenate(made, axis=1), wanted, rtol=1e-12)
 
 

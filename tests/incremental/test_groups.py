@@ -60,8 +60,8 @@ def test_steps_equal_the_full_forward_pass_if_groups_are_whole(
     graph = elaborate_spec(write_spec(tmp_path)).graph
     weights, inputs = random_weights(graph), {"ids": IDS, "keep": np.ones(IDS.shape, bool)}
     full = specc_numpy.evaluate_graph(graph, inputs, weights)["logits"]
-    derived = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
-    made = run_steps(derived, graph, inputs, weights, plan)
+    derived_graphs = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
+    made = run_steps(derived_graphs, graph, inputs, weights, plan)
     for end, step in zip(np.cumsum(plan), made, strict=True):
         apart = np.abs(step["logits"][:, 0] - full[:, end - 1]).max()
         assert apart <= 1e-11 * np.abs(full).max()
@@ -69,9 +69,9 @@ def test_steps_equal_the_full_forward_pass_if_groups_are_whole(
 
 def test_sliding_window_limits_the_cache(tmp_path: Path) -> None:
     graph = elaborate_spec(write_spec(tmp_path)).graph
-    derived = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
+    derived_graphs = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
     assert sorted(
-        s.max_positions for s in derived.states if (s.type.dtype, s.type.rank) == ("f32", 4)
+        s.max_positions for s in derived_graphs.states if (s.type.dtype, s.type.rank) == ("f32", 4)
     ) == [2, 2, inf, inf]
 
 

@@ -91,10 +91,10 @@ def assert_steps_equal_full_pass(graph: Graph) -> None:
         for n, p in graph.parameters.items()
     }
     full = specc_numpy.evaluate_graph(graph, {"ids": IDS}, weights)["logits"]
-    derived = derive_encoder_and_step(graph, "ids", {"logits": "new"})
-    assert find_graph_errors(derived.step) == []
+    derived_graphs = derive_encoder_and_step(graph, "ids", {"logits": "new"})
+    assert find_graph_errors(derived_graphs.step) == []
     for plan in ([7], [1] * 7, [3, 4], [2, 1, 4]):
-        made = run_steps(derived, graph, {"ids": IDS}, weights, plan)
+        made = run_steps(derived_graphs, graph, {"ids": IDS}, weights, plan)
         got = np.concatenate([m["logits"] for m in made], axis=1)
         np.testing.assert_allclose(got, full, rtol=1e-11, atol=1e-11)
 

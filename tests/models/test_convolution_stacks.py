@@ -229,9 +229,9 @@ def test_pools_generate_like_convolutions(counted: str, tmp_path: Path) -> None:
     graph, weights = spec.model.graph, sample_spec_weights(spec)
     ids = np.random.default_rng(4).integers(0, 7, (2, 9))
     whole = run_reference(spec, weights, {"ids": ids})["logits"]
-    derived = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
+    derived_graphs = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
     for plan in ([9], [1] * 9, [4, 5], [2, 1, 3, 3]):
-        results = run_steps(derived, graph, {"ids": ids}, weights, plan)
+        results = run_steps(derived_graphs, graph, {"ids": ids}, weights, plan)
         for end, found in zip(np.cumsum(plan), results, strict=True):
             np.testing.assert_allclose(found["logits"][:, 0], whole[:, end - 1], atol=1e-12)
 

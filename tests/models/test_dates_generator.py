@@ -44,11 +44,13 @@ def written(directory: Path, decoding: DecodingConfig, name: str = "dates") -> P
     model = elaborate_spec(spec)
     assert model.generation
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
-    derived = derive_encoder_and_step(graph, model.generation.sequence_input, {"logits": "newest"})
+    derived_graphs = derive_encoder_and_step(
+        graph, model.generation.sequence_input, {"logits": "newest"}
+    )
     values = load_parameters(spec, graph, WeightSources())
     path = directory / f"{name}.onnx"
     write_model(
-        StandaloneGenerator(graph, derived, decoding, model.defaults),
+        StandaloneGenerator(graph, derived_graphs, decoding, model.defaults),
         path,
         values,
         target=get_target("ort-cpu"),

@@ -42,7 +42,7 @@ def streamed(name: str) -> tuple[Graph, StreamSection, pass_pipeline.CompilerPas
 @pytest.mark.parametrize("name", STREAMED)
 def test_chunks_equal_the_full_pass(name: str) -> None:
     graph, streaming, work = streamed(name)
-    assert work.derived is not None
+    assert work.derived_graphs is not None
     rng = np.random.default_rng(0)
     rows = str(graph.inputs[streaming.sequence_input].type.shape[1])
     inputs = make_random_inputs(graph, {"batch": 3, rows: CHUNKS * work.chunk_length}, rng)
@@ -53,7 +53,7 @@ def test_chunks_equal_the_full_pass(name: str) -> None:
     full = specc_numpy.evaluate_graph(graph, inputs, weights)
     for plan in PLANS:
         counts = [n * work.chunk_length for n in plan]
-        made = list(run_steps(work.derived, work.graph, inputs, weights, counts))
+        made = list(run_steps(work.derived_graphs, work.graph, inputs, weights, counts))
         for result in streaming.streamed_outputs:
             got = np.concatenate([each[result] for each in made], axis=1)
             np.testing.assert_allclose(got, full[result], rtol=1e-11, atol=1e-11)

@@ -55,15 +55,15 @@ def find_step_difference(seed: int, draw: Callable[[int], Graph] = make_random_g
     inputs = {n: v for n, v in inputs.items() if n in graph.inputs}
     full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     for rows in ("new", "newest"):
-        derived = derive_encoder_and_step(graph, "x", {"y": rows})
-        if faults := find_graph_errors(derived.step) + (
-            find_graph_errors(derived.encode) if derived.encode else []
+        derived_graphs = derive_encoder_and_step(graph, "x", {"y": rows})
+        if faults := find_graph_errors(derived_graphs.step) + (
+            find_graph_errors(derived_graphs.encode) if derived_graphs.encode else []
         ):
             return f"graph {seed}: {faults[0]}"
-        if list_expensive_nodes(derived.step) > list_expensive_nodes(graph):
-            return f"graph {seed}: a step has {list_expensive_nodes(derived.step)} heavy ops, the whole graph {list_expensive_nodes(graph)}"
+        if list_expensive_nodes(derived_graphs.step) > list_expensive_nodes(graph):
+            return f"graph {seed}: a step has {list_expensive_nodes(derived_graphs.step)} heavy ops, the whole graph {list_expensive_nodes(graph)}"
         for counts in PLANS:
-            got = [made["y"] for made in run_steps(derived, graph, inputs, weights, counts)]
+            got = [made["y"] for made in run_steps(derived_graphs, graph, inputs, weights, counts)]
             ends = np.cumsum(counts)
             want = (
                 np.split(full, ends[:-1], axis=1)

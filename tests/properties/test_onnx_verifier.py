@@ -168,10 +168,10 @@ def iterate_values(graph: onnx.GraphProto) -> set[str]:
 def test_every_value_of_a_step_is_inferred(spec: str) -> None:
     model = build_spec_model(spec)
     assert model.generation
-    derived = derive_encoder_and_step(
+    derived_graphs = derive_encoder_and_step(
         model.graph, model.generation.sequence_input, {model.generation.logits_output: "newest"}
     )
-    found = infer_types(build_model(derived.step, get_target("ort-cpu")))
+    found = infer_types(build_model(derived_graphs.step, get_target("ort-cpu")))
     assert [n for n, type in found.types.items() if has_unknown_length(type)] == []
 
 

@@ -87,17 +87,19 @@ def find_step_difference(seed: int, draw: Callable[[int], Graph] = make_prefix_g
     if "x" not in graph.inputs or check_causality(graph, "seq", "x", ["y"]):
         return ""
     for rows in ("new", "newest"):
-        derived = derive_encoder_and_step(graph, "x", {"y": rows}, begins="y")
-        made = [derived.step, *([derived.encode] if derived.encode else [])]
+        derived_graphs = derive_encoder_and_step(graph, "x", {"y": rows}, begins="y")
+        made = [derived_graphs.step, *([derived_graphs.encode] if derived_graphs.encode else [])]
         if faults := [f for each in made for f in find_graph_errors(each)]:
             return f"graph {seed}: {faults[0]}"
         for memory in MEMORIES:
-            if fault := _find_unequal(graph, derived, seed, memory, rows):
+            if fault := _find_unequal(graph, derived_graphs, seed, memory, rows):
                 return f"graph {seed}, memory {memory}: {fault}"
     return ""
 
 
-def _find_unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, rows: str) -> str:
+def _find_unequal(
+    graph: Graph, derived_graphs: DerivedGraphs, seed: int, memory: int, rows: str
+) -> str:
     inputs, weights = sample_prefix_values(graph, seed, ROWS, memory, batch=2)
     inputs.setdefault("x", np.zeros((2, ROWS, 3)))
     used = {n: v for n, v in inputs.items() if n in graph.inputs}
@@ -106,8 +108,10 @@ def _find_unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, 
         specc_numpy.evaluate_graph(graph, used, weights)["y"],
     )
     full = every[:, head:]
-    if derived.initial_logits_output:
-        first = run_encoder_graph(derived, inputs, weights)[derived.initial_logits_output]
+    if derived_graphs.initial_logits_output:
+        first = run_encoder_graph(derived_graphs, inputs, weights)[
+            derived_graphs.initial_logits_output
+        ]
         if not np.allclose(first, every[:, head - 1 : head], rtol=1e-9, atol=1e-9):
             return "the row behind which nothing has grown differs"
     for counts in PLANS:
@@ -117,7 +121,7 @@ def _find_unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, 
             if rows == "new"
             else [full[:, e - 1 : e] for e in ends]
         )
-        got = [made["y"] for made in run_steps(derived, graph, inputs, weights, counts)]
+        got = [made["y"] for made in run_steps(derived_graphs, graph, inputs, weights, counts)]
         for turn, (a, b) in enumerate(zip(got, want, strict=True)):
             if a.shape != b.shape or not np.allclose(a, b, rtol=1e-9, atol=1e-9):
                 return f"rows {rows}, steps {counts}: step {turn} differs"
@@ -181,16 +185,20 @@ def test_the_initial_result_of_an_empty_sequence_reads_its_position_only() -> No
         graph = make_prefix_graph(seed)
         if "x" not in graph.inputs or check_causality(graph, "seq", "x", ["y"]):
             continue
-        derived = derive_encoder_and_step(graph, "x", {"y": "newest"}, begins="y")
+        derived_graphs = derive_encoder_and_step(graph, "x", {"y": "newest"}, begins="y")
         head = graph.outputs["y"].type.shape[1] - SEQ
         sure = bool(head.number) or (head.number is None and bool(head.terms[0][1]))
-        assert bool(derived.initial_logits_output) <= sure
-        if not derived.initial_logits_output or not derived.encode:
+        assert bool(derived_graphs.initial_logits_output) <= sure
+        if not derived_graphs.initial_logits_output or not derived_graphs.encode:
             continue
         seen += 1
         plain = derive_encoder_and_step(graph, "x", {"y": "newest"})
         known = {n for n, _ in plain.encode.nodes} if plain.encode else set()
-        more = [r for n, r in derived.encode.nodes if n not in known and n.op.is_compute_intensive]
+        more = [
+            r
+            for n, r in derived_graphs.encode.nodes
+            if n not in known and n.op.is_compute_intensive
+        ]
         alone += any(r[0].type.shape[1] == 1 for r in more if r[0].type.rank > 1)
     assert seen > 3, seen
     assert alone > 2, alone

@@ -60,16 +60,16 @@ def find_step_difference(seed: int) -> str:
         return ""
     inputs, weights = sample_dataflow_values(graph, seed, ROWS, batch=2)
     full = run(graph, inputs, weights)
-    derived = derive_encoder_and_step(graph, "x", {"y": "new"})
-    if faults := find_graph_errors(derived.step) + (
-        find_graph_errors(derived.encode) if derived.encode else []
+    derived_graphs = derive_encoder_and_step(graph, "x", {"y": "new"})
+    if faults := find_graph_errors(derived_graphs.step) + (
+        find_graph_errors(derived_graphs.encode) if derived_graphs.encode else []
     ):
         return f"graph {seed}: {faults[0]}"
     used = {n: v for n, v in inputs.items() if n in graph.inputs}
     for plan in ([ROWS], [1] * ROWS, [3, 2, 1]):
         with np.errstate(all="ignore"):
             made = np.concatenate(
-                [r["y"] for r in run_steps(derived, graph, used, weights, plan)], axis=1
+                [r["y"] for r in run_steps(derived_graphs, graph, used, weights, plan)], axis=1
             )
         if not same(made, full):
             return f"graph {seed}: steps {plan} differ from the full pass"

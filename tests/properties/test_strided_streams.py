@@ -49,13 +49,13 @@ def find_chunk_difference(seed: int) -> str:
         return ""
     inputs, weights = sample_graph_values(graph, seed, CHUNKS * chunk, batch=2)
     full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
-    derived = derive_encoder_and_step(whole, "x", {"y": "new"}, chunk=chunk)
-    if faults := find_graph_errors(derived.step):
+    derived_graphs = derive_encoder_and_step(whole, "x", {"y": "new"}, chunk=chunk)
+    if faults := find_graph_errors(derived_graphs.step):
         return f"graph {seed}: {faults[0]}"
     per = full.shape[1] // CHUNKS
     for counts in PLANS:
         rows = [n * chunk for n in counts]
-        got = [made["y"] for made in run_steps(derived, whole, inputs, weights, rows)]
+        got = [made["y"] for made in run_steps(derived_graphs, whole, inputs, weights, rows)]
         # Each step returns the positions of its chunks; together they are all positions.
         if [m.shape[1] for m in got] != [n * per for n in counts]:
             return f"graph {seed}, chunks of {chunk}, {counts}: rows of another step"

@@ -216,9 +216,9 @@ def test_steps_equal_the_full_pass(many: int) -> None:
             continue
         inputs, weights = sample_values(graph, seed)
         full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
-        derived = derive_encoder_and_step(graph, "x", {"y": "new"})
+        derived_graphs = derive_encoder_and_step(graph, "x", {"y": "new"})
         for plan in ([1] * ROWS, [3, 2]):
-            made = [r["y"] for r in run_steps(derived, graph, inputs, weights, plan)]
+            made = [r["y"] for r in run_steps(derived_graphs, graph, inputs, weights, plan)]
             assert np.allclose(np.concatenate(made, axis=1), full, rtol=1e-9), seed
 
 

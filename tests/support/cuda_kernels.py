@@ -117,15 +117,17 @@ def build_spec_models(
     work = pass_pipeline.CompilerPassState(
         graph=graph, defaults=model.defaults, generation=model.generation
     )
-    derived: DerivedGraphs = pass_pipeline.run_decode_step_passes(work)
+    derived_graphs: DerivedGraphs = pass_pipeline.run_decode_step_passes(work)
     if width != "f32":
-        derived = convert_derived_graphs_to_half(derived, width)
-    for role, part in (("encode", derived.encode), ("step", derived.step)):
+        derived_graphs = convert_derived_graphs_to_half(derived_graphs, width)
+    for role, part in (("encode", derived_graphs.encode), ("step", derived_graphs.step)):
         if part is not None:
             yield f"{name} {role}", _for_card(part)
     card = get_target("ort-cuda")
-    if caches := find_in_place_kv_caches(derived.step, derived.states, card, DEFAULT_OPSET):
-        built = build_model(KVBufferGraph(derived.step, caches), card)
+    if caches := find_in_place_kv_caches(
+        derived_graphs.step, derived_graphs.states, card, DEFAULT_OPSET
+    ):
+        built = build_model(KVBufferGraph(derived_graphs.step, caches), card)
         yield f"{name} buffers", convert_weights_to_inputs(built)
 
 

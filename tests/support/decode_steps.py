@@ -21,53 +21,57 @@ NUMPY = {"f32": np.float64, "f64": np.float64, "i64": np.int64, "i32": np.int32,
 
 
 def run_steps(
-    derived: DerivedGraphs,
+    derived_graphs: DerivedGraphs,
     graph: Graph,
     inputs: Mapping[str, Array],
     weights: Mapping[str, Array],
     plan: Sequence[int],
 ) -> Iterable[dict[str, Array]]:
     """Return the outputs of each step; `plan` lists how many positions of `inputs` each step takes."""
-    once = {n: v for n, v in inputs.items() if n not in list_time_inputs(graph, derived)}
-    outputs = run_encoder_graph(derived, inputs, weights)
-    batch = len(inputs[derived.sequence_input])
+    once = {n: v for n, v in inputs.items() if n not in list_time_inputs(graph, derived_graphs)}
+    outputs = run_encoder_graph(derived_graphs, inputs, weights)
+    batch = len(inputs[derived_graphs.sequence_input])
     states = {
         s.name: outputs[s.initial_output]
         if s.initial_output
         else make_empty_state(s.type, s.time_axis, batch, inputs, graph)
-        for s in derived.states
+        for s in derived_graphs.states
     }
     past = 0
     for count in plan:
-        step_inputs = {n: outputs.get(n, once.get(n)) for n in derived.loop_invariant_inputs}
-        for name in list_time_inputs(graph, derived):
-            if name in derived.step.inputs:
-                start = 0 if name in derived.full_length_inputs else past
+        step_inputs = {n: outputs.get(n, once.get(n)) for n in derived_graphs.loop_invariant_inputs}
+        for name in list_time_inputs(graph, derived_graphs):
+            if name in derived_graphs.step.inputs:
+                start = 0 if name in derived_graphs.full_length_inputs else past
                 step_inputs[name] = inputs[name][:, start : past + count]
-        used = {n: v for n, v in {**step_inputs, **states}.items() if n in derived.step.inputs}
-        own = {n: weights[n] for n in derived.step.parameters}
-        results = specc_numpy.evaluate_graph(derived.step, used, own)
-        states = {s.name: results[s.next_output] for s in derived.states}
+        used = {
+            n: v for n, v in {**step_inputs, **states}.items() if n in derived_graphs.step.inputs
+        }
+        own = {n: weights[n] for n in derived_graphs.step.parameters}
+        results = specc_numpy.evaluate_graph(derived_graphs.step, used, own)
+        states = {s.name: results[s.next_output] for s in derived_graphs.states}
         past += count
-        yield {n: results[n] for n in derived.step.outputs if n in graph.outputs}
+        yield {n: results[n] for n in derived_graphs.step.outputs if n in graph.outputs}
 
 
 def run_encoder_graph(
-    derived: DerivedGraphs, inputs: Mapping[str, Array], weights: Mapping[str, Array]
+    derived_graphs: DerivedGraphs, inputs: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Return the outputs of the encoder graph."""
-    if not derived.encode:
+    if not derived_graphs.encode:
         return {}
-    step_inputs = {n: inputs[n] for n in derived.encode.inputs}
-    if derived.sequence_input in step_inputs:
-        step_inputs[derived.sequence_input] = step_inputs[derived.sequence_input][:, :0]
-    own = {n: weights[n] for n in derived.encode.parameters}
-    return specc_numpy.evaluate_graph(derived.encode, step_inputs, own)
+    step_inputs = {n: inputs[n] for n in derived_graphs.encode.inputs}
+    if derived_graphs.sequence_input in step_inputs:
+        step_inputs[derived_graphs.sequence_input] = step_inputs[derived_graphs.sequence_input][
+            :, :0
+        ]
+    own = {n: weights[n] for n in derived_graphs.encode.parameters}
+    return specc_numpy.evaluate_graph(derived_graphs.encode, step_inputs, own)
 
 
-def list_time_inputs(graph: Graph, derived: DerivedGraphs) -> list[str]:
+def list_time_inputs(graph: Graph, derived_graphs: DerivedGraphs) -> list[str]:
     """Return the inputs that have the time axis."""
-    symbol = graph.inputs[derived.sequence_input].type.shape[1]
+    symbol = graph.inputs[derived_graphs.sequence_input].type.shape[1]
     return [n for n, v in graph.inputs.items() if symbol in v.type.shape]
 
 

@@ -165,10 +165,10 @@ class GenerationCase:
             start = self.settings.start
             self.prompt = np.tile(np.array(start, np.int64), (BATCH, 1)) if start else PROMPT
         self.inputs = self.inputs or _inputs(self.spec, self.growing, len(self.prompt))
-        derived = derive_encoder_and_step(model.graph, self.growing, {self.source: "newest"})
+        derived_graphs = derive_encoder_and_step(model.graph, self.growing, {self.source: "newest"})
         decoding = make_decoding(self.settings, self.source, self.settings.repetition_penalty != 1)
         inside = None if self.keep is not None else model.defaults
-        whole = StandaloneGenerator(model.graph, derived, decoding, inside)
+        whole = StandaloneGenerator(model.graph, derived_graphs, decoding, inside)
         self.ingredients = GeneratorDefinition.from_graph(whole)
         self.built = build_generation_model(whole, get_target(self.target), self.opset)
         self.model = fill_weights(self.built, self.weights)

@@ -75,10 +75,10 @@ class ReferenceSession:
 
 @dataclass
 class GenerativeModel:
-    """A generative model; `derived` are its encoder and step."""
+    """A generative model; `derived_graphs` are its encoder and step."""
 
     model: ModelDefinition
-    derived: DerivedGraphs
+    derived_graphs: DerivedGraphs
     weights: dict[str, Array]
     input_signature: ModelInputs = field(init=False)
 
@@ -114,30 +114,32 @@ class GenerativeModel:
 
     @property
     def can_batch(self) -> bool:
-        return can_batch_mixed_lengths(self.model, self.derived)
+        return can_batch_mixed_lengths(self.model, self.derived_graphs)
 
     def make_session(self, prepared: Mapping[str, Array]) -> KVCacheSession:
         """Return a decoder session for the prompts."""
-        derived, generation = self.derived, self.model.generation
+        derived_graphs, generation = self.derived_graphs, self.model.generation
         assert generation
         metadata = GenerationMetadata(
             generation=generation,
             signature=self.model.graph,
             defaults=self.model.defaults,
             preprocessing=PreprocessingConfig(),
-            states=derived.states,
-            loop_invariant_inputs=derived.loop_invariant_inputs,
-            full_inputs=derived.full_length_inputs,
-            first_token_logits=derived.initial_logits_output,
+            states=derived_graphs.states,
+            loop_invariant_inputs=derived_graphs.loop_invariant_inputs,
+            full_inputs=derived_graphs.full_length_inputs,
+            first_token_logits=derived_graphs.initial_logits_output,
         )
-        encode: Any = ReferenceSession(derived.encode, self.weights) if derived.encode else None
-        step: Any = ReferenceSession(derived.step, self.weights)
+        encode: Any = (
+            ReferenceSession(derived_graphs.encode, self.weights) if derived_graphs.encode else None
+        )
+        step: Any = ReferenceSession(derived_graphs.step, self.weights)
         graphs = StepSessions(
             metadata=metadata,
             input_signature=self.input_signature,
             encoder_session=encode,
             step_session=step,
-            graph=derived.step,
+            graph=derived_graphs.step,
         )
         return KVCacheSession(graphs, prepared)
 
@@ -245,7 +247,7 @@ def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) ->
             prepared = batch_slots.stack_prompts(
                 model.input_signature, [t.prepared for t in joined]
             )
-            margin = batch_slots.count_initial_padding_positions(model.derived.states)
+            margin = batch_slots.count_initial_padding_positions(model.derived_graphs.states)
             prepared = batch_slots.prepend_padding_positions(
                 model.input_signature, prepared, margin
             )

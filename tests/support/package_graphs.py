@@ -56,11 +56,13 @@ def _step(model: ModelDefinition, where: str, opset: int) -> OnnxBuildResult:
 
 
 def _buffers(model: ModelDefinition, where: str, opset: int) -> OnnxBuildResult | None:
-    derived = derive_graphs(model)
-    caches = find_in_place_kv_caches(derived.step, derived.states, get_target(where), opset)
+    derived_graphs = derive_graphs(model)
+    caches = find_in_place_kv_caches(
+        derived_graphs.step, derived_graphs.states, get_target(where), opset
+    )
     if not caches:
         return None
-    return build_model(KVBufferGraph(derived.step, caches), get_target(where), opset)
+    return build_model(KVBufferGraph(derived_graphs.step, caches), get_target(where), opset)
 
 
 def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], OnnxBuildResult | None]:

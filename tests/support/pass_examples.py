@@ -314,8 +314,8 @@ def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
     kept = [n for n, v in number_values(graph) if v in plan.cached_values]
     yield f"{', '.join(kept) or 'nothing'} is cached"
     work = _derived(graph, words)
-    if work.derived:
-        for name in work.derived.loop_invariant_inputs:
+    if work.derived_graphs:
+        for name in work.derived_graphs.loop_invariant_inputs:
             yield f'"{name}" is passed to each step'
 
 
@@ -336,7 +336,7 @@ def _step(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _encode(graphs: Graphs, words: Words) -> Iterable[str]:
-    encode = _derived(get_main_graph(graphs), words).derived.encode
+    encode = _derived(get_main_graph(graphs), words).derived_graphs.encode
     return format_graphs(encode) if encode else ["nothing is computed once"]
 
 

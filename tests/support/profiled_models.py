@@ -57,7 +57,7 @@ def open_profiled_model(profile: str, spec: str, seed: int = 0, **sets: object) 
     elaborated = elaborate_with_config(spec, **sets)
     generation = elaborated.model.generation
     assert generation
-    derived = derive_encoder_and_step(
+    derived_graphs = derive_encoder_and_step(
         elaborated.model.graph,
         generation.sequence_input,
         {generation.logits_output: RETURNED_LOGITS[profile]},
@@ -65,7 +65,7 @@ def open_profiled_model(profile: str, spec: str, seed: int = 0, **sets: object) 
     return ProfiledModel(
         elaborated,
         sample_spec_weights(elaborated, seed),
-        apply_export_profile(profile, elaborated.model, derived),
+        apply_export_profile(profile, elaborated.model, derived_graphs),
     )
 
 

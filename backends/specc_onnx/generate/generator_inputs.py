@@ -82,14 +82,16 @@ class GeneratorDefinition(StandaloneGenerator):
     def from_graph(cls, generator: StandaloneGenerator) -> "GeneratorDefinition":
         """Return the definition of the standalone generator `generator`."""
         return cls(
-            generator.graph, generator.derived, generator.decoding_config, generator.defaults
+            generator.graph, generator.derived_graphs, generator.decoding_config, generator.defaults
         )
 
     @property
     def parameters(self) -> dict[str, Value]:
         """Return the parameters that the graphs use, by name, in the order of the spec."""
-        encoder_parameters = self.derived.encode.parameters if self.derived.encode else {}
-        parameters = {**encoder_parameters, **self.derived.step.parameters}
+        encoder_parameters = (
+            self.derived_graphs.encode.parameters if self.derived_graphs.encode else {}
+        )
+        parameters = {**encoder_parameters, **self.derived_graphs.step.parameters}
         return {n: parameters[n] for n in (*self.graph.parameters, *parameters) if n in parameters}
 
     @property
@@ -100,7 +102,7 @@ class GeneratorDefinition(StandaloneGenerator):
     @property
     def graphs(self) -> list[Graph]:
         """Return the graphs to lower: the encoder, if the model has one, and the decode step."""
-        return [g for g in (self.derived.encode, self.derived.step) if g]
+        return [g for g in (self.derived_graphs.encode, self.derived_graphs.step) if g]
 
     @property
     def default_input_graphs(self) -> list[Graph]:
@@ -116,7 +118,7 @@ class GeneratorDefinition(StandaloneGenerator):
     @property
     def accepts_empty_prompt(self) -> bool:
         """Return True if generation can start without a prompt."""
-        graph, prompt_input = self.graph, self.derived.sequence_input
+        graph, prompt_input = self.graph, self.derived_graphs.sequence_input
         batch = graph.inputs[prompt_input].type.shape[0]
         other_types = [
             t for n, t in self.inputs.items() if n not in (prompt_input, *self.padding_masks)
@@ -130,7 +132,9 @@ class GeneratorDefinition(StandaloneGenerator):
         """Return True if the last prefix position (a position before the first token) predicts the
         first token of an empty sequence.
         """
-        return not self.decoding_config.start_token_ids and bool(self.derived.initial_logits_output)
+        return not self.decoding_config.start_token_ids and bool(
+            self.derived_graphs.initial_logits_output
+        )
 
     @property
     def inputs(self) -> dict[str, Type]:
@@ -147,14 +151,16 @@ class GeneratorDefinition(StandaloneGenerator):
         generation can start without a prompt.
         """
         absent_inputs = (
-            (self.derived.sequence_input, *self.padding_masks) if self.accepts_empty_prompt else ()
+            (self.derived_graphs.sequence_input, *self.padding_masks)
+            if self.accepts_empty_prompt
+            else ()
         )
         return tuple(n for n in self.inputs if n in absent_inputs)
 
     @property
     def padding_masks(self) -> tuple[str, ...]:
         """Return the names of the inputs that are the prompt's padding masks."""
-        graph, shape = self.graph, self.graph.inputs[self.derived.sequence_input].type.shape
+        graph, shape = self.graph, self.graph.inputs[self.derived_graphs.sequence_input].type.shape
         return tuple(
             n
             for n, v in graph.inputs.items()
@@ -165,7 +171,7 @@ class GeneratorDefinition(StandaloneGenerator):
     def _read_inputs(self) -> set[str]:
         """Return the names of the spec inputs that the graphs or the used input defaults use."""
         names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
-            self.derived.sequence_input
+            self.derived_graphs.sequence_input
         }
         pending = list(names)
         while pending:
@@ -173,7 +179,7 @@ class GeneratorDefinition(StandaloneGenerator):
             if (
                 self.defaults
                 and name in self.defaults.outputs
-                and name != self.derived.sequence_input
+                and name != self.derived_graphs.sequence_input
             ):
                 sources = find_default_inputs(self.defaults, name) - names
                 names |= sources
@@ -184,7 +190,9 @@ class GeneratorDefinition(StandaloneGenerator):
     def _defaulted_inputs(self) -> list[str]:
         """Return the spec's inputs that the model computes from their defaults."""
         outputs = self.defaults.outputs if self.defaults else ()
-        return [n for n in outputs if n in self._read_inputs and n != self.derived.sequence_input]
+        return [
+            n for n in outputs if n in self._read_inputs and n != self.derived_graphs.sequence_input
+        ]
 
 
 @immutable_dataclass(kw_only=True)
@@ -212,11 +220,11 @@ class GeneratorBuilder(GeneratorDefinition):
     def per_token_inputs(self) -> list[str]:
         """Return the names of the step inputs with one value per token, except the token ids."""
         other_inputs = {
-            self.derived.sequence_input,
-            *self.derived.loop_invariant_inputs,
-            *(s.name for s in self.derived.states),
+            self.derived_graphs.sequence_input,
+            *self.derived_graphs.loop_invariant_inputs,
+            *(s.name for s in self.derived_graphs.states),
         }
-        return [n for n in self.derived.step.inputs if n not in other_inputs]
+        return [n for n in self.derived_graphs.step.inputs if n not in other_inputs]
 
     def find_batch_axis(self, type: Type) -> int | None:
         """Return the first axis of `type` whose size is the batch size, or None."""
@@ -262,7 +270,7 @@ def emit_start_tokens(builder: GeneratorBuilder) -> OnnxValue | None:
     """
     g, start_ids = builder.g, builder.decoding_config.start_token_ids
     g.context = LoweringContext(("start",))
-    prompt_input = builder.derived.sequence_input
+    prompt_input = builder.derived_graphs.sequence_input
     prompt_type, is_absent = builder.types[prompt_input], None
     tokens = _emit_optional_input(builder, prompt_input)
     if not builder.can_start_from_prefix:
@@ -309,12 +317,14 @@ def _emit_optional_input(builder: GeneratorBuilder, name: str) -> OnnxValue:
 
 def emit_prompt_loop_carry(builder: GeneratorBuilder) -> LoopCarry:
     """Emit the loop-carried token ids, whose initial value is the complete prompt."""
-    prompt_input = builder.derived.sequence_input
+    prompt_input = builder.derived_graphs.sequence_input
     ids = builder.main_tensors[prompt_input]
     default_names = (n for graph in builder.default_input_graphs for n in graph.outputs)
     for name in default_names:
         # The pad id may be -1, which is not a valid embedding index.
-        if name in builder.padding_masks and _is_lookup_index(builder.derived.step, prompt_input):
+        if name in builder.padding_masks and _is_lookup_index(
+            builder.derived_graphs.step, prompt_input
+        ):
             keep = builder.main_tensors[name]
             ids = emit_zeroed_padding_indices(ids, keep).with_type(ids.type)
     return emit_input_loop_carry(builder, prompt_input, ids)
@@ -333,7 +343,7 @@ def emit_input_loop_carry(
     """Emit the loop-carried value for the step input `name`. In the first iteration, it is
     `initial_tensor`, repeated for each beam.
     """
-    type = builder.derived.step.inputs[name].type
+    type = builder.derived_graphs.step.inputs[name].type
     return LoopCarry(name, type, builder.repeat_for_beams(initial_tensor))
 
 
@@ -351,7 +361,7 @@ def emit_empty_prompt_logits(builder: GeneratorBuilder) -> Tensor | None:
     """Emit logits f32[batch, vocabulary] for the first token of sequences without a prompt. Return
     None if every sequence requires a start token.
     """
-    name, g = builder.derived.initial_logits_output, builder.g
+    name, g = builder.derived_graphs.initial_logits_output, builder.g
     if not builder.can_start_from_prefix:
         return None
     initial_output = builder.main_tensors[name]

@@ -34,7 +34,7 @@ def find_default_mask_graph(builder: GeneratorBuilder, name: str) -> Graph | Non
     """Return the input default that computes whether a generated token is valid, or None if all
     generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
-    defaults, prompt_input = builder.defaults, builder.derived.sequence_input
+    defaults, prompt_input = builder.defaults, builder.derived_graphs.sequence_input
     # If padding is allowed on one side only, all generated positions are valid.
     has_fixed_side = builder.graph.input_facts[name].padding_side != "any"
     if defaults is None or name not in defaults.outputs or has_fixed_side:
@@ -106,7 +106,7 @@ def build_generation_loop_body(builder: GeneratorBuilder, loop: GenerationLoop) 
     """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
     loop-carried values. The outputs of the body are the condition and the next loop-carried values.
     """
-    g, step, carries = builder.g, builder.derived.step, loop.carried_values
+    g, step, carries = builder.g, builder.derived_graphs.step, loop.carried_values
     state_count = len(loop.token_carries) + len(loop.state_carries)
     with g.open_body() as body:
         g.context = LoweringContext(("step",))
@@ -139,7 +139,7 @@ def build_generation_loop_body(builder: GeneratorBuilder, loop: GenerationLoop) 
 
 def _emit_step(builder: GeneratorBuilder, loop: GenerationLoop) -> OnnxValue:
     """Emit the decode step and return the last position's logits, f32[batch, vocabulary]."""
-    g, step = builder.g, builder.derived.step
+    g, step = builder.g, builder.derived_graphs.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.context = LoweringContext(("select_token",))
     logits = g.values.tensors[step.outputs[builder.decoding_config.logits_output]]
@@ -159,10 +159,10 @@ def emit_iteration_logits(
     """Emit an iteration's logits f32[batch, vocabulary]. They are `empty_prompt_logits` in the
     first iteration of sequences without a prompt, otherwise the logits of the decode step.
     """
-    g, state_carries = builder.g, builder.derived.states
-    next_states = [builder.derived.step.outputs[s.next_output] for s in state_carries]
+    g, state_carries = builder.g, builder.derived_graphs.states
+    next_states = [builder.derived_graphs.step.outputs[s.next_output] for s in state_carries]
     logits_type = Type("f32", (builder.batch, empty_prompt_logits.shape[-1]))
-    tokens = body_tensors[builder.derived.sequence_input]
+    tokens = body_tensors[builder.derived_graphs.sequence_input]
     has_tokens = (emit_axis_length(tokens, 1) > [0]).squeeze()
     types = [logits_type, *(value.type for value in next_states)]
 
@@ -194,7 +194,7 @@ def _emit_next_carries(
     builder: GeneratorBuilder, body_tensors: Mapping[str, Tensor], selection: DecodingStepResult
 ) -> list[OnnxValue]:
     """Return the next loop-carried values, in the order of `GenerationLoop.carried_values`."""
-    dtype = builder.derived.step.inputs[builder.derived.sequence_input].type.dtype
+    dtype = builder.derived_graphs.step.inputs[builder.derived_graphs.sequence_input].type.dtype
     token = selection.tokens.unsqueeze(1).cast(dtype)
     return [
         token,
@@ -202,7 +202,7 @@ def _emit_next_carries(
             _emit_next_mask(builder, n, body_tensors[n], token, selection)
             for n in builder.per_token_inputs
         ),
-        *(_emit_next_state(builder, s, selection) for s in builder.derived.states),
+        *(_emit_next_state(builder, s, selection) for s in builder.derived_graphs.states),
         *selection.next_carries,
     ]
 
@@ -221,7 +221,9 @@ def _emit_next_mask(
     beams_share_mask = builder.repeat_count > 1 and default is None
     if selection.parents is not None and batch_axis is not None and not beams_share_mask:
         mask = mask.gather(selection.parents, batch_axis)
-    new_length = builder.derived.step.inputs[builder.derived.sequence_input].type.shape[1]
+    new_length = builder.derived_graphs.step.inputs[
+        builder.derived_graphs.sequence_input
+    ].type.shape[1]
     time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new_length.symbols())
     if default is None:
         leading_shape = mask.apply_op("Shape", start=0, end=time_axis)
@@ -229,7 +231,7 @@ def _emit_next_mask(
         shape = leading_shape.apply_op("Concat", [1], trailing_shape, axis=0)
         new_column = g.emit_node("Expand", True, shape)
     else:
-        value = default.inputs[builder.derived.sequence_input]
+        value = default.inputs[builder.derived_graphs.sequence_input]
         g.values.tensors[value] = token.with_type(value.type)
         # The IR types are not recorded, because `batch` in these types is the number of sequences,
         # but the loop body runs with all beams.
@@ -238,7 +240,7 @@ def _emit_next_mask(
         g.innermost_body.types = types
         new_column = g.values.tensors[default.outputs[name]]
     # An input contains either all positions or only the positions of the current step.
-    if name in builder.derived.full_length_inputs:
+    if name in builder.derived_graphs.full_length_inputs:
         return mask.apply_op("Concat", new_column, axis=time_axis)
     return new_column
 
@@ -247,7 +249,7 @@ def _emit_next_state(
     builder: GeneratorBuilder, state: DecodeState, selection: DecodingStepResult
 ) -> OnnxValue:
     """Emit a decode state's value for the next iteration, gathered by parent beam."""
-    value = builder.g.values.tensors[builder.derived.step.outputs[state.next_output]]
+    value = builder.g.values.tensors[builder.derived_graphs.step.outputs[state.next_output]]
     # A beam continues with its parent beam's cache. A state without a batch axis is shared by all
     # beams.
     if selection.parents is None or state.batch_axis is None:

@@ -69,7 +69,7 @@ def build_generation_model(
     weights = add_initializers(g, definition.parameters, storage_dtypes or {}, ties or {})
     for name in builder.per_token_inputs:
         if not builder.graph.input_facts[name].padding_side:
-            prompt_input = builder.derived.sequence_input
+            prompt_input = builder.derived_graphs.sequence_input
             raise_error(
                 "E0944",
                 f"`{name}` has no value for generated positions of `{prompt_input}`",
@@ -99,7 +99,11 @@ def _make_generator_builder(
     definition: GeneratorDefinition, target: Target, opset: int
 ) -> GeneratorBuilder:
     """Return the builder of a standalone generator, without any emitted nodes."""
-    graph, derived, decoding = definition.graph, definition.derived, definition.decoding_config
+    graph, derived_graphs, decoding = (
+        definition.graph,
+        definition.derived_graphs,
+        definition.decoding_config,
+    )
     types = dict(definition.inputs)
     used_names = set(types)
     # If the spec has an input `seed`, the scalar input gets a name with a numeric suffix.
@@ -107,11 +111,15 @@ def _make_generator_builder(
     # No dimension is computed from an optional input, because the input is empty if it is omitted.
     input_types = {n: t for n, t in types.items() if n not in definition.optional_inputs}
     lengths = DimResolver(input_types, graph.length_equations, graph.min_lengths)
-    shape = graph.inputs[derived.sequence_input].type.shape
-    assert len(shape) == 2, f"{derived.sequence_input} is not a token sequence per batch element"
+    shape = graph.inputs[derived_graphs.sequence_input].type.shape
+    assert len(shape) == 2, (
+        f"{derived_graphs.sequence_input} is not a token sequence per batch element"
+    )
     batch = shape[0]
     beams = decoding.num_beams if decoding.strategy == "beam" else 1
-    loop_invariant_inputs = (derived.step.inputs[n].type for n in derived.loop_invariant_inputs)
+    loop_invariant_inputs = (
+        derived_graphs.step.inputs[n].type for n in derived_graphs.loop_invariant_inputs
+    )
     needs_repeats = any(batch in t.shape for t in loop_invariant_inputs)
     g = Emitter(
         target=target,
@@ -121,7 +129,7 @@ def _make_generator_builder(
     )
     return GeneratorBuilder(
         graph=graph,
-        derived=derived,
+        derived_graphs=derived_graphs,
         decoding_config=decoding,
         defaults=definition.defaults,
         g=g,
@@ -146,13 +154,13 @@ def _make_loop_iteration(builder: GeneratorBuilder) -> GenerationLoop:
             for name in builder.per_token_inputs
         ),
     ]
-    state_carries = [emit_state_loop_carry(builder, s) for s in builder.derived.states]
+    state_carries = [emit_state_loop_carry(builder, s) for s in builder.derived_graphs.states]
     loop_invariant_inputs: dict[str, Tensor] = {}
-    for name in builder.derived.loop_invariant_inputs:
-        type = builder.derived.step.inputs[name].type
+    for name in builder.derived_graphs.loop_invariant_inputs:
+        type = builder.derived_graphs.step.inputs[name].type
         encoder_output = builder.main_tensors[name].with_type(type)
         loop_invariant_inputs[name] = builder.repeat_for_beams(encoder_output).with_type(type)
-    logits = builder.derived.step.outputs[builder.decoding_config.logits_output].type
+    logits = builder.derived_graphs.step.outputs[builder.decoding_config.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.context = LoweringContext(("select_token",))
@@ -185,7 +193,7 @@ def lower_encoder(builder: GeneratorBuilder) -> None:
     """
     g = builder.g
     is_absent = emit_start_tokens(builder) if builder.accepts_empty_prompt else None
-    for graph in (*builder.default_input_graphs, builder.derived.encode):
+    for graph in (*builder.default_input_graphs, builder.derived_graphs.encode):
         if graph is None:
             continue
         builder.bind_inputs(graph, builder.main_tensors)
@@ -232,7 +240,7 @@ def hoist_loop_invariant_nodes(
     """Lower the decode step's loop-invariant nodes into the main graph and return these nodes.
     `loop_invariant_inputs` are the step inputs that do not change between iterations.
     """
-    step, g = builder.derived.step, builder.g
+    step, g = builder.derived_graphs.step, builder.g
     invariant_nodes = set(find_loop_invariant_nodes(step, loop_invariant_inputs))
     inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
     # Only loop-invariant inputs of the decode step have tensors outside the loop body.

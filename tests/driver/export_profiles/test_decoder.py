@@ -104,8 +104,8 @@ def run_graph(graph: Graph, **given: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("layout", CACHES)
 def test_cache_layouts_are_converted(layout: str) -> None:
-    derived = build_step(layout)
-    graph, states = build_decoder("hf", derived, "scores")
+    derived_graphs = build_step(layout)
+    graph, states = build_decoder("hf", derived_graphs, "scores")
     heads, features = (1, 6) if layout == "[batch, rows, features]" else (2, 3)
     kind = f"f32[batch_size, {heads}, past_sequence_length, {features}]"
     assert str(graph.inputs["past_key_values.0.key"].type) == kind
@@ -179,8 +179,8 @@ def test_unsupported_input(beside: tuple[str, ...], why: str) -> None:
 
 
 def test_shared_keys_and_values() -> None:
-    derived = build_step()
-    shared = replace(derived, states=derived.states[:1])
+    derived_graphs = build_step()
+    shared = replace(derived_graphs, states=derived_graphs.states[:1])
     with pytest.raises(SpeccError, match="`key` caches only keys, without values"):
         build_decoder("hf", shared, "scores")
 
@@ -191,7 +191,7 @@ def test_step_without_states() -> None:
 
 
 def test_unsupported_cache_layout() -> None:
-    derived = build_step()
-    odd = tuple(replace(s, time_axis=3) for s in derived.states)
+    derived_graphs = build_step()
+    odd = tuple(replace(s, time_axis=3) for s in derived_graphs.states)
     with pytest.raises(SpeccError, match=r"`key` has the type f32\[batch, 2, past, 3\]"):
-        build_decoder("hf", replace(derived, states=odd), "scores")
+        build_decoder("hf", replace(derived_graphs, states=odd), "scores")

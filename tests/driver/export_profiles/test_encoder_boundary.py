@@ -114,10 +114,10 @@ def test_value_from_an_earlier_layer_moves_the_encoder_output() -> None:
 
 
 def test_cross_attention_keys_and_values() -> None:
-    derived = build_step(build_encoder()[0])
-    assert find_cross_attention_inputs(derived.step, derived.loop_invariant_inputs) == [
-        {"key": "k", "value": "v"}
-    ]
+    derived_graphs = build_step(build_encoder()[0])
+    assert find_cross_attention_inputs(
+        derived_graphs.step, derived_graphs.loop_invariant_inputs
+    ) == [{"key": "k", "value": "v"}]
 
 
 def test_encoder_decoder_graphs() -> None:

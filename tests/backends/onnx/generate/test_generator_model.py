@@ -188,9 +188,9 @@ def test_start_token_needs_an_input_with_the_batch_size() -> None:
 
 def test_output_name_of_an_input_is_numbered() -> None:
     graph = build_decoder()
-    derived = derive_encoder_and_step(graph, "tokens", {"logits": "newest"})
+    derived_graphs = derive_encoder_and_step(graph, "tokens", {"logits": "newest"})
     built = build_generation_model(
-        StandaloneGenerator(graph, derived, DecodingConfig(logits_output="logits")),
+        StandaloneGenerator(graph, derived_graphs, DecodingConfig(logits_output="logits")),
         get_target("onnx"),
     )
     session = open_silent_session(fill_weights(built, sample_parameters(graph)))
@@ -294,15 +294,17 @@ def test_invariant_nodes_are_hoisted_out_of_the_loop() -> None:
 
 
 def test_invariant_nodes_read_weights_and_encoder_outputs() -> None:
-    derived = GenerationCase(
+    derived_graphs = GenerationCase(
         elaborate_smallest("transformer"), make_settings(elaborate_smallest("transformer"))
-    ).ingredients.derived
-    fixed = set(find_loop_invariant_nodes(derived.step, derived.loop_invariant_inputs))
-    assert {node for node, _ in derived.step.nodes} - fixed
-    known = {derived.step.inputs[n] for n in derived.loop_invariant_inputs} | set(
-        derived.step.parameters.values()
+    ).ingredients.derived_graphs
+    fixed = set(
+        find_loop_invariant_nodes(derived_graphs.step, derived_graphs.loop_invariant_inputs)
     )
-    for node, results in derived.step.nodes:
+    assert {node for node, _ in derived_graphs.step.nodes} - fixed
+    known = {derived_graphs.step.inputs[n] for n in derived_graphs.loop_invariant_inputs} | set(
+        derived_graphs.step.parameters.values()
+    )
+    for node, results in derived_graphs.step.nodes:
         if node in fixed:
             assert all(a is None or a in known for a in node.args)
             known.update(results)
