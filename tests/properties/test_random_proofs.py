@@ -193,7 +193,7 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     "what is turned shows nothing": (
         "padding",
         padding_dataflow,
-        "infer_rotation",
+        "infer_rotary_embedding",
         lambda *_: None,
     ),
     "pairs of features do not matter": (
