@@ -169,7 +169,7 @@ class GenerationCase:
         decoding = make_decoding(self.settings, self.source, self.settings.repetition_penalty != 1)
         inside = None if self.keep is not None else model.defaults
         whole = StandaloneGenerator(model.graph, derived_graphs, decoding, inside)
-        self.ingredients = GeneratorDefinition.from_graph(whole)
+        self.ingredients = GeneratorDefinition.from_generator(whole)
         self.built = build_generation_model(whole, get_target(self.target), self.opset)
         self.model = fill_weights(self.built, self.weights)
         self.session = open_silent_session(self.model)

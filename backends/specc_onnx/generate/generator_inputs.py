@@ -79,7 +79,7 @@ class GeneratorDefinition(StandaloneGenerator):
     """Graphs, decoding settings and input defaults of a standalone generator."""
 
     @classmethod
-    def from_graph(cls, generator: StandaloneGenerator) -> "GeneratorDefinition":
+    def from_generator(cls, generator: StandaloneGenerator) -> "GeneratorDefinition":
         """Return the definition of the standalone generator `generator`."""
         return cls(
             generator.graph, generator.derived_graphs, generator.decoding_config, generator.defaults

@@ -63,7 +63,7 @@ def build_generation_model(
     for a per-token input without a value inside the loop.
     """
     onnx_targets.check_opset(opset)
-    definition = GeneratorDefinition.from_graph(generator)
+    definition = GeneratorDefinition.from_generator(generator)
     builder = _make_generator_builder(definition, target, opset)
     g = builder.g
     weights = add_initializers(g, definition.parameters, storage_dtypes or {}, ties or {})

@@ -144,7 +144,7 @@ def _record_linked_checkpoints(
 def _get_weight_graph(source: ModelSource) -> Graph:
     """Return a graph with the parameters of `source`."""
     if isinstance(source, StandaloneGenerator):
-        return GeneratorDefinition.from_graph(source).weight_graph
+        return GeneratorDefinition.from_generator(source).weight_graph
     return source.graph if isinstance(source, KVBufferGraph) else source
 
 
