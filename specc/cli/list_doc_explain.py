@@ -251,7 +251,7 @@ def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> Doc
         comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
         items = library.load_module(path, name).file.items
         shown = [
-            replace(item, body=(), end=()) if isinstance(item, ast.Block) else item
+            replace(item, body=(), end_comments=()) if isinstance(item, ast.Block) else item
             for item in items
             if isinstance(item, ast.ConfigSection)
             or (isinstance(item, ast.Block) and item.kind == "graph")
@@ -276,7 +276,7 @@ def find_documentation_entries(
         item, module = definition
         kind = "block" if isinstance(item, ast.Block) else item.kind
         if isinstance(item, ast.Block) and not with_source:
-            item = replace(item, body=(), end=())
+            item = replace(item, body=(), end_comments=())
         text = "\n".join(format_statement(item, 0))
         documentation.append(DocumentationEntry(kind=kind, text=text, file=str(module.path)))
     for kind, docs in OTHER_DOCS.items():

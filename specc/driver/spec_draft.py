@@ -76,7 +76,7 @@ def build_derived_spec_ast(derived_spec: DerivedSpec) -> ast.File:
         extends=derived_spec.extends,
         items=(config,) if config.entries else (),
         comments=ast.Comments(leading=derived_spec.header_comments),
-        end=derived_spec.footer_comments,
+        end_comments=derived_spec.footer_comments,
     )
 
 
@@ -112,7 +112,7 @@ def _build_config(program: Program, derived_spec: DerivedSpec) -> ast.ConfigSect
             ast.ConfigOverride(name, _build_value(config_values, name), comments=comments)
         )
         pending_comments = []
-    return ast.ConfigSection(tuple(assignments), end=tuple(pending_comments))
+    return ast.ConfigSection(tuple(assignments), end_comments=tuple(pending_comments))
 
 
 def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:

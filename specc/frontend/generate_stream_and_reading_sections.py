@@ -206,11 +206,11 @@ def evaluate_generate_section(
     # symbolic elaboration checks only names and values without symbols
     if env.context.symbols.is_symbolic:
         evaluate_generation_settings(item, env, VocabularySizes())
-        return GenerateSection(item.name, item.input_name, item.source), ()
-    vocabulary = get_vocabulary_sizes(main_graph, item.input_name, item.source)
+        return GenerateSection(item.name, item.input_name, item.output_name), ()
+    vocabulary = get_vocabulary_sizes(main_graph, item.input_name, item.output_name)
     codebooks = count_codebooks(main_graph.inputs[item.input_name].type)
     settings, warnings = evaluate_generation_settings(item, env, vocabulary, codebooks)
-    return GenerateSection(item.name, item.input_name, item.source, settings), warnings
+    return GenerateSection(item.name, item.input_name, item.output_name, settings), warnings
 
 
 def evaluate_stream_section(
@@ -226,7 +226,7 @@ def evaluate_stream_section(
     if not items:
         return None
     _check_single_stream(block, items, generation)
-    return StreamSection(items[0].input_name, tuple(dict.fromkeys(i.source for i in items)))
+    return StreamSection(items[0].input_name, tuple(dict.fromkeys(i.output_name for i in items)))
 
 
 def _list_stream_items(program: Program, block: ast.Block) -> list[ast.StreamSection]:
@@ -276,7 +276,7 @@ def _check_time_axis(block: ast.Block, item: ast.StreamSection) -> None:
 def _has_stream_names(block: ast.Block, item: ast.StreamSection) -> bool:
     """Return True if a graph has the input and the result of a `stream` section."""
     inputs, results = [p.name for p in block.params], [r.name for r in block.results]
-    return item.input_name in inputs and item.source in results
+    return item.input_name in inputs and item.output_name in results
 
 
 def list_graph_blocks(program: Program) -> list[ast.Block]:
@@ -288,7 +288,7 @@ def list_graph_blocks(program: Program) -> list[ast.Block]:
 def _is_generated_by(block: ast.Block, item: ast.GenerateSection) -> bool:
     """Return True if a graph has the generated input and an output with its time axis."""
     dims = next((p.type.dims or () for p in block.params if p.name == item.input_name), ())
-    result = next((r for r in block.results if r.name == item.source), None)
+    result = next((r for r in block.results if r.name == item.output_name), None)
     if result is None or len(dims) < 2:
         return False
     time_axis = dims[1]
@@ -300,7 +300,7 @@ def _check_names(block: ast.Block, item: ast.GenerateSection | ast.StreamSection
     """Raise E0221 if the graph lacks the input or an output of a section."""
     for name, declarations, role in (
         (item.input_name, block.params, "input"),
-        (item.source, block.results, "result"),
+        (item.output_name, block.results, "result"),
     ):
         _check_name(
             block, role, name, [declaration.name for declaration in declarations], item.span

@@ -35,7 +35,7 @@ def iterate_defined_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
         case ast.Block() | ast.AttentionDef():
             yield item.name, item.name_span
         case ast.DimsSection():
-            yield from ((d.name, d.span) for d in item.names)
+            yield from ((d.name, d.span) for d in item.dims)
         case ast.UseStatement():
             yield item.name, item.span
         case ast.ConfigSection():

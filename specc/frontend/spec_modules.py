@@ -157,7 +157,7 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
         if isinstance(item, ast.Block | ast.AttentionDef):
             module.items[item.name] = item
         elif isinstance(item, ast.DimsSection):
-            module.dims.update({d.name: d.minimum for d in item.names})
+            module.dims.update({d.name: d.minimum for d in item.dims})
         elif isinstance(item, ast.UseStatement):
             module.uses[item.name] = item
     errors.raise_collected_errors()

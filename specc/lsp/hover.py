@@ -318,8 +318,8 @@ def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | Non
 
 def _iterate_dims(module: SpecNamespace, name: str) -> Iterator[ast.DimDecl]:
     """Yield the declarations of a dynamic dimension in one file."""
-    dims = (item for item in module.file.items if isinstance(item, ast.DimsSection))
-    return (dim for item in dims for dim in item.names if dim.name == name)
+    sections = (item for item in module.file.items if isinstance(item, ast.DimsSection))
+    return (dim for item in sections for dim in item.dims if dim.name == name)
 
 
 def _make_spec_hover(module: SpecNamespace | None) -> HoverInfo | None:

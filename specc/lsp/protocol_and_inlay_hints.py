@@ -163,7 +163,7 @@ def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
         case ast.InputsSection():
             return "inputs", "config", ""
         case ast.StreamSection():
-            return item.source, "stream", ""
+            return item.output_name, "stream", ""
         case ast.GenerateSection():
             return item.name, "generate", ""
         case _:

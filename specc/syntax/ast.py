@@ -51,9 +51,11 @@ class CommentedNode(SpannedNode, kw_only=True):
 
 
 class CommentedBlock(CommentedNode, kw_only=True):
-    """A node with a body in braces or below a YAML key. `end` are the comments after the body."""
+    """A node with a body in braces or below a YAML key. `end_comments` are the comments
+    after the body.
+    """
 
-    end: tuple[str, ...] = ()
+    end_comments: tuple[str, ...] = ()
 
 
 # --- expressions ----------------------------------------------------------------------
@@ -286,7 +288,7 @@ class WhenStatement(CommentedBlock, kw_only=True):
     condition: Expr
     body: tuple["Statement", ...]
     otherwise: tuple["Statement", ...] = ()
-    else_end: tuple[str, ...] = ()
+    else_end_comments: tuple[str, ...] = ()
 
 
 class ReturnStatement(CommentedNode):
@@ -355,7 +357,7 @@ class ConfigSection(CommentedBlock):
 class DimsSection(CommentedNode):
     """The dynamic dimensions of a spec, with optional lower bounds: `dims batch, src, tgt >= 1`."""
 
-    names: tuple["DimDecl", ...]
+    dims: tuple["DimDecl", ...]
 
 
 class DimDecl(SpannedNode):
@@ -549,7 +551,7 @@ class GenerateSection(CommentedBlock, kw_only=True):
 
     name: str
     input_name: str
-    source: str
+    output_name: str
     settings: tuple[GenerateSetting, ...] = ()
 
 
@@ -558,7 +560,7 @@ class StreamSection(CommentedNode):
     audio`.
     """
 
-    source: str
+    output_name: str
     input_name: str
 
 
@@ -605,8 +607,8 @@ Commentable: TypeAlias = (
 
 
 class File(CommentedNode, kw_only=True):
-    """A spec file. `comments.leading` are the comments above the first line, and `end` are those
-    below the last item.
+    """A spec file. `comments.leading` are the comments above the first line, and `end_comments` are
+    those below the last item.
     """
 
     version: int
@@ -614,7 +616,7 @@ class File(CommentedNode, kw_only=True):
     doc: str = ""
     extends: str = ""
     items: tuple[Item, ...] = ()
-    end: tuple[str, ...] = ()
+    end_comments: tuple[str, ...] = ()
     extends_span: OptionalSpan = make_span_field()
 
 

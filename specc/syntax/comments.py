@@ -16,12 +16,12 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """The child nodes and comments of a body. `end` are the comments after the last child, and
-    `trailing` is the comment after the opening brace or key.
+    """The child nodes and comments of a body. `end_comments` are the comments after the last child,
+    and `trailing` is the comment after the opening brace or key.
     """
 
     children: tuple[T, ...]
-    end: tuple[str, ...]
+    end_comments: tuple[str, ...]
     trailing: str
 
 
@@ -93,12 +93,16 @@ class CommentedBodyBuilder(Generic[T]):
 
     def finish_body(self, comments: Sequence[Comment]) -> CommentedBody[T]:
         """Return the complete body. `comments` are the comments after the last child."""
-        end: list[str] = []
+        end_comments: list[str] = []
         for comment in comments:
             # only the first comment can be on the line of the last child
-            if end or not self._is_after_last_child(comment) or not self._attach_trailing(comment):
-                end.append(comment.text)
-        return CommentedBody(tuple(self.children), tuple(end), self.trailing)
+            if (
+                end_comments
+                or not self._is_after_last_child(comment)
+                or not self._attach_trailing(comment)
+            ):
+                end_comments.append(comment.text)
+        return CommentedBody(tuple(self.children), tuple(end_comments), self.trailing)
 
     def _is_after_last_child(self, comment: Comment) -> bool:
         """Return True if a comment is on the last line of the last child."""
@@ -142,7 +146,7 @@ def attach_file_comments(
     body = attacher.attach_comments(file.items, header_end, len(attacher.text))
     trailing = [*first_line_comments[:1], *([body.trailing] if body.trailing else [])]
     comments = ast.Comments((*leading, *trailing[1:]), trailing[0] if trailing else "")
-    return replace(file, items=body.children, comments=comments, end=body.end)
+    return replace(file, items=body.children, comments=comments, end_comments=body.end_comments)
 
 
 def attach_opening_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
@@ -150,11 +154,12 @@ def attach_opening_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple
     children and the comments at the end of the body.
     """
     if not body.trailing:
-        return body.children, body.end
+        return body.children, body.end_comments
     if not body.children:
-        return (), (body.trailing, *body.end)
+        return (), (body.trailing, *body.end_comments)
     first_child, *other_children = body.children
-    return (add_leading_comments(first_child, (body.trailing,), False), *other_children), body.end
+    first_child = add_leading_comments(first_child, (body.trailing,), False)
+    return (first_child, *other_children), body.end_comments
 
 
 def get_node_span(node: ast.CommentedNode) -> Span:
@@ -197,8 +202,8 @@ def add_trailing_comment(node: T, text: str) -> T:
         if not node.comments.trailing and "\n" not in get_node_span(node).text:
             return add_header_comment(node, text)
         if isinstance(node, ast.WhenStatement) and node.otherwise:
-            return replace(node, else_end=(*node.else_end, text))
-        return replace(node, end=(*node.end, text))
+            return replace(node, else_end_comments=(*node.else_end_comments, text))
+        return replace(node, end_comments=(*node.end_comments, text))
     if node.comments.trailing:
         # the node already has a trailing comment, so the new comment is moved above the node
         comments = replace(node.comments, leading=(*node.comments.leading, text))

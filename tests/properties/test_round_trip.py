@@ -159,7 +159,7 @@ dotted = st.one_of(names, st.sampled_from(["a.b", "config.mask.x", "true", "none
 functions = st.sampled_from(["f", "v.encode", "choice", "len", "linear"]).map(ast.Name)
 
 
-LAST_FIELDS = ("comments", "end", "else_end")
+LAST_FIELDS = ("comments", "end_comments", "else_end_comments")
 
 
 def build_trees(

@@ -166,7 +166,9 @@ SCAN = NodeRuleCallback(
 CONFIG = NodeRuleCallback(ast.ConfigSection, "{entries}")
 FIELD = NodeRuleCallback(ast.ConfigField, "name type sources default doc")
 READING = NodeRuleCallback(ast.PreprocessingSection, "{entries}")
-GENERATE = NodeRuleCallback(ast.GenerateSection, "name input_name source {settings}", "the setting")
+GENERATE = NodeRuleCallback(
+    ast.GenerateSection, "name input_name output_name {settings}", "the setting"
+)
 RULE_CALLBACKS |= {
     # statements
     "let": NodeRuleCallback(ast.Assignment, "targets value"),
@@ -174,7 +176,9 @@ RULE_CALLBACKS |= {
     "names": TupleRuleCallback("the name"),
     "repeat": NodeRuleCallback(ast.RepeatLoop, "variable+iterable under collect {body}"),
     "repeat_head": TupleRuleCallback(),
-    "when": NodeRuleCallback(ast.WhenStatement, "condition body+end+trailing otherwise+else_end"),
+    "when": NodeRuleCallback(
+        ast.WhenStatement, "condition body+end_comments+trailing otherwise+else_end_comments"
+    ),
     # the syntax tree cannot represent a comment after `else {`
     "otherwise": lambda b, span, body: attach_opening_comment(body),
     "return": NodeRuleCallback(ast.ReturnStatement, "values"),
@@ -184,7 +188,7 @@ RULE_CALLBACKS |= {
     "sources": TupleRuleCallback(),
     "unread": NodeRuleCallback(ast.IgnoredConfigKeys, "*keys"),
     # blocks, graphs and definitions
-    "dims": NodeRuleCallback(ast.DimsSection, "*names", "the length"),
+    "dims": NodeRuleCallback(ast.DimsSection, "*dims", "the length"),
     "use": NodeRuleCallback(ast.UseStatement, "paths name sources under"),
     "files": TupleRuleCallback(),
     "keys": TupleRuleCallback(),
@@ -214,7 +218,7 @@ RULE_CALLBACKS |= {
     "ignore": NodeRuleCallback(ast.IgnoreRule, "names condition"),
     "paths": TupleRuleCallback(),
     "share": NodeRuleCallback(ast.WeightSharingRule, "name condition"),
-    "stream": NodeRuleCallback(ast.StreamSection, "source input_name"),
+    "stream": NodeRuleCallback(ast.StreamSection, "output_name input_name"),
     "setting": NodeRuleCallback(ast.GenerateSetting, "name value"),
     "quantize": NodeRuleCallback(ast.QuantizeSection, "{entries}", "the word"),
     "words": TupleRuleCallback(),
@@ -281,13 +285,8 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
     if bound is not None and bound.text.isdigit():
         minimum = int(bound.text)
     elif bound is not None:  # the bound is not an integer, e.g. `>= 1.5`
-        b.report_error(
-            "E0108",
-            "the minimum length is not an integer",
-            b.get_span(bound),
-            "here",
-            "write `>= 1`",
-        )
+        title = "the minimum length is not an integer"
+        b.report_error("E0108", title, b.get_span(bound), "here", "write `>= 1`")
     return ast.DimDecl(b.check_bound_name(name), minimum, span=span)
 
 
@@ -328,7 +327,8 @@ def _build_field(
         )
         body = b.attacher.attach_comments(declared_type.fields, start, declared_type.span.end - 1)
         declared_type = replace(declared_type, fields=body.children)
-        comments = ast.Comments(leading=((body.trailing,) if body.trailing else ()) + body.end)
+        trailing = (body.trailing,) if body.trailing else ()
+        comments = ast.Comments(leading=trailing + body.end_comments)
     node = FIELD(b, span, name, declared_type, *children)
     return replace(node, comments=comments)
 

@@ -44,8 +44,8 @@ def format_dsl(file: ast.File) -> str:
             lines.append("")
         lines += format_statement(item, 0)
         previous = item
-    if file.end:
-        lines += ["", *format_comment_lines(file.end, 0)]
+    if file.end_comments:
+        lines += ["", *format_comment_lines(file.end_comments, 0)]
     return "\n".join(lines) + "\n"
 
 
@@ -109,7 +109,7 @@ def format_body_with_header(
         lines.append(" " * (indent + INDENT_STEP) + quote_dsl_string(node.doc))
     return [
         *lines,
-        *format_braced_body(node.body, node.end, indent + INDENT_STEP),
+        *format_braced_body(node.body, node.end_comments, indent + INDENT_STEP),
         " " * indent + "}",
     ]
 
@@ -143,10 +143,10 @@ def format_when_statement(node: ast.WhenStatement, indent: int) -> list[str]:
     lines = append_trailing_comment(
         break_lines(format_parts("when ", node.condition, " {"), indent), node.comments
     )
-    lines += format_braced_body(node.body, node.end, indent + INDENT_STEP)
-    if node.otherwise or node.else_end:
+    lines += format_braced_body(node.body, node.end_comments, indent + INDENT_STEP)
+    if node.otherwise or node.else_end_comments:
         lines.append(" " * indent + "} else {")
-        lines += format_braced_body(node.otherwise, node.else_end, indent + INDENT_STEP)
+        lines += format_braced_body(node.otherwise, node.else_end_comments, indent + INDENT_STEP)
     return [*lines, " " * indent + "}"]
 
 
@@ -169,15 +169,15 @@ def has_commented_field(fields: Iterable[ast.ConfigField]) -> bool:
 Entries: TypeAlias = tuple[Sequence[ast.Commentable], tuple[str, ...]]
 """The entries of a section, and the comments after the last entry."""
 SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., Entries]]] = {
-    ast.ConfigSection: (lambda _: "config", 0, lambda n: (n.entries, n.end)),
-    ast.InputsSection: (lambda _: "inputs", 0, lambda n: (n.entries, n.end)),
-    ast.PreprocessingSection: (lambda _: "reading", 3, lambda n: (n.entries, n.end)),
-    ast.WeightsSection: (lambda _: "weights", 1, lambda n: (n.rules, n.end)),
-    ast.QuantizeSection: (lambda _: "quantize", 2, lambda n: (n.entries, n.end)),
+    ast.ConfigSection: (lambda _: "config", 0, lambda n: (n.entries, n.end_comments)),
+    ast.InputsSection: (lambda _: "inputs", 0, lambda n: (n.entries, n.end_comments)),
+    ast.PreprocessingSection: (lambda _: "reading", 3, lambda n: (n.entries, n.end_comments)),
+    ast.WeightsSection: (lambda _: "weights", 1, lambda n: (n.rules, n.end_comments)),
+    ast.QuantizeSection: (lambda _: "quantize", 2, lambda n: (n.entries, n.end_comments)),
     ast.GenerateSection: (
-        lambda n: f"generate {n.name} of {n.input_name} from {n.source}",
+        lambda n: f"generate {n.name} of {n.input_name} from {n.output_name}",
         3,
-        lambda n: (n.settings, n.end),
+        lambda n: (n.settings, n.end_comments),
     ),
 }
 """The layout of each section class: header, maximum number of entries on one line, and entries."""
@@ -235,14 +235,14 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         *((",", SPACE_BREAK, quote_dsl_string(n.because)) if n.because else ()),
     ),
     ast.UseStatement: format_use_statement,
-    ast.DimsSection: lambda n: format_parts("dims ", join_parts(n.names)),
+    ast.DimsSection: lambda n: format_parts("dims ", join_parts(n.dims)),
     ast.AttentionDef: lambda n: format_parts(
         f"{n.kind} ",
         format_definition_header(n.name, n.params),
         f" {quote_dsl_string(n.doc)}" if n.doc else None,
         *(" =", SPACE_BREAK, n.value),
     ),
-    ast.StreamSection: lambda n: [f"stream {n.source} of {n.input_name}"],
+    ast.StreamSection: lambda n: [f"stream {n.output_name} of {n.input_name}"],
     ast.ConfigField: format_parts,
     ast.InputDecl: format_parts,
     ast.ExpectedConfigValues: lambda n: format_parts(

@@ -187,7 +187,7 @@ class NodeRuleCallback(Generic[N]):
             values |= self._read_field(b, name, child)
         if self.body_field:
             body, doc = self._read_body(b, rest)
-            values |= zip((self.body_field, "end", "trailing"), body, strict=True)
+            values |= zip((self.body_field, "end_comments", "trailing"), body, strict=True)
             values |= {"doc": doc} if doc is not None else {}
             rest = body.children
         elif self.rest_field:

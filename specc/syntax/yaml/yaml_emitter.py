@@ -32,10 +32,12 @@ class YamlPair:
 
 @immutable_dataclass
 class YamlMap:
-    """A YAML map. `end` are final comments. If `is_multiline`, each entry is on its own line."""
+    """A YAML map. `end_comments` are the final comments. If `is_multiline`, each entry is on its
+    own line.
+    """
 
     entries: list[YamlPair]
-    end: tuple[str, ...] = ()
+    end_comments: tuple[str, ...] = ()
     is_multiline: bool = False
 
 
@@ -51,10 +53,10 @@ class YamlItem:
 
 @immutable_dataclass
 class YamlList:
-    """A YAML list. `end` and `is_multiline` have the same meaning as in `YamlMap`."""
+    """A YAML list. `end_comments` and `is_multiline` have the same meaning as in `YamlMap`."""
 
     entries: list[YamlItem] = field(default_factory=list)
-    end: tuple[str, ...] = ()
+    end_comments: tuple[str, ...] = ()
     is_multiline: bool = False
 
 
@@ -102,7 +104,7 @@ def format_yaml_flow(value: YamlValue, *, force: bool = False) -> str | None:
     """
     if isinstance(value, str):
         return format_yaml_scalar(value, is_flow=True)
-    if (value.end or value.is_multiline) and not force:  # the value requires block style
+    if (value.end_comments or value.is_multiline) and not force:  # the value requires block style
         return None
     parts: list[str] = []
     for entry in value.entries:
@@ -146,7 +148,7 @@ def format_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
         if lines and (has_blank_line or entry.comments.has_blank_line_before):
             lines.append("")
         lines += entry_lines
-    return lines + format_comment_lines(value.end, indent)
+    return lines + format_comment_lines(value.end_comments, indent)
 
 
 def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:

@@ -263,7 +263,7 @@ BODY_CODEC = YamlValueCodec(lambda r, e, _: FieldValues(parse_yaml_statements(r,
 ELSE_CODEC = YamlValueCodec(
     BODY_CODEC.parse, lambda body, end: body_to_yaml(body, end) if body or end else None
 )
-DOC, DO = KeySchema("doc", TEXT), KeySchema("do", BODY_CODEC, "body end")
+DOC, DO = KeySchema("doc", TEXT), KeySchema("do", BODY_CODEC, "body end_comments")
 REQUIRE_SCHEMA = MappingSchema(
     ast.RequireStatement,
     [KeySchema("require", EXPRESSION, "condition"), KeySchema("because", TEXT)],
@@ -298,7 +298,7 @@ STATEMENT_SCHEMAS: Mapping[str, MappingSchema[ast.Statement]] = {
         [
             KeySchema("when", EXPRESSION, "condition"),
             DO,
-            KeySchema("else", ELSE_CODEC, "otherwise else_end"),
+            KeySchema("else", ELSE_CODEC, "otherwise else_end_comments"),
         ],
         "do",
     ),

@@ -181,7 +181,7 @@ def parse_yaml_field_type(
                 f"write `{field_entry.key}: {{type: int}}`",
             )
     body = yaml_validation.collect_yaml_body(reader, record, fields)
-    leading_comments = ((body.trailing,) if body.trailing else ()) + body.end
+    leading_comments = ((body.trailing,) if body.trailing else ()) + body.end_comments
     return ast.TypeExpr(name="record", fields=body.children, span=node.span), leading_comments
 
 
@@ -228,7 +228,7 @@ def parse_yaml_generate_section(reader: YamlReader, entry: YamlEntry) -> ast.Gen
         )
         return None
     input_name = parse_yaml_name(reader, entries_by_key["of"].value, "`of`")
-    source = parse_yaml_name(reader, entries_by_key["from"].value, "`from`")
+    output_name = parse_yaml_name(reader, entries_by_key["from"].value, "`from`")
     settings = [
         ast.GenerateSetting(
             parse_yaml_name(reader, e.key_node, "a setting"),
@@ -238,7 +238,7 @@ def parse_yaml_generate_section(reader: YamlReader, entry: YamlEntry) -> ast.Gen
         for e in entries
         if e.key not in ("of", "from")
     ]
-    header_fields = {"name": name, "input_name": input_name, "source": source}
+    header_fields = {"name": name, "input_name": input_name, "output_name": output_name}
     return build_section_node(
         reader, entry, ast.GenerateSection, "settings", settings, **header_fields
     )

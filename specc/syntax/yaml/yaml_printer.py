@@ -45,8 +45,8 @@ def format_yaml(file: ast.File) -> str:
             lines.append("")
         lines += format_yaml_block(YamlMap([pair]), 0)
         previous = group[-1]
-    if file.end:
-        lines += ["", *format_comment_lines(file.end, 0)]
+    if file.end_comments:
+        lines += ["", *format_comment_lines(file.end_comments, 0)]
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +117,7 @@ def get_item_key(item: ast.Item) -> str:
         case ast.GenerateSection():
             return item.name
         case ast.StreamSection():
-            return item.source
+            return item.output_name
     return ""
 
 
@@ -178,12 +178,12 @@ def section_entry_to_yaml(item: ast.Item) -> YamlItem:
 def output_section_to_yaml(item: ast.Item) -> YamlPair:
     """Convert `generate` to `text: {of: ids, from: logits}`, and `stream` to `logits: audio`."""
     if isinstance(item, ast.StreamSection):
-        return YamlPair(item.source, item.input_name, item.comments)
+        return YamlPair(item.output_name, item.input_name, item.comments)
     assert isinstance(item, ast.GenerateSection)
-    pairs = [YamlPair("of", item.input_name), YamlPair("from", item.source)]
+    pairs = [YamlPair("of", item.input_name), YamlPair("from", item.output_name)]
     pairs += [YamlPair(s.name, expression_to_yaml(s.value), s.comments) for s in item.settings]
     return YamlPair(
-        item.name, YamlMap(pairs, item.end), item.comments, is_comment_on_first_line=True
+        item.name, YamlMap(pairs, item.end_comments), item.comments, is_comment_on_first_line=True
     )
 
 
@@ -216,29 +216,29 @@ def make_multiline_map(pairs: list[YamlPair], end_comments: tuple[str, ...]) -> 
 
 
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
-    ast.DimsSection: lambda item: make_yaml_list(join_pieces(format_parts(d)) for d in item.names),
+    ast.DimsSection: lambda item: make_yaml_list(join_pieces(format_parts(d)) for d in item.dims),
     ast.WeightsSection: lambda item: make_multiline_list(
         [
             YamlItem(find_node_schema(WEIGHT_RULE_SCHEMAS, r).to_yaml(r), r.comments)
             for r in item.rules
         ],
-        item.end,
+        item.end_comments,
     ),
     ast.ConfigSection: lambda item: make_multiline_map(
-        [CONFIG_ENTRIES[type(e)](e) for e in item.entries], item.end
+        [CONFIG_ENTRIES[type(e)](e) for e in item.entries], item.end_comments
     ),
     ast.InputsSection: lambda item: make_multiline_map(
-        list(map(input_declaration_to_yaml, item.entries)), item.end
+        list(map(input_declaration_to_yaml, item.entries)), item.end_comments
     ),
     ast.PreprocessingSection: lambda item: make_multiline_map(
-        list(map(preprocessing_to_yaml, item.entries)), item.end
+        list(map(preprocessing_to_yaml, item.entries)), item.end_comments
     ),
     ast.QuantizeSection: lambda item: make_multiline_map(
         [
             YamlPair(e.name, strings_to_yaml([v.value for v in e.values]), e.comments)
             for e in item.entries
         ],
-        item.end,
+        item.end_comments,
     ),
 }
 """The functions that convert items with their own top-level key to YAML, by AST class."""

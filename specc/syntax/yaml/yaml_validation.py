@@ -225,7 +225,7 @@ def build_section_node(
         **{field: body.children},
         **other_fields,
         comments=ast.Comments(trailing=body.trailing),
-        end=body.end,
+        end_comments=body.end_comments,
         span=Span(reader.source, entry.span.start, end),
     )
 
