@@ -89,7 +89,7 @@ def build_tables(record: dict[str, Any]) -> dict[str, str]:
             f"{len(good)} of {len(run['specs'])} | {max(good, default=0):.1e} | {run['date']} |"
         )
     read = [
-        "| provider | whole specs on the list | operators that are missing, and how many specs have them |",
+        "| provider | whole specs on the list | missing operators, each with the number of specs that use it |",
         "|---|---|---|",
     ]
     for name, known in read_operator_lists().items():
