@@ -75,14 +75,14 @@ def _report_to_json(
 
 
 def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
-    """Return a line that lists the unchecked graphs of the spec, or [] if there are none."""
+    """Return a list with one line that names the unchecked graphs, or [] if there are none."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     names = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs (check them with --graph NAME): {', '.join(names)}"] if names else []
 
 
 def _list_trial_values(check_result: SpecCheckResult) -> list[str]:
-    """Return the trial values of missing config fields as strings such as `layers = 2`."""
+    """Format the trial values of missing config fields, e.g. `layers = 2`."""
     return sorted({f"{k} = {v}" for t in check_result.trials for k, v in t.trial_values.items()})
 
 

@@ -110,8 +110,8 @@ def parse_output_path(text: str) -> str:
 
 def _check_option_combinations(args: Namespace) -> None:
     """Raise E0753 for an option that has no effect in combination with other options."""
-    # Export profiles other than `specc` rename KV caches, but the full-forward graph has no KV
-    # cache.
+    # export profiles other than `specc` only rename KV caches, which the full-forward graph does
+    # not have
     if args.io_names != "specc" and not {"encode", "step"} & set(args.graphs):
         raise_error(
             "E0753",

@@ -35,7 +35,7 @@ class CommandCompletion:
 
 
 def _merge_choices(choices: Sequence[CompletionCandidates]) -> CompletionCandidates:
-    """Merge the completion candidates of several positional arguments."""
+    """Merge the completion candidates of several positional arguments into one object."""
     values = tuple(value for choice in choices for value in choice.values)
     dynamic_kind = next((choice.dynamic_kind for choice in choices if choice.dynamic_kind), "")
     return CompletionCandidates(
@@ -124,7 +124,7 @@ def render_bash_completion(commands: Mapping[str, CommandCompletion]) -> str:
 def _format_bash_words(choice: CompletionCandidates) -> str:
     words = f"words='{' '.join(choice.values)}'"
     if choice.dynamic_kind:
-        # the config keys are those of the spec on the command line
+        # complete the config keys of the spec on the command line
         spec_argument = ' "${COMP_WORDS[2]}"' if choice.dynamic_kind == "set" else ""
         words = f'words="$(specc _complete {choice.dynamic_kind}{spec_argument} 2>/dev/null)"'
     return words + ("; files=1" if choice.includes_files else "")
@@ -236,8 +236,8 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_complete_command(args: Namespace) -> int:
-    """Print the completion candidates. If the spec is missing, print nothing: shells do not display
-    errors of completion scripts.
+    """Print the completion candidates. Print nothing if the spec is missing, because shells do not
+    display errors of completion scripts.
     """
     for candidate in _list_candidates(args.kind, args.spec):
         print(candidate)

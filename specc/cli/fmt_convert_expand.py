@@ -219,9 +219,7 @@ def expand_spec(
 
 
 def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
-    """Yield a note on the fields with a value in the spec, which config.json no longer
-    overrides.
-    """
+    """Yield a note on the fields with a value in the spec: config.json no longer overrides them."""
     if paths := list_overridden_source_fields(spec.program):
         yield (
             f"config values that the spec sets are no longer read from config.json: "
@@ -250,7 +248,7 @@ def _iterate_candidate_files(
 def _format_graphs(spec: LoadedSpec) -> list[str]:
     """Return the IR of each graph of a spec as a string. If config values are missing, build the
     graphs with symbolic dimensions and trial values, and return outlines of the graphs. Raise the
-    errors of `specc check` if no graph can be built.
+    same errors as `specc check` if no graph can be built.
     """
     if graphs := list(iterate_sibling_graphs(spec, "")):
         return [*map(format_ir, graphs)]
@@ -297,7 +295,7 @@ def add_expand_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_expand_command(args: Namespace) -> int:
-    """Print the expanded spec, or write the expanded spec to the file of `-o`."""
+    """Print the expanded spec, or write it to the file given by `-o`."""
     spec = open_spec_from_arguments(args)
     file, notes = expand_spec(spec, keep_sources=args.keep_from)
     for note in notes:

@@ -87,7 +87,7 @@ def read_spec_title(path: Path) -> str:
 
 
 def _map_std_definitions(kind: str) -> dict[str, str]:
-    """Map the names of std blocks, or of one kind of std definitions, to docstrings."""
+    """Map names of std blocks, or of std definitions of one kind, to their docstrings."""
     library = SpecLibrary()
     docs = {}
     for name in library.list_std_names():
@@ -179,7 +179,7 @@ CONFIG_DOCS = {
         "`rope_theta`. `theta` and `context` are the defaults of the model class, `layers` "
         "selects a layer type, `base` names another key for theta.",
     ),
-    "len": ('labels: int from len("id2label") = 2', "The number of entries of a list or object."),
+    "len": ('labels: int from len("id2label") = 2', "The number of entries in a list or object."),
     "repeated": (
         'kinds: list[text] from repeated("attention_types")',
         'Expand repeated patterns: `[[["global", "local"], 12]]` becomes a list of 24.',
@@ -302,7 +302,7 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
 
 
 def _is_only_spec_name(name: str, library: SpecLibrary) -> bool:
-    """Return True if `name` is a built-in spec but not a block or function."""
+    """Return True if `name` names a built-in spec, and neither a block nor a function."""
     is_block_or_function = name in BUILTINS or name in library.list_std_names()
     return name in find_builtin_specs() and not is_block_or_function
 

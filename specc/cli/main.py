@@ -114,7 +114,7 @@ COMMANDS = {
 }
 
 HIDDEN_COMMANDS = {"_complete": Command("completion", "")}
-"""Commands that only completion scripts call."""
+"""Internal commands, which only completion scripts call."""
 
 MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 """The choices of `--format`. The first choice is the default."""
@@ -234,7 +234,7 @@ def main(argv: Sequence[str]) -> int:
         return get_exit_code(error.diagnostics)
     except SystemExit as interrupt:
         return interrupt.code if isinstance(interrupt.code, int) else 2
-    except KeyboardInterrupt as interrupt:  # Ctrl-C during the import of a command
+    except KeyboardInterrupt as interrupt:  # the user pressed Ctrl-C while the command was imported
         return _handle_interrupt(interrupt)
     except Exception:
         if termination := get_termination_exception():
@@ -302,7 +302,7 @@ def _get_requested_format(argv: Sequence[str]) -> str:
     options = argv[: argv.index("--")] if "--" in argv else argv
     try:
         return str(parser.parse_known_args(options)[0].format)
-    except argparse.ArgumentError:  # the value of `--format` is invalid
+    except argparse.ArgumentError:  # the value of `--format` is not a known format
         return MESSAGE_FORMATS[0]
 
 
@@ -317,7 +317,7 @@ def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:
 
 def _discard_output() -> None:
     """Discard buffered output that cannot be written. Otherwise, Python would retry at exit."""
-    with suppress(OSError):  # the stream may lack a file descriptor
+    with suppress(OSError):  # the stream may not have a file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -237,8 +237,8 @@ class _JobProgressLine:
 
 
 def _iterate_notes(plan: JobPlan) -> Iterator[str]:
-    """Yield notes on the job plan: the reason for static batching, and a note if the results of a
-    row depend on the other rows in its batch.
+    """Yield notes on the job plan: the reason for static batching, and a warning if the results of
+    a row depend on other rows in the batch.
     """
     if plan.static_batching_reason:
         yield (

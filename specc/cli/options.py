@@ -91,7 +91,7 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
     ),
     "seed": Option(INTEGER_OPTION, "SEED", "random seed of sampling (default: 0)"),
 }
-"""Options for token selection. Without an option, the setting of the spec applies."""
+"""Options for token selection. The setting of the spec applies if an option is not given."""
 GENERATION_OPTIONS: Mapping[str, Option] = {
     **SAMPLING_OPTIONS,
     "guidance_scale": Option(
@@ -284,13 +284,13 @@ def describe_unknown_option(
 
 
 def _find_option(name: str, options: Collection[str]) -> str | None:
-    """Return the option with a similar name, the only option that starts with `name-`, or None."""
+    """Return an option with a similar name or the only option that begins with `name-`, or None."""
     candidates = [option for option in options if option.startswith(f"{name}-")]
     return find_similar_name(name, options) or (candidates[0] if len(candidates) == 1 else None)
 
 
 def _format_commands(option: str, options_by_command: Mapping[str, Collection[str]]) -> str:
-    """Format the commands that have an option. Return "" if no command has the option."""
+    """Format the list of commands that have an option. Return "" if no command has it."""
     commands = [
         f"`specc {command}`" for command, flags in options_by_command.items() if option in flags
     ]

@@ -282,11 +282,11 @@ def _is_printed_while_generated(stream: GenerationStream) -> bool:
 
 
 def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
-    """Generate sequences. Print a single sequence during generation, or several sequences after
+    """Generate sequences. Print a single sequence while it is generated, or several sequences after
     generation.
     """
     if outputs.attention_plot_path:
-        # report a missing attention graph before generation starts
+        # report a missing attention graph before the generation starts, not afterwards
         get_model_for_attention_maps(model)
     prints_pieces = _is_printed_while_generated(stream)
     if prints_pieces:

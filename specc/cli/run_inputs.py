@@ -219,7 +219,7 @@ def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> Parse
 
 
 def _fits_input(model: ModelInputs, target: str, argument: str) -> bool:
-    """Return True if a positional argument can be the value of an input. Do not assign text to a
+    """Return True if a positional argument can be the value of an input. Text is not assigned to a
     generated input without a tokenizer if an earlier input accepts text.
     """
     if target != model.sequence_input or isinstance(
@@ -253,8 +253,8 @@ def _batch_inputs(
 
 
 def _list_elements(values: Sequence[ArgumentValue]) -> list[object]:
-    """Return the batch elements of all `values` that are not arrays. If some elements are lists of
-    images, a single image becomes a list of one image.
+    """Return the batch elements in those `values` that are not arrays. If some elements are lists
+    of images, a single image becomes a list of one image.
     """
     elements = [x for value in values if isinstance(value, _BatchElements) for x in value.elements]
     if not any(isinstance(x, list) for x in elements):
@@ -284,8 +284,9 @@ def _split_name(argument: str, names: Sequence[str], has_text: bool) -> tuple[st
 def _batch_values(
     model: ModelInputs, name: str, arrays: Sequence[Array], elements: Sequence[object]
 ) -> dict[str, Array]:
-    """Concatenate `arrays` along the batch axis, or encode and pad the texts and other batch
-    elements in `elements`, and compute their padding mask. Raise E0912 if the shapes differ.
+    """Concatenate `arrays` along the batch axis. If there are no arrays, tokenize the texts in
+    `elements`, pad all elements to the same length, and compute the padding mask. Raise E0912 if
+    the shapes differ.
     """
     if not arrays:
         record = model.preprocessing.get_input_config(name)
@@ -311,7 +312,7 @@ def _batch_values(
 
 
 def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Array | str]:
-    """Convert texts, lists of token ids (to arrays) or a single list of ids to batch elements."""
+    """Return texts unchanged, or convert one or several lists of token ids to arrays."""
     texts = [item for item in values if isinstance(item, str)]
     if values and len(texts) == len(values):
         return texts
@@ -321,7 +322,7 @@ def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Arr
 
 
 def _read_values(path: str) -> Mapping[str, object]:
-    """Return the arrays or JSON values of a file by name. An unnamed value has the name ""."""
+    """Return the arrays or JSON values in a file, by name. An unnamed value has the name ""."""
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
     value = load_strict_json(read_input_file(path, MAX_TEXT_BYTES), path)

@@ -52,7 +52,7 @@ def array_to_json(array: Array) -> dict[str, object]:
 
 def generated_sequence_to_json(result: GenerationResult) -> dict[str, object]:
     """Convert a generated sequence to a JSON object. `text` is null if the model has no
-    detokenizer. With several codebooks, `tokens` is a list per codebook.
+    detokenizer. If the model has several codebooks, `tokens` contains one list per codebook.
     """
     codebooks = [[*codebook] for codebook in result.codebooks]
     return {
@@ -145,7 +145,7 @@ def parse_output_options(args: Namespace, input_paths: Sequence[Path]) -> RunOut
 
 def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None:
     """Print one generated sequence per line, with its score if there are several sequences per
-    prompt. With several codebooks, print one line per codebook.
+    prompt. If the model has several codebooks, print one line per codebook.
     """
     for sequences in results:
         for result in sequences:
@@ -178,7 +178,7 @@ OPTION_TASKS = {
     "prompt_name": ("sentence-similarity", "sentence_embeddings"),
     "similarity": ("sentence-similarity", "sentence_embeddings"),
 }
-"""For each option, a task that supports the option, and the usual name of this task's graph in the
+"""Maps each option to a task that supports it and to the usual name of this task's graph in the
 built-in specs of text encoders.
 """
 MAX_VALUES = 8
@@ -189,7 +189,9 @@ EMBEDDING_OUTPUT = "sentence_embedding"
 def run_task_command(
     model: InferenceModel, task: Task, args: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run the task of the model and print predictions. Raise E0753 for another task's option."""
+    """Run the task of the model and print predictions. Raise E0753 for an option of a different
+    task.
+    """
     inputs, files = read_task_inputs(task, args.inputs)
     outputs = parse_output_options(args, [*list_model_files(model), *files])
     outputs.check_output_paths()
@@ -213,7 +215,7 @@ def run_task_command(
 
 
 def reject_task_options(args: Namespace) -> None:
-    """Raise E0753 for a task option, because the model runs without a task."""
+    """Raise E0753 if a task option is given, because the model runs without a task."""
     for name, (task, graph) in OPTION_TASKS.items():
         if vars(args)[name]:
             flag = "--" + name.replace("_", "-")
@@ -256,7 +258,8 @@ def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator
     width = len(str(len(predictions) - 1))
     for number, prediction in enumerate(predictions):
         prefix = f"{number:>{width}}:  " if len(predictions) > 1 else ""
-        # with several mask tokens, a prediction has one list of candidates per mask token
+        # if the text has several mask tokens, a prediction has one list of candidates per mask
+        # token
         is_nested = isinstance(prediction, list) and isinstance([*prediction, ""][0], list)
         lines = [
             line

@@ -99,7 +99,7 @@ def read_text_lines(argument: str) -> list[str]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise_error("E0112", f"{name} is not UTF-8 text")
-    # A newline at the end of a file ends the last line and does not start another line.
+    # a newline at the end of a file ends the last line and does not start a new one
     return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
 
 
@@ -145,7 +145,7 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[ValuesByInpu
 
 
 def _fill_optional_inputs(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
-    """Add None for the missing optional values of a record to keep all value lists aligned."""
+    """Add None for each missing optional value of a record to keep all value lists aligned."""
     return {**dict.fromkeys(i.name for i in task.inputs if i.is_optional), **record}
 
 
@@ -156,7 +156,7 @@ def _split_named_inputs(argument: str, inputs: Mapping[str, TaskInput]) -> tuple
 
 
 def _find_next_input(remaining: Sequence[TaskInput], values: ValuesByInput) -> TaskInput | None:
-    """Return the first required task input that has no value or is variadic, or None."""
+    """Return the first required task input that accepts another value, or None if there is none."""
     for task_input in remaining:
         is_free = task_input.is_variadic or task_input.name not in values
         if is_free and not task_input.is_optional:
@@ -239,7 +239,7 @@ INPUT_EXAMPLES = {
 def add_example_to_error(
     error: SpeccError, path: str, model: ModelInputs, task: Task | None
 ) -> SpeccError:
-    """Return the error with an example command line for each diagnostic about missing inputs."""
+    """Return the error, adding an example command line to diagnostics about missing inputs."""
     if task:
         arguments = [
             INPUT_EXAMPLES.get(s.name, '"a text"') for s in task.inputs if not s.is_optional

@@ -160,7 +160,7 @@ def _draw_architecture(args: Namespace) -> int:
 
 
 def _print_text(text: str) -> int:
-    """Print a text or, if `--format json` is set, a JSON object. Return exit status 0."""
+    """Print text, or a JSON object if `--format json` is set. Return the exit status 0."""
     if not print_json_result({"text": text}):
         print(text)
     return 0
@@ -248,7 +248,7 @@ def _build_pass_state(
 
 
 Row = tuple[str, str, str, str, str]
-"""A line of the tree: scope, shape, weights, multiply-adds with and without blocked attention."""
+"""A line of the tree: scope, shape, weights, multiply-adds (with and without blocked attention)."""
 
 
 def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count_text: str) -> list[str]:
@@ -337,7 +337,7 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
 
 
 def _describe_step_states(package: "ModelPackage") -> list[str]:
-    """Describe the outputs of `encode` and the states of the decode step, or return []."""
+    """Describe the outputs of `encode` and the decode states, or return [] without a step graph."""
     metadata = package.index.metadata
     if "step" not in package.graph_names or not metadata or not package.has_manifest("step"):
         return []

@@ -196,7 +196,7 @@ class ProgressLine:
 
     def _show_line(self, now: float) -> None:
         self.last_redraw_time = now
-        # return to the start of the line and erase it
+        # move the cursor to the start of the line and erase the line
         sys.stderr.write(f"\r\x1b[K{self.format_text(now - self.start_time)}")
         sys.stderr.flush()
 
@@ -233,7 +233,7 @@ def show_write_progress(title: str) -> Iterator[None]:
 
 
 def iterate_with_progress(items: Iterator[Item], label: str) -> Iterator[Item]:
-    """Yield items, and display the number of yielded items on a terminal."""
+    """Yield items, and display the number of items yielded so far if stderr is a terminal."""
     if not is_progress_shown():
         yield from items
         return

@@ -155,7 +155,7 @@ class VerificationResults:
     output_errors: list[dict[str, object]] = field(default_factory=list)
 
     def to_json(self, failed: SpeccError | None = None) -> dict[str, object]:
-        """Convert the results to a JSON object, with the diagnostics of an error if any."""
+        """Convert the results to a JSON object. Include the diagnostics of an error, if any."""
         return {
             "agrees": self.agrees,
             "rounds": [round.to_json() for round in self.rounds],
@@ -187,7 +187,7 @@ def _compare_rounds(args: Namespace, model: InferenceModel, results: Verificatio
         status = compute_exit_code(d.code for d in failed.diagnostics)
         results.agrees = False if status == ErrorCategory.MISMATCH.value else None
         raise
-    # without a compared output, the model is not reported as correct
+    # if no output was compared, the model is not reported as correct
     results.agrees = any(round.is_compared for round in results.rounds) or None
 
 
@@ -230,7 +230,7 @@ def _open_model(args: Namespace, path: str, *, verify_contents: bool = False) ->
 def _compare_baseline(
     args: Namespace, model: InferenceModel, baseline: InferenceModel, results: VerificationResults
 ) -> None:
-    """Print the quantization error per layer and output. Raise E0856 above the threshold."""
+    """Print the quantization error per layer and output. Raise E0856 if it is too large."""
     comparison = QuantizationComparison(model.full_forward_model, baseline.full_forward_model)
     comparison.compare_outputs_on_random_inputs(args.seed, args.rounds)
     for name, error in comparison.iterate_errors_by_scope(args.seed) if args.per_layer else ():

@@ -59,12 +59,12 @@ from specc.weights.quantized_weights import KVCacheScaleOverrides, QuantizedWeig
 class CompileJob:
     """A spec with its opened weights, and the options of a compilation.
 
-    `model` is the elaborated spec. `graph` is the model's graph with taps and inlined defaults, as
-    the manifest stores it. `parameter_source` provides the parameters. `directories` are the
-    directories that may contain a tokenizer. `preprocessing` describes the preprocessing of inputs
-    and the postprocessing of outputs, and `remarks` are notes about files next to the weights.
-    `quantize` merges the quantization requests of the spec and of the options.
-    `attention_lowerings` records how the backend lowers each attention layer.
+    `model` is the elaborated spec. `graph` is the graph that the manifest stores: the model's graph
+    with taps, and with the defaults of its inputs inlined. `parameter_source` provides the
+    parameters. `directories` lists the directories to search for a tokenizer. `preprocessing`
+    describes the preprocessing of inputs and the postprocessing of outputs. `remarks` contains
+    notes about files next to the weights. `quantize` is the quantization request, merged from the
+    spec and the options. `attention_lowerings` records how the backend lowers each attention layer.
     """
 
     spec: LoadedSpec
@@ -82,7 +82,7 @@ class CompileJob:
 
     @property
     def half_dtype(self) -> HalfDtype | None:
-        """Return the 16-bit dtype of `--dtype`, or None if the target does not support it."""
+        """Return the 16-bit dtype set by `--dtype`, or None if the target does not support it."""
         half_dtypes: tuple[HalfDtype, ...] = get_args(HalfDtype)
         supported = {self.options.dtype} & {*self.target.compute_dtypes}
         return next((dtype for dtype in half_dtypes if dtype in supported), None)
@@ -162,14 +162,14 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
 
 
 def copy_job_with_options(job: CompileJob, options: CompileOptions) -> CompileJob:
-    """Return a compile job with other options that reuses the model and weights of `job`."""
+    """Return a copy of `job` with different options that shares the model and the weights."""
     return replace(
         job, options=options, attention_lowerings=[], **_choose_target(job.spec, options)
     )
 
 
 def list_job_input_files(job: CompileJob) -> list[Path]:
-    """Return every input file of the compilation, which output files must not overwrite."""
+    """Return the input files of the compilation, so that no output file overwrites them."""
     files = [
         *job.spec.library.modules,
         *preprocessing_section.list_preprocessing_files(
@@ -194,10 +194,10 @@ class LoweringJob(CompileJob):
     """A compile job whose graphs are ready for lowering.
 
     `simplified_graph` is the graph after simplification and before quantization.
-    `quantization_decision` contains the weights to quantize, and `norm_folds` the norm weights that
-    are folded into linear layers before quantization. `unquantized_weights` are the parameters
-    before quantization, and `quantized` the quantized parameters, or None if no parameter is
-    quantized. `range_checks` maps parameters that are stored in float32 to their 16-bit compute
+    `quantization_decision` lists the weights to quantize. `norm_folds` lists the norm weights that
+    are folded into linear layers before quantization. `unquantized_weights` contains the parameters
+    before quantization. `quantized` contains the quantized parameters, or is None if no parameter
+    is quantized. `range_checks` maps parameters that are stored in float32 to their 16-bit compute
     dtypes. Calibration sets `int4_method` (the quantization method of int4 weights) and
     `kv_cache_scales` (the scales of KV caches by parameter name).
     """

@@ -28,8 +28,8 @@ from specc.weights.checkpoint_files import NO_WEIGHTS_HELP
 
 
 def drop_unsupported_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
-    """Drop the graphs of `--graphs all` that the model does not support. Return the job, and a
-    remark with the reason for each dropped graph.
+    """Drop the graphs that `--graphs all` requests but the model does not support. Return the job,
+    and a remark with the reason for each dropped graph.
 
     A model without a `generate` section has only a `score` graph. There is no `generate` graph if
     the model is a streaming model, if its generation settings cannot be exported, or if the target
@@ -118,10 +118,10 @@ MATCHING_BASE_WEIGHTS = (
 def check_checkpoint_weights(spec: LoadedSpec, check_result: SpecCheckResult) -> SpecCheckResult:
     """Check the names and shapes of the weights in a checkpoint directory that is passed as the
     spec. Add warnings and a remark to `check_result`. Only the headers of the weight files are
-    read, unless a tied parameter is stored twice. If the graph is not the default graph, its head
-    may be missing.
+    read, unless a tied parameter is stored twice. If the selected graph is not the default graph,
+    the checkpoint may lack the weights of its head.
 
-    Raise the errors of `specc compile`.
+    Raise the same errors as `specc compile`.
     """
     if check_result.model is None:
         raise SpeccError(*check_result.missing)
@@ -143,8 +143,8 @@ def check_checkpoint_weights(spec: LoadedSpec, check_result: SpecCheckResult) ->
 
 
 def _suggest_check_of_config(error: SpeccError, directory: str) -> SpeccError:
-    """Return the error. If the directory has no weights, replace the help message about `specc
-    compile`.
+    """Return the error. If the directory has no weights, suggest `specc check --config` instead of
+    `specc compile`.
     """
     command = f"specc check SPEC --config {quote_argument(directory)}"
     fix = f"to check only its config.json, write `{command}`"

@@ -25,8 +25,8 @@ from specc.weights.parameter_name_patterns import split_name_at_numbers
 
 
 def check_model_type(program: Program, data: JsonObject, *, is_type_checked: bool = True) -> bool:
-    """Return True if the spec declares a model_type. Raise E0405 if the config, or the part of the
-    config that a used spec reads, has a different model_type.
+    """Return True if the spec declares a model_type. Raise E0405 if the config has a different
+    model_type, or if the part of the config that a used spec reads has one.
     """
     expected = [e for e in list_config_entries(program) if isinstance(e, ast.ExpectedConfigValues)]
     checked = [e for e in expected if is_type_checked or e.key != MODEL_TYPE_KEY]
@@ -37,7 +37,8 @@ def check_model_type(program: Program, data: JsonObject, *, is_type_checked: boo
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:
             with add_use_label_to_errors(part.use):
-                # assume the declared model_type if a part of a config has none
+                # if a part of the config has no model_type, assume the model_type that the spec
+                # declares
                 is_typed = section.find_non_null_member(MODEL_TYPE_KEY) is not None
                 check_model_type(
                     part.program, section, is_type_checked=is_typed and section is not data
@@ -152,7 +153,7 @@ IGNORED_KEY_GROUPS = {
     "quantization of the weights, which is read with them": "quantization_config",
     "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
-"""Keys of published config.json files that specs ignore, by reason."""
+"""Keys in published config.json files that specs ignore, grouped by the reason."""
 
 
 IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
@@ -183,7 +184,7 @@ def _iterate_unused_keys(
     known_keys: set[str], data: JsonObject, prefix: str
 ) -> Iterator[tuple[str, JsonMember]]:
     """Yield (path, member) for each key that is not in `known_keys`. If only some members of an
-    object are known, the other members are unknown keys.
+    object are known, yield the other members.
     """
     for key, member in data.members.items():
         path = f"{prefix}{key}"
@@ -227,7 +228,7 @@ def _make_context_warning(
 
 
 def _has_no_effect(key: str, member: JsonMember) -> bool:
-    """Return True if a key only affects training, or if its value has no effect."""
+    """Return True if a key affects only training, or if the value of the key has no effect."""
     # dropout keys have many names and affect only training; null means absent
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
@@ -250,7 +251,7 @@ def iterate_declared_config_keys(entries: list[ast.ConfigEntry]) -> Iterator[str
 
 
 def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
-    """Yield the config.json keys in an expression after `from`."""
+    """Yield the config.json keys that the expression after `from` reads."""
     match source:
         case ast.StringLiteral(value=path):
             yield path
@@ -267,8 +268,9 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
 def find_axis_config_keys(
     program: Program, config: JsonObject | None, graph: str, parameter: str, axis: int
 ) -> str:
-    """Return the config.json keys that determine an axis size of a parameter of `graph`, such as
-    "`hidden_size`", or "". The symbolic sizes of the parameter name the config fields.
+    """Return the config.json keys that determine the size of one axis of a parameter, e.g.
+    "`hidden_size`", or "" if there are none. They are the keys of the config fields in the symbolic
+    size.
     """
     if config is None:
         return ""
@@ -284,7 +286,7 @@ def find_axis_config_keys(
 
 
 def _iterate_field_keys(expression: str, program: Program, config: JsonObject) -> Iterator[str]:
-    """Yield the keys of `config` that provide the config fields in an expression."""
+    """Yield the keys in `config` that set the config fields used in an expression."""
     fields = program.map_fields_by_path()
     for path in FIELD_PATH.findall(expression):
         if path in fields and path not in program.assignments:
@@ -294,7 +296,7 @@ def _iterate_field_keys(expression: str, program: Program, config: JsonObject) -
 def _iterate_keys_of_field(
     entry: ast.ConfigField, program: Program, config: JsonObject
 ) -> Iterator[str]:
-    """Yield the key of `config` that provides a field, or the keys of the fields in its default."""
+    """Yield the key in `config` that sets a field, or the keys for the fields in its default."""
     keys = [s.value for s in entry.sources if isinstance(s, ast.StringLiteral)]
     if key := next(filter(config.find_non_null_member, keys), ""):
         yield key
@@ -303,7 +305,7 @@ def _iterate_keys_of_field(
 
 
 def _get_source_text(expression: ast.Expr | None) -> str:
-    """Return the source text of an expression, or "" without an expression."""
+    """Return the source text of an expression, or "" if the expression is None."""
     return expression.span.text if expression and expression.span else ""
 
 
@@ -313,8 +315,8 @@ IGNORED_KEY_LABEL = "ignored by the compiled model"
 def _make_unused_keys_warning(
     unused_keys: dict[str, JsonMember], missing_keys: set[str], *, is_builtin: bool
 ) -> Diagnostic:
-    """Return W0418 for the keys `unused_keys`. `missing_keys` are the keys that the spec reads but
-    the config lacks.
+    """Return the warning W0418 for the keys in `unused_keys`. `missing_keys` are the keys that the
+    spec reads but the config lacks.
     """
     names = [name[:60] for name in unused_keys]
     keys_text = ", ".join(f"`{name}`" for name in names[:12])

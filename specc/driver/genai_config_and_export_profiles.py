@@ -94,8 +94,8 @@ def build_genai_config(
 
 
 def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
-    """Return the maximum sequence length in tokens, i.e. the size of the smallest position
-    embedding. If there are no position embeddings, return the config value `context` or
+    """Return the maximum sequence length in tokens: the size of the smallest position embedding
+    table. If there are no position embeddings, return the config value `context` or
     `DEFAULT_MAX_LENGTH`.
     """
     symbol = model.graph.inputs[generation.sequence_input].shape[1].name or ""
@@ -135,8 +135,8 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "hf": "new",
     "genai": "newest",
 }
-"""The positions whose logits the step returns, by profile. The `hf` profile returns the logits of
-all new positions. Other profiles return only the last position's logits.
+"""The positions for which the step graph returns logits, by profile. The `hf` profile returns the
+logits of all new positions. Other profiles return only the last position's logits.
 """
 
 
@@ -207,7 +207,7 @@ REPOSITORY_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
-"""Names of files that other programs save and load next to weights."""
+"""Names of companion files that other programs store next to the weights."""
 
 
 MAX_COMPANION_BYTES = 64 * 2**20
@@ -243,9 +243,7 @@ def read_runtime_files(
 
 
 def describe_missing_runtime_files(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return notes on missing files without which the runtime of a profile cannot load a
-    package.
-    """
+    """Return a note for each missing file that the profile's runtime needs to load the package."""
     present_names = {path.name for path in find_tokenizer_and_config_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in present_names:
         return (

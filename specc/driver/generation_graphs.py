@@ -1,4 +1,4 @@
-"""Derive the encoder and step graphs of generative and streaming models, build the graphs of a
+"""Derive the encoder and step graphs of generative and streaming models. Build the graphs of a
 package, and prepare the graphs and decoding settings of a standalone generator.
 """
 
@@ -56,9 +56,9 @@ def derive_generation_graphs(
     """Derive the `encode` and `step` graphs that compute the logits from which tokens are sampled.
     The `step` graph also computes all other outputs that can be computed incrementally.
 
-    If `allows_empty_prompt` is true, there is no start token, and the model has positions before
-    the first token (e.g. image embeddings), the first token is sampled from the logits of these
-    positions. Raise E0711 to E0718 if the model cannot be decoded step by step.
+    With `allows_empty_prompt`, a model without a start token samples the first token from the
+    logits of the positions before it (e.g. image embeddings), if there are any. Raise E0711 to
+    E0718 if the model cannot be decoded step by step.
     """
     return pass_pipeline.run_decode_step_passes(
         pass_pipeline.CompilerPassState(
@@ -73,9 +73,7 @@ def derive_generation_graphs(
 
 
 def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
-    """Return True if the runtime of specc can generate, i.e. if token ids are sampled from
-    logits.
-    """
+    """Return True if specc's runtime can generate: token ids must be sampled from logits."""
     return has_token_logits(
         graph.inputs[generation.sequence_input].type, graph.outputs[generation.logits_output].type
     )
@@ -211,7 +209,7 @@ def _derive_streaming_graphs(
         pass_pipeline.DERIVE_PASSES,
     )
     derived_graphs = state.derived_graphs
-    assert derived_graphs is not None, "only the encoder pass does not derive a step graph"
+    assert derived_graphs is not None, "DERIVE_PASSES always derive a step graph"
     metadata = build_step_metadata(
         job,
         derived_graphs,
@@ -243,7 +241,7 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 
 
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
-    """Return the outputs of the step whose size depends on the input length, with their sizes."""
+    """Return the size of each step output whose length depends on the input length, by name."""
     symbol = find_time_symbol(graph, sequence_input)
     return {
         name: dims[0]

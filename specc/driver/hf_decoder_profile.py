@@ -30,9 +30,9 @@ from specc.ir.types import Type
 class ExportedGraphs:
     """Derived graphs with the input and output names of an export profile.
 
-    `graphs` maps the stem of each model file, e.g. `decoder_model`, to its graph. `states` are the
-    KV caches, named as in the profile. `json_files` are JSON files by name, which are written next
-    to the graphs.
+    `graphs` maps the stem of each model file, such as `decoder_model`, to its graph. `states` are
+    the KV caches, named as in the profile. `json_files` maps names of JSON files to their contents.
+    These files are written next to the graphs.
     """
 
     graphs: Mapping[str, Graph]
@@ -61,7 +61,9 @@ def raise_unsupported_profile_error(
 
 @dataclass
 class GraphCopier(GraphBuilder):
-    """A builder that copies nodes of other graphs. `copied_values` maps the originals to copies."""
+    """A builder that copies nodes of other graphs. `copied_values` maps the original values to
+    their copies.
+    """
 
     copied_values: dict[Value, Value] = field(default_factory=dict)
     min_lengths: dict[str, int] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class GraphCopier(GraphBuilder):
         self.length_equations |= graph.length_equations
 
     def _copy_without_empty_operands(self, node: Node) -> tuple[Value, ...]:
-        """Copy a node. Replace a concatenation by its operand if only one operand is non-empty."""
+        """Copy a node. Replace a concatenation with its only non-empty operand."""
         args = [a and self.copied_values[a] for a in node.args]
         if isinstance(node.op, ops.Concat):
             non_empty = tuple(a for a in args if a and a.shape[node.op.axis] != 0)
@@ -143,8 +145,8 @@ def rename_symbolic_dimensions(graph: Graph, lengths: Mapping[str, Dim]) -> Grap
     """
     symbols = collect_shape_symbols(graph.inputs.values())
     new_symbols = set().union(*(d.symbols() for d in lengths.values()))
-    # If the spec uses the name `batch_size` for another axis than the batch axis, first rename this
-    # axis to `batch_size_`.
+    # if the spec calls an axis other than the batch axis `batch_size`, rename this axis to
+    # `batch_size_`
     renamed_symbols = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & new_symbols}
     substitutions = {**renamed_symbols, **{s: d for s, d in lengths.items() if d.name != s}}
 
@@ -165,13 +167,13 @@ def rename_symbolic_dimensions(graph: Graph, lengths: Mapping[str, Dim]) -> Grap
 
 STATE_DESCRIPTIONS = {
     "carry": "the state of a loop or a cumulative sum",
-    "rows": "a cache that is not keys or values of an attention",
+    "rows": "a cache of values other than attention keys or values",
 }
 """Descriptions of the decode states that are not attention keys or values, for messages."""
 
 
 CACHE_PARTS = ("key", "value")
-"""The order of key and value caches in model files, on which inference programs rely."""
+"""The order of the key and value caches in model files. Inference programs rely on this order."""
 CacheLayer: TypeAlias = Mapping[str, DecodeState]
 """The key cache and the value cache of one attention layer, in the order of `CACHE_PARTS`."""
 
@@ -309,7 +311,7 @@ def build_decoder(
 def map_dims_to_profile_symbols(
     derived_graphs: DerivedGraphs, layers: tuple[CacheLayer, ...]
 ) -> dict[str, Dim]:
-    """Map the batch size, new length and past length of the step to the symbols of the profile."""
+    """Map the step's batch size, new length and past length to the symbols of the profile."""
     batch, new = derived_graphs.step.inputs[derived_graphs.sequence_input].shape
     key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]

@@ -333,8 +333,8 @@ def _emit_presents(
 
 
 def _rename_encoder(layout: EncoderDecoderComponents) -> tuple[Graph, Value]:
-    """Return `encode` with the new dimension names, and the encoder output in the renamed graph."""
-    # renaming creates new values, so the encoder output is found again as a graph output
+    """Return `encode` with renamed dimensions, and the encoder output in the renamed graph."""
+    # renaming creates new values, so look up the encoder output again among the graph outputs
     outputs = {**layout.encoder_graph.outputs, _ENCODER_OUTPUT: layout.encoder_output}
     extended = replace(layout.encoder_graph, outputs=outputs)
     # `encode` has no symbolic dimensions for the new or past length
@@ -346,8 +346,9 @@ def _rename_encoder(layout: EncoderDecoderComponents) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Temporary name of the encoder output. It contains spaces to avoid conflicts with graph
-outputs."""
+"""Temporary name of the encoder output. The name contains spaces to avoid conflicts with the names
+of graph outputs.
+"""
 
 
 def _declare_cross_mask(
@@ -367,7 +368,7 @@ def _declare_cross_mask(
 
 
 def _fill_decoder_masks(layout: EncoderDecoderComponents, copier: GraphCopier, step: Graph) -> None:
-    """Replace the decoder's padding mask by ones, because the profile `hf` has no input for it."""
+    """Replace the decoder's padding mask with ones: the profile `hf` has no input for it."""
     graphs = layout.derived_graphs
     state_names = (s.name for s in graphs.states)
     known_names = {graphs.sequence_input, *graphs.loop_invariant_inputs, *state_names}

@@ -54,7 +54,7 @@ def make_metadata_builder(
     true for a single model file, which stores the spec sources. A package stores the sources in the
     package index.
     """
-    # if the source text of a spec file is unknown, the name is listed
+    # if the source text of a spec file is unknown, only its name is stored
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.spec_sources
     return partial(
         build_manifest,
@@ -95,8 +95,9 @@ def build_manifest(
     """Return the metadata entries, including the manifest, of the model that `job` compiles from
     `graph`.
 
-    The manifest of a standalone generator (with `decode_settings`) lists the spec's inputs, without
-    inlined defaults and attention metadata. `specc verify` decodes with `scoring_graph`.
+    For a standalone generator (with `decode_settings`), the manifest lists the inputs of the spec,
+    and contains neither inlined defaults nor attention metadata. `specc verify` decodes with
+    `scoring_graph`.
     """
     model, declared_graph = job.model, scoring_graph or graph
     unquantized_reasons = job.quantization_decision.unquantized_reasons
@@ -258,7 +259,8 @@ def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) 
 def _can_pad_left(state: DecodeState) -> bool:
     """Return True if left padding can be added to a state and removed from it."""
     if state.batch_axis is None:
-        return state.name == PAST_LENGTH_INPUT  # the padded length is the same for all sequences
+        # the padded length is the same for all sequences
+        return state.name == PAST_LENGTH_INPUT
     # a sliding window over a state with prefix positions cannot be left-padded
     return (
         state.time_axis is None or not state.initial_output or state.max_positions == float("inf")
@@ -324,7 +326,7 @@ def get_random_init_metadata(job: CompileJob) -> RandomInitMetadata | None:
 
 
 def build_input_signature(job: CompileJob, graph: Graph) -> Graph:
-    """Return a graph that contains only the spec's inputs. The generated input may be empty."""
+    """Return a graph with only the spec's inputs. The generated input may have length 0."""
     spec = job.model.graph
     time_symbol = _find_job_time_symbol(job, graph)
     min_lengths = {n: length for n, length in spec.min_lengths.items() if n != time_symbol}
@@ -341,12 +343,12 @@ def build_input_signature(job: CompileJob, graph: Graph) -> Graph:
 
 
 def find_context_length_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """Return the maximum sequence length of the smallest position embedding, or None."""
+    """Return the length limit of the smallest position embedding, or None if there is none."""
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 
 def find_non_time_axis_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of all symbolic dimensions except that of the time axis."""
+    """Return the bounds of all symbolic dimensions except the time axis."""
     time_symbol = _find_job_time_symbol(job, graph)
     bounds = find_length_bounds(job.model.graph)
     return {name: bound for name, bound in bounds.items() if name != time_symbol}

@@ -56,11 +56,11 @@ larger models, the quantized model generates the calibration data to save memory
 @contextmanager
 def calibrate_job(job: LoweringJob) -> Iterator[LoweringJob]:
     """A context manager that yields the job after calibration of int4 weights and int8 KV caches.
-    Calibration runs only if the spec or an option requests calibration, or if calibration is the
-    default of the quantization kind.
+    Calibration runs only if the spec or an option requests it, or if the quantization kind
+    calibrates by default.
 
     Raise E0753 if an option has no effect, E0854 or E0859 if calibration data is invalid, and E0951
-    if no KV cache can be int8.
+    if no KV cache can be quantized to int8.
     """
     calibration = job.quantize.calibration
     # do not calibrate weights that the checkpoint already stores in quantized form
@@ -136,7 +136,7 @@ def explain_missing_int8_kv_cache(job: LoweringJob) -> str:
     if "f32" not in job.target.in_place_cache_dtypes:
         return f"`{job.target.name}` has no attention kernel with an int8 KV cache"
     calibration = job.quantize.calibration
-    # models that cannot generate calibration data require a file
+    # a model that cannot generate calibration data requires a calibration data file
     if (
         calibration.num_samples == 0
         and (calibration.flag or calibration.span)
@@ -215,7 +215,8 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[GetSamples | Non
 
 
 def _write_generator(job: LoweringJob, directory: Path) -> Path:
-    """Write the package that generates calibration samples unless it exists. Return its path.
+    """Write the package that generates the calibration samples, unless the package already exists.
+    Return its path.
 
     The weights of the package are float32, or quantized if the model is large. Raise E0859 if the
     model is not generative.
@@ -274,7 +275,7 @@ def _quantize_weights(
 
 
 def _estimate_factor_bytes(targets: CalibrationTargets) -> int:
-    """Return the peak size in bytes of the Cholesky factors for all experts in a stacked weight."""
+    """Return the peak memory of the Cholesky factors of a stacked weight's experts, in bytes."""
     factor_bytes = Counter[str]()
     for tap_point, matrices in targets.tap_points.items():
         for name in {m.name for m in matrices if targets.expert_counts[m.name] > 1}:
@@ -303,7 +304,7 @@ def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Executable]:
 
 
 def _build_calibration_inputs(job: LoweringJob) -> ModelInputs:
-    """Return the inputs of the full-forward graph for which samples may contain values."""
+    """Return the inputs of the full-forward graph that a calibration sample may provide."""
     generation = job.model.generation
     return build_model_inputs(
         job.graph,

@@ -14,8 +14,8 @@ from specc.io.safe_read import escape_text
 
 
 class OptionType(NamedTuple):
-    """A type of option: a description and a predicate of the valid Python values, the declaration
-    for `argparse`, and the conversion to the type of the field in `CompileOptions`.
+    """An option type: a description of the valid Python values, a predicate for them, the
+    declaration for `argparse`, and the conversion to the type of the field in `CompileOptions`.
     """
 
     description: str
@@ -37,9 +37,7 @@ class Option(NamedTuple):
 
 
 def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], int]:
-    """Return a function that parses integers from `minimum` to `maximum`, called `noun` in
-    messages.
-    """
+    """Return a parser of integers from `minimum` to `maximum`. Messages call the integer `noun`."""
 
     def parse(text: str) -> int:
         # `isdigit` also accepts non-ASCII digits, and `int` accepts at most 4300 digits
@@ -103,7 +101,7 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     argparse_arguments={"action": "store_true", "default": None},
     convert=lambda value: value or None,
 )
-"""A boolean option. True overrides the setting of the spec, False does not."""
+"""A boolean option. True overrides the setting of the spec; False keeps it."""
 COUNT_OPTION = OptionType(
     "an integer, 0 or more", is_non_negative_int, {"type": int, "default": 0}, int
 )

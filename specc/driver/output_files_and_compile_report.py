@@ -35,7 +35,7 @@ from specc.weights.checkpoint_weight_streaming import CheckpointWeights
 from specc.weights.external_data import ExternalDataPlan, count_tensor_bytes
 
 MIN_REPORTED_COPY = 1 << 30
-"""Minimum size in bytes of copied weights for a remark in the compile report."""
+"""Size in bytes of copied weights above which the compile report contains a remark."""
 HALF_DTYPE_NAMES = {"bf16": "bfloat16", "f16": "float16"}
 """The names of the 16-bit storage dtypes."""
 
@@ -152,7 +152,9 @@ def write_package(job: LoweringJob) -> CompileReport:
 def build_compile_report(
     job: LoweringJob, write_result: WriteResult, *remarks: str
 ) -> CompileReport:
-    """Build the report on the written files. `remarks` precede the remarks on weights."""
+    """Build the report on the written files. The report lists `remarks` before the remarks on
+    weights.
+    """
     source = job.parameter_source
     warnings = source.warnings if isinstance(source, CheckpointWeights) else ()
     remarks = (

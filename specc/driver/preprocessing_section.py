@@ -57,7 +57,7 @@ MAX_LISTED = 8
 """Maximum number of tokens that a warning about unreachable tokens lists."""
 MAX_VOCABULARY_BYTES = 16 * 2**20
 FILE_ERROR_CODES = frozenset({"E0802", "E0940"})
-"""Error codes of missing or unreadable files, and of missing Python packages."""
+"""Error codes for missing or unreadable files and for missing Python packages."""
 FILE_READINGS = ("characters", "words", "tokenizer")
 """Preprocessing functions whose argument can be the name of a file."""
 OPTIONS_ONLY = {"image": "size=[8, 8], channels=1", **dict.fromkeys(AUDIO_TAGS, "rate=16000")}
@@ -242,8 +242,8 @@ def _needs_checkpoint_file(data: object, kind: str) -> bool:
 
 
 def _resolve_arguments(data: Mapping[str, Any], context: _PreprocessingContext) -> dict[str, Any]:
-    """Convert a preprocessing call to a JSON-compatible record in which positional arguments are
-    named fields, as in `text(characters("x.vocab"))` or `choice(labels)`.
+    """Convert a preprocessing call, such as `text(characters("x.vocab"))` or `choice(labels)`, to a
+    JSON-compatible record in which each positional argument becomes a named field.
     """
     record = {k: v for k, v in data.items() if k != "args"}
     args, kind = list(data.get("args", ())), record["kind"]
@@ -336,7 +336,7 @@ def _resolve_words(args: list[Any], context: _PreprocessingContext) -> dict[str,
 def _resolve_transcript(
     args: list[Any], options: dict[str, Any], context: _PreprocessingContext
 ) -> dict[str, Any]:
-    """Return the fields of a transcript, including its tokens, or `absent` without tokens."""
+    """Return the fields of a transcript, including its tokens, or `absent` if it has no tokens."""
     if args:
         return {**options, "vocab": _resolve_vocabulary(args[0], context)}
     # the pad token of the tokenizer is the CTC blank

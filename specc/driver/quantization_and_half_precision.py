@@ -33,8 +33,8 @@ def make_weight_range_checks(
 ) -> dict[str, WeightRangeCheck]:
     """Return a range check for each float32 parameter that the graph casts to 16 bits, by name.
 
-    For weights that `plan` quantizes, the scales are checked, and `max_code` is the largest
-    absolute value of the codes.
+    For a weight that `plan` quantizes, the check applies to the scales, and `max_code` is the
+    largest absolute value of the codes.
     """
     if half_dtype is None:
         return {}
@@ -61,8 +61,8 @@ def make_weight_range_checks(
 
 
 MISREAD_OPERATORS = frozenset({"Attention"})
-"""Operators that other tools misinterpret. The quantizer of ONNX Runtime mistakes `Attention` for
-the contrib operator of the same name, and produces an invalid model.
+"""Operators that external quantization tools misinterpret. The quantizer of ONNX Runtime mistakes
+`Attention` for the contrib operator of the same name, and produces an invalid model.
 """
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
 """The quantization kind with per-tensor activation scales, i.e. one scale for all positions."""
@@ -161,7 +161,7 @@ def restrict_target_operators(target: Target, request: QuantizeRequest) -> Targe
 
 
 def has_shared_scales(plan: QuantizationPlan) -> bool:
-    """Return True if the plan uses a weight with per-tensor activation scales."""
+    """Return True if per-tensor activation scales are used for a weight in the plan."""
     return any(format.rounding in ("tensor", "layer") for format in plan.values())
 
 

@@ -44,7 +44,7 @@ def parse_quantize_choice(
 def parse_integer_setting(entry: ast.QuantizeSetting) -> int | None:
     """Return the value of a `quantize` entry if it is an integer, otherwise None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
-    # an integer with ten or more digits is never valid
+    # integers with ten or more digits are always out of range
     is_short_integer = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if is_short_integer else None
 
@@ -74,8 +74,8 @@ def check_weight_patterns(
     spans: Mapping[str, Span],
     iterate_sibling_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
-    """Raise E0850 for `unmatched_patterns`, which match none of a graph's weights `names`. A
-    pattern of the spec, which has a span in `spans`, may match a weight of another graph.
+    """Raise E0850 for the patterns in `unmatched_patterns`, which match no weight name in `names`.
+    A pattern of the spec, which has a span in `spans`, may match a weight of another graph.
     """
     unmatched_patterns = tuple(unmatched_patterns)
     spec_patterns = [p for p in unmatched_patterns if p in spans]
@@ -125,7 +125,7 @@ def get_requested_option_labels(
 ) -> dict[str, str]:
     """Return the display name of each `quantize` entry that is set by the spec or an option."""
     labels = {entry: f"`{entry}` in the spec" for entry in OPTIONAL_ENTRIES if entry in entries}
-    # an entry with the default value is not a request
+    # an entry with the default value requests nothing, so it is not reported
     if ALL_ENTRY in labels and entries[ALL_ENTRY].values[0].value == "false":
         del labels[ALL_ENTRY]
     return labels | {entry: f"`{option}`" for entry, option in flags.items()}
@@ -184,8 +184,8 @@ def find_ineffective_options(
 
 
 def raise_int8_kv_cache_error(reason: str, span: Span | None) -> NoReturn:
-    """Raise E0951 with the reason why no KV cache can be int8. `span` is the spec's `kv_cache`
-    entry, or None if a command-line option requests int8.
+    """Raise E0951 with the reason why no KV cache can be quantized to int8. `span` is the spec's
+    `kv_cache` entry, or None if a command-line option requests int8.
     """
     fix = "compile with `--kv-cache none`" if span else "remove `--kv-cache`"
     raise_error(

@@ -39,7 +39,7 @@ LM_HEAD_BITS = ("8", "4", UNQUANTIZED)
 Head: TypeAlias = QuantizationKind | Literal["none", ""]
 LM_HEAD_KINDS: Mapping[str, Head] = {"8": "int8", "4": "int4", UNQUANTIZED: "none", "": ""}
 CALIBRATION_SETTINGS = ("calibration_samples", "calibration_data")
-"""The settings for the source of calibration data. At most one of these settings may be set."""
+"""The settings that select the source of calibration data. At most one of them may be set."""
 NUMBER_SETTINGS = ("group_size", "lm_head_bits", "all")
 QUANTIZE_SETTINGS = (
     "default",
@@ -181,7 +181,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
 def check_quantize_options(
     program: Program, graph: Graph, iterate_sibling_graphs: Callable[[], Iterable[Graph]]
 ) -> None:
-    """Raise the errors of `merge_quantize_options`, and E0850 if a pattern matches no weight."""
+    """Raise E0850 if a pattern matches no weight, and the errors of `merge_quantize_options`."""
     request = merge_quantize_options(program, QuantizeOptions())
     if request.weight_options is None:
         return
@@ -248,8 +248,8 @@ def _read_section(
 def _choose_cache(
     entries: Mapping[str, ast.QuantizeSetting], options: QuantizeOptions
 ) -> KVCacheOption:
-    """Return the KV cache dtype that is set by the options or, by default, by the spec. `--quantize
-    none` disables KV cache quantization. Raise E0858 if the dtype is invalid.
+    """Return the KV cache dtype in the options or, if the options set none, in the spec.
+    `--quantize none` disables KV cache quantization. Raise E0858 if the dtype is invalid.
     """
     entry = parse_quantize_choice(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:
@@ -258,7 +258,7 @@ def _choose_cache(
 
 
 def _choose_calibration(program: Program, options: QuantizeOptions) -> CalibrationSource:
-    """Return the calibration source of the options, or else of the most derived spec with a source.
+    """Return the calibration source set by the options, or else by the most derived spec with one.
     Raise E0753 or E0950 if both samples and a file are set.
     """
     if all(map(options.is_set, CALIBRATION_SETTINGS)):
@@ -377,7 +377,7 @@ def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
 
 
 def _check_quantization_requested(options: QuantizeOptions, cache: KVCacheOption) -> None:
-    """Raise E0753 for an option that applies to quantized weights if no weight is quantized."""
+    """Raise E0753 if an option applies only to quantized weights and no weight is quantized."""
     # calibration also computes the scales of an int8 KV cache
     allowed = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
     for name in QUANTIZE_SETTINGS:

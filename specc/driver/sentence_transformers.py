@@ -38,7 +38,7 @@ LEGACY_POOLING_KEYS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Config keys of pooling modes in older files, in concatenation order."""
+"""Config keys that older files use for the pooling modes, in concatenation order."""
 POOLING_EQUATIONS = {
     "cls": "gather(x, argmax(cast(kept, to=int), axis=1), axis=1)",
     "max": "masked_max_pool(x, kept)",
@@ -70,7 +70,7 @@ class SentenceTransformersSpec:
 
 @dataclass(kw_only=True)
 class _GraphBody:
-    """A builder of the graph's source text. It also tracks the size of the embedding vector."""
+    """A builder of the generated graph's source text that tracks the size of the embedding."""
 
     root: Path
     lines: list[str] = field(default_factory=list)
@@ -96,9 +96,10 @@ def find_encoder_directory(directory: str) -> str:
 def build_sentence_transformers_spec(
     directory: str, open_program: Callable[[str], Program]
 ) -> SentenceTransformersSpec | None:
-    """Return the spec of a sentence-transformers directory. Return None for other directories.
-    Return None for cross-encoders, because they are compiled like other checkpoints with a
-    classification head. Raise E0427 if a module of the directory is not supported.
+    """Return the spec of a sentence-transformers directory. Return None if it is not a
+    sentence-transformers directory. Also return None for cross-encoders, which are compiled like
+    any checkpoint with a classification head. Raise E0427 if a module of the directory is not
+    supported.
     """
     root = Path(directory)
     if not directory or not os.path.lexists(root / MODULES_FILE):
@@ -138,7 +139,7 @@ def build_sentence_transformers_spec(
 
 
 def _get_module_class(root: Path, type: str) -> str:
-    """Return the class name of a module. Raise E0427 if the repository defines the class."""
+    """Return the class name of a module. Raise E0427 if the class is defined in the repository."""
     library, _, kind = type.rpartition(".")
     if library.partition(".")[0] != "sentence_transformers":
         reason = "is a class of the repository, whose code specc does not run"

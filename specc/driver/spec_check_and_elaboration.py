@@ -38,7 +38,7 @@ def is_default_graph(spec: LoadedSpec, graph: str) -> bool:
     """Return True if `graph` is the default graph of `specc compile`."""
     try:
         default = _choose_default_graph(spec)
-    except SpeccError:  # no graph for the config's `architectures`
+    except SpeccError:  # the spec has no graph for the config's `architectures`
         return False
     return graph == (default or list_graph_blocks(spec.program)[0].name)
 
@@ -171,10 +171,10 @@ def iterate_sibling_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
 
 
 def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
-    """Elaborate a spec with its config values. Raise the errors of `specc check`.
+    """Elaborate a spec with its config values. Raise the same errors as `specc check`.
 
-    The tests run the symbolic check of built-in specs, so it is repeated only to explain a failed
-    elaboration.
+    For built-in specs, the symbolic check is part of the tests, so it runs here only to explain a
+    failed elaboration.
     """
     graph = graph or _choose_default_graph(spec)
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)

@@ -82,7 +82,7 @@ def build_derived_spec_ast(derived_spec: DerivedSpec) -> ast.File:
 
 def _build_config(program: Program, derived_spec: DerivedSpec) -> ast.ConfigSection:
     """Build a `config` section with a value or a comment for each config field, followed by the
-    values of used specs. A comment is attached to the value after it.
+    values of used specs. Each comment precedes the value that it describes.
     """
     config_values = derived_spec.config_values
     assignments: list[ast.ConfigEntry] = []
@@ -242,9 +242,9 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
 def _find_nearest_spec(
     directory: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[LoadedSpec, ModelDefinition]:
-    """Select the specs that read the largest number of config keys, and return the spec whose
-    parameter names are most similar to the tensor names. If several specs are equally similar,
-    return the spec for the class in `architectures`. Raise E0948 if no spec is similar.
+    """Among the specs that read the most config keys, return the spec whose parameter names are
+    most similar to the tensor names. If several specs are equally similar, return the spec for the
+    class in `architectures`. Raise E0948 if no spec is similar.
     """
     known_key_counts = count_matching_keys_by_spec(data)
     # ignore specs with one or two common keys, because most config.json files have keys such as
@@ -284,7 +284,7 @@ def _extract_name_patterns(names: frozenset[str]) -> set[str]:
 
 
 def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path of each `use` that allows several specs, with the spec that was chosen."""
+    """Yield the path of each `use` that allows several specs, and the name of the chosen spec."""
     for part in program.used_specs:
         path = f"{prefix}{part.name}"
         if len(part.programs) > 1:

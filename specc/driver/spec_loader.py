@@ -121,7 +121,7 @@ def open_spec(
 
 
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
-    """Return notes on where a spec was found. Raise E0222 if `checkpoint_spec` is set."""
+    """Return notes that say where the spec was found. Raise E0222 if `checkpoint_spec` is set."""
     if checkpoint_spec:
         path = escape_text(find_shadowed_spec_path(name))
         hint = f"`{name}` names the built-in spec; write `{path}` for the directory"
@@ -137,7 +137,7 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
 def _load_config(
     config: str, wrapped_encoder: SentenceTransformersSpec | None
 ) -> JsonObject | None:
-    """Load the config file, nested as the spec expects. Return None without a config file."""
+    """Load the config file, with the nesting that the spec expects, or return None without one."""
     data = model_family.load_checkpoint_config(config) if config else None
     return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
 
@@ -180,7 +180,7 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
 
 
 SPEC_TEXT_NAME = "<spec>"
-"""The name in messages of a spec that is passed as source text in Python."""
+"""The name that messages use for a spec passed as source text in Python."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from specc.weights.parameter_name_patterns import NamePattern
 
 
 def add_intermediate_outputs(graph: Graph, patterns: Sequence[str]) -> Graph:
-    """Add an output to the graph for every value whose scope path matches a pattern, e.g.
+    """Add a graph output for every value whose scope path matches a pattern such as
     `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches no value.
     """
     outputs = dict(graph.outputs)

@@ -55,7 +55,7 @@ from specc.weights.weight_rules_and_initializers import (
 
 
 def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
-    """Return the size of the weights in memory at run time, and their size in storage, in bytes."""
+    """Return the sizes of the weights in memory at run time and in storage, in bytes."""
     memory_bytes, stored_bytes = 0, 0
     for name, parameter in parameters.parameters.items():
         if parameters.get_tied_source(name) is None:
@@ -81,8 +81,8 @@ def count_parameters(weights: CheckpointWeights | RandomInitWeights) -> int:
 class WeightSources:
     """The sources of parameter values: the checkpoint `weights`, merged with the LoRA weights in
     the directory `adapter` (default: an adapter in the checkpoint directory), or the seed `init`
-    for all parameters. Without a checkpoint or a seed, the weights file of the spec is loaded. A
-    missing task head is initialized from the seed `init_missing`.
+    for all parameters. If neither a checkpoint nor a seed is given, the weights file of the spec is
+    loaded. A missing task head is initialized from the seed `init_missing`.
     """
 
     weights: str = ""
@@ -97,7 +97,7 @@ def load_parameters(
     """Load the parameters from a checkpoint or the spec's weights file, or initialize them from a
     seed.
 
-    Raise E0523 without a weight source.
+    Raise E0523 if no weight source is given.
     """
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = evaluate_weight_rules(spec.program, spec.config_options)
@@ -146,8 +146,8 @@ def load_parameters(
 def _list_parameters(
     spec: LoadedSpec, graph: Graph, config: Mapping[str, SpecValue]
 ) -> list[ModelParameter]:
-    """Return the parameters of a graph, and a function that returns the config.json keys of their
-    sizes.
+    """Return the parameters of a graph, and a function that returns the config.json keys that
+    determine their sizes.
     """
     file = spec.config_options.config_file
     find_keys = partial(find_axis_config_keys, spec.program, file, graph.name)
@@ -260,8 +260,8 @@ def bind_checkpoint(
 def keep_checkpoint_weight_layout(
     graph: Graph, weights: CheckpointWeights | RandomInitWeights
 ) -> tuple[Graph, CheckpointWeights | RandomInitWeights]:
-    """Return the graph with the checkpoint's layout for all weights that only linear layers and
-    MatMuls use. Weights in this layout can remain in the checkpoint as external data.
+    """Return the graph with the checkpoint's layout for each weight that is used only by linear
+    layers and MatMuls. Weights in this layout can remain in the checkpoint as external data.
     """
     if isinstance(weights, RandomInitWeights):
         return graph, weights
@@ -334,14 +334,14 @@ def load_training_model(spec: LoadedSpec, sources: WeightSources, graph: str = "
     """Load the model of a spec for training, with weights from a checkpoint, the spec's weights
     file, or a seed (default 0).
 
-    Raise the errors of `specc compile`.
+    Raise the same errors as `specc compile`.
     """
     weights = sources.weights or spec.checkpoint
     directories = preprocessing_section.find_tokenizer_directories(weights, spec.config_file)
     spec = replace(spec, config_options=replace(spec.config_options, is_training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), directories).model_definition
     if sources.init is None and not weights and not find_spec_weights_file(spec.program):
-        # use random weights if there is no weights file
+        # initialize the weights randomly if there is no weights file
         sources = replace(sources, init=0)
     with closing(_load_for_training(spec, model.graph, sources)) as values:
         tie_sources = {name: values.get_tied_source(name) for name in model.graph.parameters}

@@ -142,7 +142,8 @@ def resolve_referenced_file(
     """Resolve the path of a file that a spec names, in or below the directory of the spec.
 
     Raise E0802 if the file cannot be read, and E0803 if the file is outside the spec's directory.
-    `description` describes the content. `option` is the command-line option for other paths.
+    `description` is the name of the file's content in messages. `option` is the command-line option
+    that accepts paths outside this directory.
     """
     try:
         path = resolve_symlinks(module.directory / name.value)
@@ -152,7 +153,7 @@ def resolve_referenced_file(
             f"{description} `{escape_text(name.value)}` cannot be read: {error.reason}",
             name.span,
         )
-    # a portable spec must not depend on paths of one machine
+    # a portable spec must not contain paths that exist on only one machine
     is_absolute = Path(name.value).is_absolute()
     if is_absolute or not path.is_relative_to(module.directory):
         raise_error(
