@@ -346,9 +346,7 @@ def _rename_encoder(layout: EncoderDecoderComponents) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Temporary name of the encoder output. The name contains spaces to avoid conflicts with the names
-of graph outputs.
-"""
+"""Temporary name of the encoder output. Its spaces avoid conflicts with graph outputs."""
 
 
 def _declare_cross_mask(

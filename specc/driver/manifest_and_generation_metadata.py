@@ -95,9 +95,8 @@ def build_manifest(
     """Return the metadata entries, including the manifest, of the model that `job` compiles from
     `graph`.
 
-    For a standalone generator (with `decode_settings`), the manifest lists the inputs of the spec,
-    and contains neither inlined defaults nor attention metadata. `specc verify` decodes with
-    `scoring_graph`.
+    The manifest of a standalone generator (with `decode_settings`) lists the spec's inputs, but no
+    inlined defaults or attention metadata. `specc verify` decodes with `scoring_graph`.
     """
     model, declared_graph = job.model, scoring_graph or graph
     unquantized_reasons = job.quantization_decision.unquantized_reasons
