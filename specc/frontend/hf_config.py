@@ -163,13 +163,13 @@ class _MemberReader:
             return self.convert_scalar(value, type)
         items = _list_json_items(value, type)
         if type.name == "pair" and len(items) != 2:
-            self.raise_wrong_type(value, type, f"a list of {len(items)}")
+            self.raise_wrong_type_error(value, type, f"a list of {len(items)}")
         return tuple(self.convert_value(item, element) for item in items)
 
     def convert_scalar(self, value: JsonNode, type: ast.TypeExpr) -> SpecValue:
         """Convert a scalar to the declared type. Raise E0403 for a scalar of the wrong type."""
         if not isinstance(value, JsonScalar):
-            self.raise_wrong_type(
+            self.raise_wrong_type_error(
                 value, type, "a list" if isinstance(value, JsonArray) else "a record"
             )
         scalar = value.value
@@ -188,9 +188,11 @@ class _MemberReader:
             case "float" if isinstance(scalar, int | float) and not isinstance(scalar, bool):
                 # infinity is valid as an unlimited bound, as in `clip`
                 return scalar if math.isinf(scalar) else float(get_finite_number(value) or 0.0)
-        self.raise_wrong_type(value, type, scalar)
+        self.raise_wrong_type_error(value, type, scalar)
 
-    def raise_wrong_type(self, value: JsonNode, type: ast.TypeExpr, json_value: Json) -> NoReturn:
+    def raise_wrong_type_error(
+        self, value: JsonNode, type: ast.TypeExpr, json_value: Json
+    ) -> NoReturn:
         """Raise E0403 for a value of the wrong type, and quote a short value in the message."""
         kinds = {
             "int": "an integer",

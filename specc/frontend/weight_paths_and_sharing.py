@@ -287,7 +287,7 @@ def _suggest_iteration_path(loop: ast.RepeatLoop | ast.ListComprehension) -> str
     return f'`@ "name.{placeholder}"`'
 
 
-def raise_shape_conflict(first: Parameter, second: Parameter) -> NoReturn:
+def raise_shape_conflict_error(first: Parameter, second: Parameter) -> NoReturn:
     """Raise E0519 for two calls that use the same name for weights of different shapes."""
     raise_error(
         "E0519",

@@ -30,7 +30,7 @@ from specc.frontend.spec_values import (
 from specc.frontend.weight_paths_and_sharing import (
     get_expert_weight,
     get_stacked_weight_shape,
-    raise_shape_conflict,
+    raise_shape_conflict_error,
 )
 from specc.ir import graph, ops
 from specc.ir.dim import Dim
@@ -206,7 +206,9 @@ class CallContext:
         existing_weight = self.env.context.builder.parameter_facts.get(path)
         # check the shape first, because two calls can share a weight only if its shape is the same
         if existing_weight and existing_weight.type.shape != stored_shape:
-            raise_shape_conflict(existing_weight, replace(weight, type=Type("f32", stored_shape)))
+            raise_shape_conflict_error(
+                existing_weight, replace(weight, type=Type("f32", stored_shape))
+            )
         self.env.context.weights.sharing.register_weight(path)
         return Tensor(get_expert_weight(self.env.context.builder, stacks, weight), self.span)
 
