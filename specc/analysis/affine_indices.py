@@ -3,8 +3,8 @@ position ids for the offset `q - k`.
 
 The inputs are the two sides of a comparison. Each side has the form `a t + b u + far + c`. `t` is
 the query time, `u` is the key time, and `far` is a sum of symbolic dimensions. `c` lies in an
-interval, because integer division rounds. If the coefficients of `t` and `u` in the difference of
-the two sides have opposite signs and equal magnitudes, the comparison bounds `t - u`. The
+interval, because integer division rounds down. If the coefficients of `t` and `u` in the difference
+of the two sides have opposite signs and equal magnitudes, the comparison bounds `t - u`. The
 comparison also bounds `t - u` if the remaining terms can only make the comparison harder to satisfy
 for keys with `u >= 0` or queries with `t >= 0`:
 
@@ -28,7 +28,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 EXACT_INDEX_DTYPES = ("i64", "i32", "f64")
-"""Element types that represent every position exactly. (f32 is exact only below 2^24.)"""
+"""Element types that can represent every position id exactly. (f32 is exact only up to 2^24.)"""
 
 ZERO, ONE = Fraction(0), Fraction(1)
 
@@ -82,7 +82,7 @@ class AffineIndex:
 
     @property
     def constant_value(self) -> Fraction | None:
-        """The value of the function if it is the same at all positions, otherwise None."""
+        """The value of the function if the value is the same at all positions, otherwise None."""
         is_constant = (
             self.query_coefficient == self.key_coefficient == 0 and self.symbolic_length == 0
         )
@@ -96,7 +96,7 @@ AffineIndexSearch: TypeAlias = Generator[AttentionMatrix, MaybeAffineIndex, Mayb
 
 
 def convert_length_to_affine_index(length: Dim) -> AffineIndex:
-    """Split an axis size into a constant and symbolic terms, as an affine function."""
+    """Return an axis size as an affine function with separate constant and symbolic terms."""
     number = dict(length.terms).get((), 0)
     return AffineIndex(
         min_offset=Fraction(number), max_offset=Fraction(number), symbolic_length=length - number
@@ -170,7 +170,7 @@ def _is_constant_length(length: Dim, qk: AttentionMatrix) -> bool:
 
 def _match_position_id(qk: AttentionMatrix) -> AffineIndex | None:
     """Match the position ids of the query axis (`prefix + t`) or of the key axis (`prefix + u`)."""
-    # without a position axis, the position id of a prefix position is unknown
+    # if the prefix length is unknown, the relation between position ids and times is also unknown
     prefix_length = qk.get_prefix_length(0)
     if prefix_length is None or (qk.query_axis, qk.key_axis) not in ((0, None), (None, 0)):
         return None
@@ -209,6 +209,6 @@ def _combine_affine_indices(
             if divisor is None or divisor <= 0:
                 return None
             exact = a.multiply(1 / divisor)
-            # Floor division subtracts at most (n - 1) / n.
+            # Floor division by n rounds down by at most (n - 1) / n.
             return exact.add(AffineIndex(min_offset=Fraction(-1) + 1 / divisor))
     return None

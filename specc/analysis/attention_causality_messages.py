@@ -1,9 +1,9 @@
 """Build messages for causality errors of attention: masks, attention weights and reductions over
 keys.
 
-If comparisons of position ids prove that a mask includes later positions, the message states this
-fact; otherwise, the message states that causality could not be proved. A subexpression of a mask
-cannot be proved causal if it does not compare position ids:
+If comparisons of position ids prove that a mask includes later positions, the message says so.
+Otherwise, the message says that causality could not be proved. A subexpression of a mask cannot be
+proved causal if it does not compare position ids:
 
     pre[i] & pre[j] | j <= i      `pre[i]` compares no position ids
     j >= i                        certain: the mask includes later positions
@@ -42,14 +42,15 @@ MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (
     ", with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`"
 )
-"""Spec expressions in help texts. `MASK_TERM` (outside a normalizer) and `SCORES_TERM` (inside a
-normalizer) are true for visible keys; `CAUSAL_MASK_SUFFIX` defines `MASK_TERM`.
+"""Expressions of the spec language that appear in help texts. `MASK_TERM` (outside a normalizer)
+and `SCORES_TERM` (inside a normalizer) are true for visible keys; `CAUSAL_MASK_SUFFIX` defines
+`MASK_TERM`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CausalityErrorMessage:
-    """The code, text, notes and fixes of an error message about a causality violation."""
+    """The error code, text, notes and fixes of a message about a causality violation."""
 
     code: str
     text: str
@@ -128,7 +129,7 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 
 def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
-    """Return the constant that replaces all later keys because they are masked out, or None."""
+    """Return the constant that replaces all masked later keys, or None if there is none."""
     for query_axis, key_axis in permutations(sorted(flow.get_state(value).axes), 2):
         constants = find_masked_constants(value, query_axis, key_axis, flow.time_axis)
         for constant, interval in constants.items():
@@ -185,7 +186,7 @@ def has_different_downsampling_rates(qk: AttentionMatrix | None) -> bool:
 
 
 def find_non_causal_prefix_length(qk: AttentionMatrix | None) -> Dim | None:
-    """Return the prefix length if only prefix positions attend to later positions, or None."""
+    """Return the prefix length if only prefix positions attend to later positions, else None."""
     if qk is None or qk.query_axis is None or find_one_sided_band(qk).low >= 0:
         return None
     prefix_length = qk.get_prefix_length(qk.query_axis)
@@ -194,7 +195,7 @@ def find_non_causal_prefix_length(qk: AttentionMatrix | None) -> Dim | None:
 
 
 def find_key_selection_mask(node: Node, time_axis: TimeAxis) -> AttentionMatrix | None:
-    """Return the attention mask of a node, or contraction weights that select keys."""
+    """Return the operand of a node that masks keys, such as an attention mask, if any."""
     operand = MASK_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None
     for dependence in find_dependences(node):
@@ -225,7 +226,7 @@ def _solve_unproven_causal_mask_term(
     if operands is None:
         return _UnprovenCausalMaskTerm(qk.value, True)
     first_unproven, is_all = None, bool(operands)
-    # report the first term that is not bounded, or the whole expression if all terms are bounded
+    # report the first unbounded term, or the whole expression if all terms are bounded
     for operand in operands:
         term = yield operand
         first_unproven = first_unproven or term.value
@@ -250,7 +251,7 @@ def _list_mask_operands(qk: AttentionMatrix, node: Node) -> list[AttentionMatrix
         case ops.Where() if qk.value.dtype == "bool":
             return operands
         case ops.Compare():
-            # Affine functions of positions are analyzed; the result of any other comparison is
+            # Only comparisons of affine functions of positions are analyzed; all others are
             # unknown.
             compared = [
                 solve_memoized(o, find_affine_index, {}, TraversalBudget(), None) for o in operands
@@ -306,7 +307,7 @@ def describe_noncausal_mask(
             (f"the prefix is the {prefix_length} positions before the time axis",),
             ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
         )
-    # the band contains later positions, so the mask is too wide
+    # the band has a finite lower end below 0, so the mask includes some later positions
     if violation.offsets.low > -inf and violation.reason != "all":
         description = (
             f"the mask lets a position attend to {format_position_count(violation.offsets)}"
@@ -315,7 +316,7 @@ def describe_noncausal_mask(
             "E0712", description, format_min_qk_offset(violation.offsets), (CAUSAL_MASK_HELP,)
         )
     unproven = find_unproven_causal_mask(mask)
-    # all subexpressions are bounded, so the comparisons include later positions
+    # all subexpressions compare position ids, so the mask provably includes later positions
     if unproven is None:
         return CausalityErrorMessage(
             "E0712",

@@ -30,7 +30,7 @@ class AttentionMatrix:
     """Attention scores, a mask or attention weights: a value with the indices of its query axis and
     key axis, which are None for missing axes.
 
-    If `time_axis` is not None, positions are times relative to the end of the prefix. Positions
+    If `time_axis` is not None, positions are counted from the end of the prefix (times). Positions
     before time 0 on the axis `side` are ignored.
     """
 
@@ -56,7 +56,7 @@ class AttentionMatrix:
         return self.map_axes(operand, lambda a: a + (a >= axis))
 
     def map_axes(self, operand: Value, map_axis: Callable[[int], int | None]) -> "AttentionMatrix":
-        """Return an operand. Its axis `map_axis(a)` corresponds to axis `a` of this matrix."""
+        """Return an operand whose axis `map_axis(a)` corresponds to axis `a` of this matrix."""
         axes = (self.query_axis, self.key_axis)
         return self.make_operand_matrix(
             operand, *(None if a is None else map_axis(a) for a in axes)
@@ -101,8 +101,8 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
 
 
 def unwrap_view(qk: AttentionMatrix) -> AttentionMatrix | None:
-    """Return the operand of a view, with its query axis and key axis before the view. Return None
-    if the op is not a view, or if it reshapes the query axis or the key axis.
+    """Return the operand of a view, with the query axis and key axis of the operand. Return None if
+    the op is not a view, or if it reshapes the query axis or the key axis.
     """
     node = qk.value.node
     operand = node.first_operand if node is not None else None
@@ -127,13 +127,14 @@ def unwrap_view(qk: AttentionMatrix) -> AttentionMatrix | None:
 
 
 def _view_without_axis(qk: AttentionMatrix, operand: Value, axis: int) -> AttentionMatrix:
-    """Return `operand` with the query and key axis indices that remain without `axis`."""
+    """Return `operand` with the query and key axis indices of `qk`, except `axis`."""
     return qk.map_axes(operand, lambda a: None if a == axis else a)
 
 
 def is_transposed_pair(left: AttentionMatrix, right: AttentionMatrix) -> bool:
-    """Return True if two operands are the same value, at the query position and at the key
-    position, as in `segment[:, i] == segment[:, j]`. The two operands are equal where `i == j`.
+    """Return True if one operand is a value at the query position, and the other operand is the
+    same value at the key position, as in `segment[:, i] == segment[:, j]`. The two operands are
+    equal where `i == j`.
     """
     a, b = unwrap_all_views(left), unwrap_all_views(right)
     are_on_different_axes = (a.query_axis is None) != (a.key_axis is None)
@@ -145,7 +146,7 @@ def is_transposed_pair(left: AttentionMatrix, right: AttentionMatrix) -> bool:
 
 
 def unwrap_all_views(qk: AttentionMatrix) -> AttentionMatrix:
-    """Return the attention matrix under all views of `qk` (`unwrap_view`)."""
+    """Return the attention matrix of which `qk` is a view, after unwrapping all nested views."""
     while (inner := unwrap_view(qk)) is not None:
         qk = inner
     return qk
@@ -221,7 +222,7 @@ TraversalRule: TypeAlias = Callable[[Q], Generator[Q, A, A]]
 
 @dataclass
 class TraversalBudget:
-    """A limit on the number of subproblems that one analysis evaluates."""
+    """A budget that limits the number of subproblems evaluated by one analysis."""
 
     remaining_steps: int = MAX_TRAVERSAL_STEPS
 

@@ -27,7 +27,7 @@ from specc.ir.types import SAME_POSITION
 
 
 def find_batch_symbol(graph: Graph) -> str | None:
-    """Return the symbol of the first axis if all inputs of rank >= 1 share it, or None."""
+    """Return the symbolic size that the first axes of all inputs of rank >= 1 share, or None."""
     names = {v.shape[0].name for v in graph.inputs.values() if v.rank}
     return names.pop() if len(names) == 1 else None
 
@@ -107,8 +107,8 @@ class _BatchAxis:
         return self._has_batch_attribute(node.op) or self._crosses_batch(node, results)
 
     def _has_mixed_axes(self, result: Value) -> bool:
-        """Return True if several axes depend on the batch size, or if an axis depends on the batch
-        size but is not a multiple of it.
+        """Return True if several axes depend on the batch size, or if the size of an axis depends
+        on the batch size but is not a multiple of the batch size.
         """
         batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
         return len(batch_lengths) > 1 or not all(map(self.is_multiple_of_batch, batch_lengths))
@@ -165,7 +165,7 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
 
 
 def _find_finished_value(value: Value, end_condition: Value) -> Value | None:
-    """Return the operand that `value`, a `where`, selects if `end_condition` is true, or None."""
+    """Return the operand that a `where` selects if `end_condition` is true, else None."""
     match value.node:
         case Node(ops.Where(), (Value() as mask, true_branch, _)):
             while mask.node and isinstance(mask.node.op, ops.Insert):

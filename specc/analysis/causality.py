@@ -1,9 +1,9 @@
 """Prove that a model is causal: no op and no input default makes a position depend on a later
 position.
 
-The input is a graph, its input with the time axis, and the requested outputs. The result is a list
-of errors, one per op that violates causality. If no op violates causality, the list is empty and a
-decode step can be derived.
+The analysis takes a graph, the name of the graph input with the time axis, and the requested
+outputs. The result is a list of errors, one per op that violates causality. If no op violates
+causality, the list is empty and a decode step can be derived.
 
 The proof is local: each op on which the outputs depend must be causal. During generation, position
 t + 1 of an intermediate value does not exist yet. The reported op is therefore the cause of the
@@ -117,7 +117,7 @@ def has_same_group_mask(graph: Graph) -> bool:
 
 
 def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Drop errors that repeat a code, title and location, e.g. in iterations of unrolled loops."""
+    """Drop errors with equal code, title and location, e.g. from iterations of an unrolled loop."""
     first_errors: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
         key = (error.code, error.title, error.primary)
@@ -145,7 +145,7 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, flow: TimeDataflow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    """Yield E0716 for each input axis whose size grows with time, but not by one per position."""
+    """Yield E0716 for each input axis that grows with time, but not by one per position."""
     for name, value in graph.inputs.items():
         dependent_lengths = [
             d
@@ -206,8 +206,8 @@ def _check_output(
 
 
 def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:
-    """Return the symbolic dimension of the time axis of an input. The time axis is the axis after
-    the batch axis, or the only axis of a vector. Return None unless the size of the time axis is
+    """Return the symbolic dimension of the time axis of an input. The time axis is axis 1 (after
+    the batch axis), or axis 0 of a vector. Return None unless the size of the time axis is
     `chunk_size * symbol`.
     """
     value = graph.inputs[time_input]
@@ -247,7 +247,7 @@ def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
 def _iterate_default_errors(
     defaults: Graph, used_inputs: Iterable[str], symbol: str, time_input: str
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
-    """Yield the first error of each default, with the node that causes the error."""
+    """Yield the first error of each input default, with the node that causes the error."""
     flow = trace_time_dataflow(defaults, symbol)
     axis_labels = make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
     for name in used_inputs:

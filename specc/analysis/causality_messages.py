@@ -48,7 +48,7 @@ SELECTION_MESSAGE = CausalityErrorMessage(
 def describe_causality_violation(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityErrorMessage:
-    """Return the message for a causality violation. For a loop, describe the op in its body."""
+    """Return the message for a causality violation of an op, which may be inside a loop body."""
     # the fix belongs in the loop body, not at the loop
     if violation.body_violation:
         return describe_causality_violation(*violation.body_violation, flow)
@@ -196,7 +196,7 @@ def _describe_read(
 def _describe_concat_or_slice(
     violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityErrorMessage | None:
-    """Return the message for an op that adds or selects positions of the time axis, or None."""
+    """Return the message if an op adds or selects positions of the time axis, otherwise None."""
     symbol, time_axis, node = flow.time_symbol, flow.time_axis, violation.node
     match node.op:
         case ops.Concat(axis):
@@ -269,9 +269,9 @@ def describe_noncausal_window(
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
     """Return the error text and the fixes for a convolution or pooling window that reads later
-    positions. `later_text` describes these positions. If `reads_all` is True, the number of
-    positions of the result differs from that of the time axis. `chunk_size` exceeds 1 only in
-    streaming inference.
+    positions. `later_text` describes these positions. If `reads_all` is True, the result and the
+    time axis have different numbers of positions. `chunk_size` exceeds 1 only in streaming
+    inference.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     op_name = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
@@ -280,7 +280,7 @@ def describe_noncausal_window(
     if isinstance(op, ops.ConvTranspose):
         return "a time axis cannot be lengthened", ()
     if op.stride[0] > 1 and chunk_size > 1:
-        # the number of complete chunks would not match the strides
+        # the windows are not aligned with complete chunks
         text = f"this {op_name} does not return one position per {op.stride[0]} input positions"
         return text, help_text
     if op.stride[0] > 1:
@@ -291,7 +291,7 @@ def describe_noncausal_window(
 
 
 def find_node_span(graph: Graph, node: Node | None) -> Span | None:
-    """Return the source span of a node or of the nearest upstream node that has one, or None."""
+    """Return the source span of a node, or of the nearest upstream node that has one, if any."""
     worklist, visited = [node], set()
     while worklist:
         candidate = worklist.pop(0)

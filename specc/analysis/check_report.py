@@ -78,7 +78,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     live = collect_required_nodes(graph.outputs[name] for name in fields)
     violation = next((candidate for candidate in flow.violations if candidate.node in live), None)
     if violation is not None:
-        # the violating op is reported only if the model appears to be intended as causal
+        # report the violating op only if the model is probably intended to be causal
         is_bidirectional = _is_attention(violation) and not _has_causal_mask(graph, symbol)
         return AxisCausality(
             symbol=symbol,
@@ -114,7 +114,7 @@ def _has_causal_mask(graph: Graph, symbol: str) -> bool:
 def _is_causal_mask(mask: Value, symbol: str) -> bool:
     rank = len(mask.shape)
     is_square = [dim.name for dim in mask.shape[-2:]] == [symbol, symbol]
-    # -1 is a causal mask with an off-by-one error
+    # a lower bound of -1 indicates a causal mask with an off-by-one error
     return is_square and find_band_interval(mask, rank - 2, rank - 1).low >= -1
 
 
@@ -139,7 +139,7 @@ def _format_violation_reason(
 
 
 FINITE_VALUES_CONDITION = "if padded values are finite and cause no overflow"
-"""The assumption of the padding analysis, as a phrase for messages."""
+"""The assumption of the padding analysis, phrased for use in messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +151,9 @@ class AnalysisReport:
     dimension of the batch axis, or None. `is_causal` is None if there is no time axis, and
     `is_batch_independent` is None if there is no batch axis. `receptive_fields` maps each output to
     its receptive field along the time axis. `padding_masks` maps the padding masks of dynamic axes
-    to the side on which padding is assumed: `left`, `right` or `any`. `other_axes` is the causality
-    along dynamic axes other than the time axis and the batch axis. `has_same_group_mask` is True if
-    the graph contains a `same_group` mask.
+    to the side on which padding is assumed: `left`, `right` or `any`. `other_axes` contains the
+    causality results for dynamic axes other than the time and batch axes. `has_same_group_mask` is
+    True if the graph contains a `same_group` mask.
     """
 
     time_symbol: str | None
@@ -179,7 +179,7 @@ class AnalysisReport:
         return [*lines, *self._format_padding_lines()]
 
     def _format_padding_lines(self) -> list[str]:
-        """Format the line that reports that padding has no effect, if this is proved."""
+        """Format the line that states that padding has no effect, if this has been proved."""
         if not self.padding_masks or any(w.code == "W0601" for w in self.warnings):
             return []
         names = ", ".join(
@@ -272,7 +272,7 @@ def _check_time_axis(
 
 
 def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
-    """Inline the defaults of inputs that are computed from other inputs, except padding masks."""
+    """Inline input defaults that are computed from other inputs, except those of padding masks."""
     names = [
         n
         for n in (defaults.outputs if defaults else ())

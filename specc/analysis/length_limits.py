@@ -76,8 +76,8 @@ def compute_max_symbol_size(
     if all other symbolic dimensions have the sizes `other_sizes`. Return 0 if `length` exceeds
     `max_length` for every size.
     """
-    # Limited expressions are monotone in each symbolic dimension (`_is_monotone`), so bisection
-    # finds the first size that exceeds the maximum.
+    # All expressions with a limit are monotone in each symbolic dimension (`_is_monotone`), so
+    # bisection finds the first size at which the limit is exceeded.
     first_excess = bisect_left(
         range(MAX_WINDOW_LENGTH),
         True,
@@ -145,8 +145,8 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
                 min_lengths[symbol] = max(min_lengths.get(symbol, 0), minimum)
         for dim in list_nonnegative_dims(node):
             match dim.substitute(graph.length_equations).terms:
-                # `c·symbol + k` is nonnegative if `symbol` is at least -k / c, rounded up; the
-                # minimum of any other expression is unknown
+                # `c·symbol + k` is nonnegative if `symbol` is at least -k / c, rounded up. For any
+                # other expression, the minimum symbol value is unknown.
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     min_lengths[symbol] = max(min_lengths.get(symbol, 0), -(k // c))
     return min_lengths
@@ -170,8 +170,8 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
-    """Yield the symbol of `length` and its smallest valid value, if `length` has one symbol."""
-    margin = length - 1  # a size of 0 is invalid, so the margin is negative
+    """If `length` contains exactly one symbol, yield the symbol and its smallest valid value."""
+    margin = length - 1  # an axis size of 0 is invalid, so the margin must be negative
     if len(margin.symbols()) == 1:
         (symbol,) = margin.symbols()
         # sizes such as the number of windows are monotone in the symbol
@@ -180,7 +180,7 @@ def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
 
 
 def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
-    """Return True if `length` has only the symbol `symbol` and is negative for `symbol = count`."""
+    """Return True if `length` contains only `symbol` and is negative for `symbol = count`."""
     return length.symbols() == {symbol} and length.evaluate({symbol: count}) < 0
 
 
@@ -189,7 +189,7 @@ MAX_WINDOW_LENGTH = 2**24
 
 
 ROPE_TABLE = "--context-length"
-"""The name of the RoPE length limit in messages. The option with this name sets the limit."""
+"""The name of the RoPE length limit in messages, which is also the option that sets the limit."""
 
 
 @immutable_dataclass
@@ -234,7 +234,7 @@ def find_context_length_limit(node: Node) -> PositionEmbeddingLimit | None:
 def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
 ) -> PositionEmbeddingLimit | None:
-    """Return the limit that a lookup of `ids` in a position embedding imposes, if known."""
+    """Return the limit imposed by a lookup of `ids` in a position embedding, None if unknown."""
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None
@@ -271,7 +271,7 @@ def _find_largest_index(value: Value) -> Dim | None:
 
 
 def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | None:
-    """Return the largest index after adding or subtracting a constant or an axis size, or None."""
+    """Return the largest index after adding or subtracting a constant or size, None if unknown."""
     match offset.node:
         case _ if maximum is None:
             return None
@@ -304,7 +304,7 @@ def is_provably_nonnegative(length: Dim, min_lengths: Mapping[str, int] | None =
 
 
 def _find_lower_bound(length: Dim, min_lengths: Mapping[str, int]) -> int | None:
-    """Return a non-negative lower bound of a dimension, or None."""
+    """Return a non-negative lower bound of a dimension, or None if none is found."""
     total = 0
     for monomial, c in length.terms:
         if monomial and c < 0:
@@ -318,7 +318,7 @@ def _find_lower_bound(length: Dim, min_lengths: Mapping[str, int]) -> int | None
 
 
 def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None:
-    """Return a non-negative lower bound of a factor, or None."""
+    """Return a non-negative lower bound of a factor, or None if none is found."""
     if isinstance(atom, str):
         return max(min_lengths.get(atom, 0), 0)
     a, b = (_find_lower_bound(d, min_lengths) for d in atom.args)
@@ -336,7 +336,7 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
-    """Yield lower bounds of a dimension, each with one opaque function replaced by a bound."""
+    """Yield lower bounds of a dimension, each with one `min`, `max`, `//` or `%` bounded."""
     for monomial, c in length.terms:
         # replace one function at a time, because the bound of a product requires bounds of all
         # factors
@@ -347,8 +347,8 @@ def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
 
 
 def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
-    """Return bounds of an opaque function with the coefficient `count`: lower bounds if the
-    coefficient is positive, upper bounds if it is negative.
+    """Return bounds of a function (`min`, `max`, `//` or `%`) with the coefficient `count`: lower
+    bounds if the coefficient is positive, upper bounds if it is negative.
     """
     a, b = function.args
     if count > 0:

@@ -19,7 +19,7 @@ from specc.transforms.chunk_scan import LinearRecurrence
 from specc.transforms.split_scan import find_vectorizable_nodes
 
 MAX_LOOP_LENGTH = 16
-"""Minimum number of iterations for which a linear recurrence is computed in chunks of positions."""
+"""Minimum number of iterations at which a linear recurrence is computed in chunks of positions."""
 
 
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
@@ -165,7 +165,7 @@ def _match_delta_rule(
 
 
 def _is_vectorizable(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOperands) -> bool:
-    """Return True if the decay is not negative, and if keys, values, queries and betas do not
+    """Return True if the decay is non-negative and the keys, values, queries and betas do not
     depend on the state. They can then be computed for all positions in parallel.
     """
     inner, operands = op.split_body_inputs(), op.split_operands(args)

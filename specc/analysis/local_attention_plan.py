@@ -41,7 +41,7 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokenCondition:
-    """A condition along `axis` that is true for global tokens, or false if `is_negated`."""
+    """A condition along `axis` that is true (false if `is_negated`) for global tokens."""
 
     value: Value
     axis: int
@@ -165,7 +165,7 @@ class _MaskDecomposer:
                 EMPTY_INTERVAL,
                 query_conditions=(GlobalTokenCondition(qk.value, qk.query_axis, is_negated),),
             )
-        # the value is a number, or a mask with the same value for all query-key pairs
+        # the value is numeric, or is a mask that is constant over all query-key pairs
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
 
@@ -186,7 +186,7 @@ MIN_CAUSAL_LENGTH = 512
 unbounded on one side (causal)."""
 
 MAX_FIXED_WINDOW = 256
-"""Maximum size of a one-sided window for which all blocks read the same number of keys."""
+"""Maximum size of a one-sided window up to which all blocks read the same number of keys."""
 
 
 EMPTY_MASK = MaskDecomposition(EMPTY_INTERVAL)
@@ -220,7 +220,7 @@ class BlockedAttentionPlan:
         return None if span == inf else int(span)
 
     def compute_mean_keys_per_query(self, length: Dim) -> Dim:
-        """Return the mean number of keys per query at a sequence length, except global tokens."""
+        """Return the mean number of keys per query at a sequence length, without global tokens."""
         if self.band.is_empty:
             return Dim.from_value(0)
         if self.window_size is None:
@@ -263,8 +263,8 @@ def plan_blocked_attention_from_mask(
     sizes of the last two axes. Return None if the mask has no bounded band or if blocks would be
     slower.
     """
-    # Decode steps are excluded: their positions have an offset, and their caches contain only the
-    # window.
+    # Decode steps are excluded, because their positions have an offset and their caches contain
+    # only the positions in the window.
     if mask is None or query_length != key_length:
         return None
     # A disjunction has an unbounded band if one operand has an unbounded band, e.g.

@@ -125,7 +125,7 @@ def find_one_sided_band(qk: AttentionMatrix, *, is_negated: bool = False) -> Int
 
 
 def can_be_nan(qk: AttentionMatrix) -> bool:
-    """Return True if an attention matrix may be NaN or infinite because of a division by zero."""
+    """Return True if a division by zero may cause NaN or infinity in an attention matrix."""
     return _BandSearch().can_divide_by_zero(qk)
 
 
@@ -190,7 +190,7 @@ _BandSolver: TypeAlias = Generator[_BandKey, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """A search for one band. It memoizes its subproblems and limits their number."""
+    """A search for one band, which memoizes its subproblems and limits their number."""
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)
@@ -205,11 +205,11 @@ class _BandSearch:
         )
 
     def find_affine_function(self, qk: AttentionMatrix) -> MaybeAffineIndex:
-        """Return an attention matrix as an affine function of query and key time, or None."""
+        """Return a matrix as an affine function of query and key time, None if not affine."""
         return solve_memoized(qk, find_affine_index, self.known_affine_indices, self.budget, None)
 
     def can_divide_by_zero(self, qk: AttentionMatrix) -> bool:
-        """Return True if an attention matrix may be NaN because of a division by zero."""
+        """Return True if a division by zero may cause NaN in an attention matrix."""
         return solve_memoized(
             qk, can_have_zero_divisor, self.known_zero_divisors, self.budget, True
         )
@@ -228,7 +228,7 @@ class _BandSearch:
         operands = qk.align_operands()
         if (interval := (yield from _solve_logical(qk, node, operands, is_negated))) is not None:
             return interval
-        # a number may be zero at any position, so only the condition "is nonzero" has a bounded
+        # a number may be zero at any offset, so the negation (the number is zero) has an unbounded
         # interval
         return FULL_INTERVAL if is_negated else (yield from self._solve_nonzero(qk, node, operands))
 
@@ -260,9 +260,7 @@ class _BandSearch:
     def _solve_nonzero(
         self, qk: AttentionMatrix, node: Node, operands: list[AttentionMatrix]
     ) -> _BandSolver:
-        """Return the interval of offsets at which the result of `node`, which is not boolean, can
-        be nonzero.
-        """
+        """Return the offsets at which the non-boolean result of `node` can be nonzero."""
         match node.op:
             case ops.AttentionNormalizer():
                 if not has_trailing_query_key_axes(qk):
@@ -363,7 +361,7 @@ def _solve_logical(
 
 
 def _solve_where(operands: Sequence[AttentionMatrix], is_negated: bool) -> _BandSolver:
-    """Return the interval of `where(condition, yes, no)` or its negation."""
+    """Return the interval of a `where` op, or of its negation."""
     condition, yes, no = operands
     true_band = yield _NonZeroBandKey(condition, False)
     true_band &= yield _NonZeroBandKey(yes, is_negated)

@@ -198,7 +198,7 @@ def _infer_product_constants(factors: list[AttentionMatrix]) -> MaskedConstantRu
 
 
 def _infer_concat_constants(qk: AttentionMatrix, node: Node, op: ops.Concat) -> MaskedConstantRule:
-    """Return the constants of a concatenation, which may only prepend a prefix to the time axis."""
+    """Return the constants of a concatenation, which may only prepend a prefix along time."""
     operands = list_concat_operands(qk)
     if op.axis not in (qk.query_axis, qk.key_axis):
         operands = [qk.make_operand_matrix(a, qk.query_axis, qk.key_axis) for a in node.operands]
@@ -229,8 +229,8 @@ def _infer_reordered_constants(
 def _filter_unrelated_axis_values(
     qk: AttentionMatrix, node: Node, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants that an op along an axis other than the query axis and the key axis
-    preserves.
+    """Return the constants that are preserved by an op along an axis other than the query and key
+    axes.
     """
     match node.op:
         case ops.CumSum(axis):
@@ -247,9 +247,7 @@ def _filter_unrelated_axis_values(
 
 
 def compute_argsort_interval(interval: Interval) -> Interval:
-    """Return the interval of the sort indices of visible positions, whose offsets are in
-    `interval`.
-    """
+    """Return the interval of the sort indices of visible positions (positions in `interval`)."""
     return EMPTY_INTERVAL if interval.is_empty else Interval(interval.low, inf)
 
 
@@ -285,7 +283,8 @@ def _infer_boolean_constants(
             return {1.0 - n: i for n, i in operand_constants[0].items()}
         case ops.And() | ops.Or():
             # One false operand determines the result of `and`, and one true operand determines the
-            # result of `or`. If no operand determines the result, both operands must be constant.
+            # result of `or`. If no single operand determines the result, both operands must be
+            # constant.
             absorbing = 0.0 if isinstance(node.op, ops.And) else 1.0
             results = [{absorbing: c[absorbing]} for c in operand_constants if absorbing in c]
             return intersect_masked_constants([*results, find_common_constants(operand_constants)])
@@ -327,8 +326,8 @@ def _infer_arithmetic_constants(
 def fold_absorbing_constant(
     function_name: str, constant: float, lower_bound: float, is_right_operand: bool
 ) -> float | None:
-    """Return the result of a function if `constant` absorbs the other operand, as in `-inf - x`, or
-    None.
+    """Return the result of a function if `constant` absorbs the other operand, as in `-inf - x`,
+    otherwise None.
 
     `is_right_operand` is true if `constant` is the right operand. `lower_bound` is a lower bound of
     the other operand.

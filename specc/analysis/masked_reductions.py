@@ -35,13 +35,13 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import FULL_INTERVAL, Interval
 
 VisibleKeys = tuple[int, Interval]
-"""A result axis (the query axis), and the interval of `q - k` in which keys affect the result."""
+"""The query axis of the result, and the interval of `q - k` in which keys affect the result."""
 
 
 def find_visible_keys(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
-    """Yield the query axes of a reduction that masked keys do not affect, with the offsets of
+    """Yield each query axis for which masked keys do not affect a reduction, with the offsets of
     visible keys.
     """
     x = node.args[dependence.operand]

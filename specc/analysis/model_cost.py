@@ -43,8 +43,8 @@ def _count_attention(op: ops.Attend, types: list[Type]) -> Dim:
 
 
 def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type]) -> Dim:
-    """Count one dot product per output element, between a filter and the input. The first axis of
-    the weight contains the filters. Each filter reads the input channels of its group.
+    """Count one dot product of a filter and the input per output element. The first axis of the
+    weight contains the filters. Each filter reads the input channels of its group.
     """
     (result_type, *_) = op.infer_result_types(*types[:2], None)
     return multiply_dims(result_type.shape) * multiply_dims(types[1].shape[1:])
@@ -65,7 +65,7 @@ def _count_scan(op: ops.Scan, types: list[Type]) -> Dim:
 
 
 def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Dim:
-    """Count the multiply-adds of each token, multiplied by the number of selected experts."""
+    """Count the multiply-adds of all (token, selected expert) pairs."""
     token_count = multiply_dims(op.split_operands(types).ids.shape)
     body_cost = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
     return body_cost.substitute({op.token_count_symbol: token_count})
@@ -110,7 +110,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
         multiply_dims(t[0].shape[:2]) * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
     ),
 }
-"""The cost functions of the ops that have multiply-adds. A test checks that no op is missing."""
+"""The cost function of each op that performs multiply-adds. A test checks that no op is missing."""
 
 
 def count_blocked_multiply_adds(node: Node, plan: BlockedAttentionPlan) -> Dim:
@@ -166,7 +166,9 @@ def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
 
 
 def substitute_lengths(dim: Dim, lengths: Mapping[str, int]) -> Dim:
-    """Substitute integers for dimensions. Raise E0407 if the model does not support the sizes."""
+    """Substitute integers for symbolic dimensions. Raise E0407 if the model does not support these
+    sizes.
+    """
     try:
         return dim.substitute(lengths)
     except DimError as error:

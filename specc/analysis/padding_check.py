@@ -7,8 +7,8 @@ positions.
 
 An op is unaffected in three cases. The values at padded positions are provably neutral: zero, or
 the masked fill value for a maximum (see `padding_zeros`). A mask that implies `keep` masks out
-padded positions. The op does not read positions on the padded side. Position ids include the number
-of earlier padded positions; only differences of position ids are unaffected.
+padded positions. The op does not read positions on the padded side. Position ids count earlier
+padded positions, so only differences of position ids are unaffected.
 
 Right padding comes after all valid positions, so a cumulative sum does not read padding, but a mean
 over the axis does:
@@ -52,7 +52,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, always_true_masks) in _infer_all_states(graph).items():
         affected_outputs = dict(_iterate_reached_outputs(graph, mask_name, states))
-        # an output that finite padded values do not affect may be affected by infinity or NaN
+        # infinity or NaN at padded positions may affect an output that finite values do not affect
         assumes_finite = (
             _infer_states(graph, mask_name, always_true_masks, assumes_finite=True)
             if affected_outputs
@@ -162,8 +162,8 @@ def make_padding_diagnostic(violation: PaddingViolation) -> Diagnostic:
 
 def _choose_clean_side(violation: PaddingViolation, fix: str) -> str:
     """Return `fix`, unless `fix` declares a padding side on which padding also affects the op. In
-    that case, return the fix that declares the other side, or "" if padding affects the op on both
-    sides.
+    that case, return a fix that declares the other side, or "" if padding on either side affects
+    the op.
     """
     helps = {side: violation.suggest_padding_side(side) for side in SIDES}
     if not fix or fix not in helps.values():
@@ -184,7 +184,7 @@ def _is_side_clean(violation: PaddingViolation, side: PaddingSide) -> bool:
 
 
 def _label_added_positions(violation: PaddingViolation, node: Node) -> tuple[Label, ...]:
-    """Return a label for the op that added always-valid positions next to padding, or ()."""
+    """Return a label for the op, if any, that added always-valid positions next to padding."""
     if violation.is_nonfinite or not violation.has_interior_padding():
         return ()
     op_span = violation.get_span(node)

@@ -1,4 +1,4 @@
-"""Infer the values at padded positions that are constant.
+"""Infer constant values at padded positions.
 
 The input is a node, and the properties of its operands along a padded axis. The output is the
 constant at padded positions of each result axis, if a constant can be inferred. For example,
@@ -6,8 +6,8 @@ constant at padded positions of each result axis, if a constant can be inferred.
 positions.
 
 A sort in descending order places -inf last. Positions along a sorted axis are *ranks* (sort
-indices). Padded elements have the last ranks for both padding sides, so position ids along the
-sorted axis do not include padding. Ranks may be combined only with other ranks, and with values
+indices). Padded elements have the last ranks for both left and right padding, so position ids along
+the sorted axis do not count padding. Ranks may be combined only with other ranks, and with values
 computed from position ids and constants.
 """
 
@@ -98,7 +98,7 @@ def _infer_axis_op_constants(result: PaddedOpResult) -> dict[int, float]:
 
 
 def _infer_number(result: PaddedOpResult, axis: int) -> float | None:
-    """Return the constant that an op's result holds at padded positions of `axis`, or None."""
+    """Return the constant at padded positions of `axis` of an op's result, or None if unknown."""
     node = result.node
     numbers = [_get_operand_number(result, n, axis) for n in range(len(node.args))]
     match node.op:
@@ -151,7 +151,7 @@ def _infer_common_number(
 
 
 def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | None:
-    """Return the constant of a `where`, `and` or `or` at padded positions, or None."""
+    """Return the constant of a `where`, `and` or `or` at padded positions, or None if unknown."""
     first, *others = numbers
     match node.op:
         case ops.Where() if first is not None:
@@ -168,7 +168,7 @@ def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | N
 def _infer_arithmetic_number(
     result: PaddedOpResult, function_name: str, numbers: list[float | None], axis: int
 ) -> float | None:
-    """Return the constant that an arithmetic op computes at padded positions of `axis`, or None.
+    """Return the constant that an arithmetic op computes at padded positions, or None if unknown.
     The result is computed from two constants, or from one constant that absorbs the other operand.
     """
     constants = [
@@ -185,8 +185,8 @@ def _infer_arithmetic_number(
 
 
 def _is_clamped_to_zero(result: PaddedOpResult, numbers: Sequence[float | None], axis: int) -> bool:
-    """Return True if, at padded positions of `axis`, a maximum with zero has no positive operand,
-    or a minimum with zero has no negative operand.
+    """Return True if the result of a maximum or minimum with zero is zero at padded positions of
+    `axis`, because the other operand has no positive (maximum) or negative (minimum) values there.
     """
     sign = -1 if result.op == ops.Arith("max") else 1
     return any(
@@ -195,9 +195,9 @@ def _is_clamped_to_zero(result: PaddedOpResult, numbers: Sequence[float | None],
 
 
 def _has_sign(result: PaddedOpResult, value: Value | None, axis: int, sign: int) -> bool:
-    """Return True if, where `axis` of the result is padded, an elementwise expression is not NaN
-    and at least 0 (`sign` 1) or at most 0 (`sign` -1). Rounding does not change the sign of a sum
-    or product.
+    """Return True if an elementwise expression is not NaN and is at least 0 (`sign` 1) or at most 0
+    (`sign` -1) at padded positions of `axis` of the result. Rounding does not change the sign of a
+    sum or product.
     """
     if value is None:
         return False
@@ -233,7 +233,7 @@ def _is_sign_of_operands(result: PaddedOpResult, node: Node | None, axis: int, s
 
 
 def _get_operand_number(result: PaddedOpResult, operand: int, axis: int) -> float | None:
-    """Return the constant of an operand where `axis` of the result is padded, or None."""
+    """Return the constant of an operand at padded positions of `axis` of the result, or None."""
     for k in result.dependences:
         if k.operand == operand and k.result_axis == axis:
             return result.operand_facts[operand].get_padding_value(k.operand_axis)

@@ -149,7 +149,7 @@ class PaddingDataflow:
 
     @property
     def _has_equal_sort_order(self) -> bool:
-        """True if padding is last, so that a sort with padding last keeps valid indices."""
+        """True if padding is last, so that indices remain valid after a sort with padding last."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
     def reads_padded_axis(self, node: Node, dependence: Dependence) -> bool:
@@ -301,7 +301,7 @@ class PaddingDataflow:
         self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
         """Return the padding source of the first affected operand, or of a rolled axis if `node`
-        depends on its order of positions.
+        depends on the order of positions.
         """
         sources = (f.padding_source for f in operand_facts if f.padding_source)
         if source := next(sources, None):
@@ -336,7 +336,7 @@ class PaddingDataflow:
         return not is_after_others and bool(count) and count == self._count_axis_padding(length)
 
     def _has_padded_body(self, node: Node) -> bool:
-        """Return True for a loop along the padded axis if values in its body also have the axis."""
+        """Return True for a loop along the padded axis whose body has values with this axis."""
         if not isinstance(node.op, ops.Scan) or not self._is_padded_loop(node, node.op):
             return False
         shapes = (r.shape for _, results in node.op.body.nodes for r in results)
@@ -348,10 +348,10 @@ class PaddingDataflow:
             return None
         match node.op:
             case ops.Extent(axis) if axis in result.operand_facts[0].sorted_axes:
-                return NO_PADDING_COUNT  # a sort index does not include preceding padding
+                return NO_PADDING_COUNT  # a sort index does not count preceding padding
             case ops.Sort(axis) if result.value.index and not self._has_equal_sort_order:
                 if operand and operand.shape[axis] in self.padded_lengths:
-                    return None  # all indices include padding, even at masked positions
+                    return None  # all indices count padding, even at masked positions
                 return infer_padding_count(node, counts, self.padded_length)
             case ops.Extent(axis) | ops.ArgMax(axis) if operand:
                 length = operand.shape[axis]
@@ -365,7 +365,7 @@ class PaddingDataflow:
         return self._count_axis_padding(length)
 
     def _count_axis_padding(self, length: Dim) -> PaddingCount:
-        """Return the padding count of an axis's position ids, for an axis of size `length`."""
+        """Return the padding count of the position ids of an axis of size `length`."""
         if length not in self.padded_lengths:
             return {}
         if length in self.offsets.merged_lengths:

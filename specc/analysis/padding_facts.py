@@ -21,8 +21,8 @@ from specc.ir.op import Op
 class PaddingSource:
     """The op through which padded positions affect valid positions. `is_count_only` is True if the
     result depends only on the number of padded positions. If `is_shifted` is True, the number of
-    padded positions only changes which positions a stride selects. If a loop contains the op,
-    `loop_body` is its body. `use` is the dependence that reads the padded positions.
+    padded positions only changes which positions a stride selects. `loop_body` is the body of the
+    loop that contains the op, if any. `use` is the dependence that reads the padded positions.
     """
 
     node: Node
@@ -45,8 +45,8 @@ class PaddingFacts:
     with one of `possible_infinity_signs`.
 
     `padding_count` is the amount that earlier padded positions add to the value. `rotary_embedding`
-    is the rotation of its features by angles that depend on the number of padded positions. If
-    `is_valid_index` is True, the value contains indices of valid positions. `padding_values` are
+    is the rotation of the value's features by angles that depend on the number of padded positions.
+    If `is_valid_index` is True, the value contains indices of valid positions. `padding_values` are
     the constants at padded positions, by axis; `fill_values` are the constants that positions added
     by `pad` or `concat` also hold. `zero_padded_sides` maps an axis to the sides, `left` and
     `right`, whose padding is zero. Along `repeated_axes`, padded positions repeat the last valid
@@ -92,7 +92,7 @@ class PaddingFacts:
 
     @property
     def has_reordered_axis(self) -> bool:
-        """True if an axis is reversed, sorted or rotated, or extended by copies of its ends."""
+        """True if an axis is reversed, sorted, rolled, or extended by copies of its ends."""
         return bool(self.reversed_axes or self.sorted_axes or self.rolled_axes)
 
     def get_padding_value(self, axis: int) -> float | None:
@@ -224,7 +224,7 @@ class PaddedOpResult:
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def find_operands_with_fact(self, fact: AxisFact, axis: int) -> set[int]:
-        """Return the indices of operands that have `fact` where `axis` of the result is padded."""
+        """Return the indices of operands with the property `fact` along `axis` of the result."""
         return {
             k.operand
             for k in self.dependences
@@ -233,7 +233,7 @@ class PaddedOpResult:
         }
 
     def find_operands_with_axis(self, axis: int) -> set[int]:
-        """Return the indices of operands with `axis` of the result, i.e. not broadcast along it."""
+        """Return the indices of operands that have `axis` of the result, i.e. are not broadcast."""
         return {k.operand for k in self.dependences if k.result_axis == axis}
 
 
@@ -288,7 +288,7 @@ class PaddedUse:
 
     @property
     def fill_value(self) -> float | None:
-        """The constant at padded positions and at positions added next to padding, or None."""
+        """The constant at padded positions and at positions added next to padding, if known."""
         return self.facts.fill_values.get(self.axis)
 
     @property
@@ -323,7 +323,7 @@ class PaddedUse:
 
     @property
     def padding_value(self) -> float | None:
-        """The constant at padded positions, or None."""
+        """The constant at padded positions, or None if unknown."""
         return self.facts.get_padding_value(self.axis)
 
     @property

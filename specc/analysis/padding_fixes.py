@@ -44,7 +44,7 @@ class PaddingViolation:
         return node
 
     def get_output_position_order(self) -> str:
-        """Return the order of the output if it is "sorted" or "reverse", otherwise ""."""
+        """Return "sorted" or "reverse" for an output in this order, or "" for other outputs."""
         value = self.graph.outputs[self.output]
         if not self.padding_source.is_count_only or self.node is not value.node:
             return ""
@@ -64,12 +64,12 @@ class PaddingViolation:
         return any(symbols & d.symbols() for d in value.shape)
 
     def find_padded_operand(self, node: Node) -> Value | None:
-        """Return the first operand of `node` that has padded positions, or None."""
+        """Return the first operand of `node` that has padded positions, or None if none has."""
         return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_upstream_node(self, node: Node | None, predicate: Callable[[Op], bool]) -> Node | None:
-        """Return the nearest node upstream along padded operands, including `node` itself, whose op
-        satisfies `predicate`, or None.
+        """Return the nearest node, starting at `node` and following padded operands upstream, whose
+        op satisfies `predicate`. Return None if there is none.
         """
         while node is not None and not predicate(node.op):
             value = self.find_padded_operand(node)
@@ -77,7 +77,7 @@ class PaddingViolation:
         return node
 
     def find_axis_extending_node(self) -> Node | None:
-        """Return the op that added always-valid positions next to the padding, or None."""
+        """Return the op, if any, that added always-valid positions next to the padding."""
         joining = ops.Pad | ops.Concat | ops.Merge
         return self.find_upstream_node(self.node, lambda op: isinstance(op, joining))
 
@@ -205,7 +205,7 @@ def suggest_padding_fix(violation: PaddingViolation) -> str:
 
 
 def _suggest_count(violation: PaddingViolation) -> str:
-    """Suggest a fix for an op on position ids or lengths that include padding."""
+    """Suggest a fix for an op that reads position ids or lengths that include padding."""
     if violation.has_size_operand():
         return f"use `sum(float({violation.mask_name}), axis=1)`, the number of valid positions"
     span = violation.get_span(violation.node)
@@ -323,7 +323,7 @@ def _get_added_number(violation: PaddingViolation, node: Node) -> str | None:
 
 
 def _get_other_side(violation: PaddingViolation, node: Node) -> str:
-    """Return the padding side for which added positions are next to valid positions."""
+    """Return the padding side that leaves added positions adjacent to valid positions."""
     return "left" if node.args[0] is violation.find_padded_operand(node) else "right"
 
 
@@ -344,7 +344,7 @@ def _get_neutral_number(violation: PaddingViolation) -> str:
 
 
 def _suggest_op_specific_fix(violation: PaddingViolation) -> str:
-    """Suggest a fix for ops for which no constant at padded positions is neutral."""
+    """Suggest a fix for an op that has no neutral constant for padded positions."""
     match op := violation.node.op:
         case ops.Index(index=index) if index == 0:
             return violation.suggest_padding_side("right")

@@ -28,7 +28,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 KnownValue: TypeAlias = float | Value
-"""A constant or loop-carried value that a value equals."""
+"""A constant or loop-carried value to which another value is equal."""
 
 FINITE_RESULT_FUNCTIONS = ("abs", "cos", "exp", "neg", "relu", "sigmoid", "silu", "sin", "tanh")
 """`Pointwise` functions that are finite for finite operands, except for overflow."""
@@ -172,7 +172,7 @@ def _is_finite(node: Node, finite_values: set[Value]) -> bool:
 def _infer_known_value(
     node: Node, value: Value, known_values: Mapping[Value, KnownValue], finite_values: set[Value]
 ) -> KnownValue | None:
-    """Return the constant or the loop-carried value that a result equals, or None."""
+    """Return the constant or loop-carried value to which a result is equal, or None if unknown."""
     uniform = find_splat_value(value)
     if uniform is not None:
         return uniform
@@ -206,7 +206,7 @@ def _find_neutral_result(
 
 
 def _infer_number(node: Node, operands: list[KnownValue | None]) -> float | None:
-    """Return the constant that a result equals if all operands are constants, or None."""
+    """Return the constant to which a result is equal if all operands are constants, or None."""
     if operands[:1] == [0.0] and is_zero_preserving(node):
         return 0.0
     numbers = [n for n in operands if isinstance(n, float)]

@@ -76,12 +76,12 @@ def is_masked_fill_at_padding(result: PaddedOpResult, axis: int) -> bool:
 
 
 def _get_fill_number(node: Node) -> float | None:
-    """Return the constant that a `where` selects for a false condition, or None."""
+    """Return the constant that a `where` selects if its condition is false, or None."""
     return find_constant_value(ops.Where.y(node))
 
 
 def _has_no_masked_fill(result: PaddedOpResult, operand: int, axis: int) -> bool:
-    """Return True if an operand holds no masked fill values, even where `axis` is padded."""
+    """Return True if an operand holds no masked fill values, even at padded positions of `axis`."""
     facts = result.operand_facts[operand]
     if facts.has_masked_fill or facts.can_be_nan:
         return False
@@ -130,7 +130,7 @@ def _is_filled_with_extreme(result: PaddedOpResult, axis: int, *, lowest: bool) 
 
 
 def has_underflowing_fill(scores: Value | None) -> bool:
-    """Return True if `exp(fill - s)` is 0 for a `where`'s fill value and all its other scores."""
+    """Return True if `exp(fill - s)` is 0 for the fill value and all scores `s` of a `where`."""
     match skip_views(scores):
         case Value(node=Node(ops.Where()) as node):
             fill, minimum = _get_fill_number(node), find_value_range(ops.Where.x(node))[0]
@@ -268,7 +268,7 @@ def can_contain_masked_fill(result: PaddedOpResult) -> bool:
     match result.op:
         case ops.Where():
             # At valid positions, the condition `keep` never selects the masked fill value, but the
-            # condition `causal` may select the masked fill value.
+            # condition `causal` may.
             return operand_facts[1].has_masked_fill or (
                 operand_facts[2].has_masked_fill and not is_condition_always_true(result)
             )
@@ -285,9 +285,9 @@ def can_contain_masked_fill_at_padding(result: PaddedOpResult) -> bool:
 
 
 def _may_hold_masked_fill(node: Node, has_masked_fill: Sequence[bool]) -> bool:
-    """Return True if the result of a node may hold a masked fill value. The node creates or pads
-    with such a value or its negation, or an operand holds such a value. `has_masked_fill` is true
-    for operands with masked fill values.
+    """Return True if the result of a node may hold a masked fill value. This is the case if the
+    node creates such a value or its negation, pads with one, or has an operand that holds one.
+    `has_masked_fill` is true for operands with masked fill values.
     """
     match node.op:
         case ops.Constant(value) | ops.Pad(value=value) if abs(value) >= -LOW_SCORE:

@@ -31,7 +31,7 @@ BOUNDED_RESULT_OPS = (ops.Softmax, ops.MaskedSoftmax, ops.MaskedHardmax)
 """Ops whose results are always finite."""
 
 INFINITY_PRESERVING_FUNCTIONS = ("ceil", "floor", "round")
-"""Functions that map each infinity to itself."""
+"""Functions that map `inf` to `inf` and `-inf` to `-inf`."""
 UNBOUNDED_ABOVE_FUNCTIONS = ("exp", "expm1", "relu", "relu2", "softplus", "sqrt", "log", "log1p")
 """`Pointwise` functions that are unbounded above and bounded below."""
 GATED_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
@@ -77,14 +77,14 @@ def _combine_operand_signs(result: PaddedOpResult, signs: InfinitySigns) -> Infi
         case ops.Reduce("max", axis) if (
             axis in result.operand_facts[0].finite_pad_axes and not result.find_padded_axes()
         ):
-            return signs - {-1}  # not -inf, because at least one valid position has a finite value
+            return signs - {-1}  # not -inf: at least one valid position is finite
     # Other ops, e.g. linear layers, may flip the sign.
     keeps_sign = _is_data_movement(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
     return signs if keeps_sign or not signs else BOTH_SIGNS
 
 
 def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
-    """Return the infinity signs of `x` that the condition of `where(x > -inf, x, …)` allows."""
+    """Return the signs of infinite `x` that are selected by `where(x > -inf, x, …)`."""
     condition, true_branch, _ = node.args
     match condition and condition.node:
         case Node(ops.Compare("gt" | "ne"), (left, right)) if left is true_branch:
@@ -156,7 +156,7 @@ def find_infinite_fill_mask(result: PaddedOpResult) -> Value | None:
 
 
 def _is_masked_again(result: PaddedOpResult) -> bool:
-    """Return True if a `where` replaces non-finite values under the mask that inserted them."""
+    """Return True if a `where` replaces all non-finite values that an earlier mask inserted."""
     node, operand_facts = result.node, result.operand_facts
     return (
         isinstance(node.op, ops.Where)

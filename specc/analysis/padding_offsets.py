@@ -44,7 +44,7 @@ class PaddingOffsets:
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
-        """The sizes of axes that contain other positions in addition to the padded sequence."""
+        """The sizes of axes that contain the padded sequence and other positions."""
         return frozenset(self.offsets) - {self.padded_length}
 
     def count_appended_positions(self, length: Dim) -> Dim:
@@ -114,7 +114,7 @@ class PaddingOffsets:
         return False
 
     def _regroup_offsets(self, node: Node, axis: int) -> int | None:
-        """Return the result axis of a merge or split that keeps the order of padding, or None."""
+        """Return the output axis of a reshape that leaves padding contiguous, otherwise None."""
         shape = node.get_operand().shape
         match node.op:
             case ops.Merge(first, count) if first <= axis < first + count:
@@ -149,7 +149,7 @@ class PaddingOffsets:
         )
 
     def count_position_repeats(self, length: Dim) -> int | None:
-        """Return the number of adjacent positions per padding mask position, or None if unknown."""
+        """Return the number of adjacent positions per mask position, or None if unknown."""
         return _count_position_repeats(length, self.padded_length)
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
@@ -183,7 +183,7 @@ def _follow_joined_positions(
 
 
 def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]:
-    """Return the sizes of padded axes, including the sizes after windows and slices."""
+    """Return the sizes of padded axes, including axes that result from windows and slices."""
     padded_lengths = {offsets.padded_length, *offsets.concatenated_lengths, *offsets.merged_lengths}
     for node, results in iterate_all_nodes(graph):
         for dependence in find_dependences(node, results):
@@ -199,8 +199,8 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 @lru_cache(maxsize=4096)
 def _count_position_repeats(length: Dim, padded_length: Dim) -> int | None:
-    """Return the number of positions of an axis per padding mask position, or None if it is
-    constant. The function is cached, because many axes have the same size.
+    """Return the number of axis positions per position of the padding mask, or None if the ratio is
+    not a small integer. The function is cached, because many axes have the same size.
     """
     for count in range(1, MAX_UPSAMPLING_FACTOR):
         if (length - padded_length * count).number is not None:
@@ -209,7 +209,7 @@ def _count_position_repeats(length: Dim, padded_length: Dim) -> int | None:
 
 
 def get_upsampling_factor(node: Node, axis: int) -> int | None:
-    """Return the factor of an exact nearest-neighbor `resize`, otherwise None."""
+    """Return the factor of an exact nearest-neighbor upsampling, or None for other ops."""
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=scales) as op if not op.is_interpolating:
             length, result_length = node.get_operand().shape[axis], sizes[axis - first]
@@ -279,11 +279,11 @@ def find_padding_offsets(graph: Graph, padding_mask: Value, side: str) -> Paddin
 def _find_merged_lengths(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim
 ) -> tuple[Dim, ...] | None:
-    """Return the sizes of the axes that a node merges if one of these axes is padded, or None.
-    Return None if the merge preserves the order of padding. This is the case if all other axes have
-    size 1, or if the padded axis is the outermost axis and all other sizes are constant. A
-    concatenation of `k` values along the padded axis is treated like a merge of an axis of size `k`
-    with the padded axis.
+    """Return the sizes of the axes that a node merges if exactly one of these axes is padded.
+    Return None for other nodes, or if the merge leaves the padding contiguous. This is the case if
+    all other axes have size 1, or if the padded axis is the outermost axis and all other sizes are
+    constant. A concatenation of `k` values along the padded axis is treated like a merge of an axis
+    of size `k` with the padded axis.
     """
     match node.op:
         case ops.Concat(axis) if {a.shape[axis] for a in node.operands} == {padded_length}:
@@ -316,7 +316,7 @@ def _iterate_result_axes(
 
 
 def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] | None:
-    """Return the size of the result axis and the offset of its padded positions, or None."""
+    """Return the size of the result axis and its padding offset, or None if unknown."""
     axis = _get_op_axis(node.op)
     added_counts = None if axis is None else _count_added_positions(node, operand, axis)
     if axis is None or added_counts is None:
@@ -350,15 +350,15 @@ def is_position_embedding_shifted(
 
 
 def _is_right_padded_table(node: Node, axis: int, length: Dim, offsets: PaddingOffsets) -> bool:
-    """Return True if padding follows all valid positions, and if the size of the axis determines
-    only the end of a table slice.
+    """Return True if padding comes after all valid positions and the start of the slice of a table
+    does not depend on the size of the axis.
     """
     is_last = offsets.padding_side == "right" and not offsets.has_interior_padding(length)
     return is_last and _has_static_start(node, axis, length)
 
 
 def _has_static_start(node: Node, axis: int, length: Dim) -> bool:
-    """Return True if the result has the same value at a position for all sizes of an axis."""
+    """Return True if the value at each result position does not depend on the size of the axis."""
     match node.op:
         case ops.Slice(start=start) | ops.Pad(padding_before=start):
             return start.number is not None

@@ -1,5 +1,5 @@
-"""Find padded axes that are reversed, rolled or sorted, and ops that combine different orders.
-Prove that padding does not affect windows (convolution, pooling), slices and `pad`.
+"""Find padded axes that are reversed, rolled or sorted, and ops whose operands have different
+orders. Prove that padding does not affect windows (convolution, pooling), slices and `pad`.
 
 An axis consists of always-valid positions, a padded sequence, and further always-valid positions. A
 window across the borders of the padded sequence is unaffected by padding if padded positions and
@@ -88,13 +88,13 @@ def find_order_dependent_roll(
 
 
 def _is_reduction_without_copies(op: Op, source: PaddingSource | None) -> bool:
-    """Return True for a reduction that copies of the axis ends do not affect, such as a maximum."""
+    """Return True for a reduction, e.g. a maximum, that repeated elements do not affect."""
     is_extended = source is not None and isinstance(source.node.op, ops.Pad)
     return isinstance(op, ops.Reduce) and (not is_extended or op.fn in ("all", "any", "max", "min"))
 
 
 def reads_last_sorted_position(node: Node, source: PaddingSource | None) -> bool:
-    """Return True if an op reads only the last position of an axis with padding sorted first."""
+    """Return True if an op reads only the last position of an axis sorted with padding first."""
     match node.op:
         case ops.Last(axis):
             pass
@@ -239,14 +239,14 @@ def preserves_padding(use: PaddedUse) -> bool:
 
 
 def find_preserved_padding_sides(use: PaddedUse) -> frozenset[str]:
-    """Return the sides on which a slice drops only always-valid positions, and no padding."""
+    """Return the sides on which a slice drops always-valid positions but no padded positions."""
     dropped = zip(("left", "right"), _iterate_dropped_counts(use), strict=True)
     return frozenset(side for side, excess in dropped if excess <= 0)
 
 
 def _is_reading_only_padding(use: PaddedUse) -> bool:
     """Return True if padded results of a window op depend only on padded positions."""
-    is_sorted = use.axis in use.facts.sorted_axes  # a sort puts padding last
+    is_sorted = use.axis in use.facts.sorted_axes  # a sort places padding last
     is_first = use.is_left_padded and not is_sorted
     reads_only_before = is_first and use.dependence.min_offset >= 0
     reads_only_after = use.is_right_padded and use.dependence.max_offset <= 0
@@ -356,8 +356,8 @@ def copies_padded_edge(use: PaddedUse, op: ops.Pad) -> bool:
 
 
 def _iterate_dropped_counts(use: PaddedUse, default: float = 0) -> Iterator[float]:
-    """Yield, per side, the number of dropped minus always-valid positions, or `default` without
-    padding.
+    """Yield for each side the number of dropped positions minus the number of always-valid
+    positions, or `default` if the side has no padding.
     """
     op = use.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"
@@ -373,6 +373,6 @@ def _iterate_dropped_counts(use: PaddedUse, default: float = 0) -> Iterator[floa
 
 
 def is_slice_to_end(node: Node) -> bool:
-    """Return True if a strided slice extends to the end of the axis, like strided windows."""
+    """Return True if a strided slice extends to the end of the axis, as strided windows do."""
     op = node.op
     return isinstance(op, ops.StridedSlice) and op.stop == node.get_operand().shape[op.axis]

@@ -68,7 +68,7 @@ LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
 def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCount:
-    """Return the padding count that two alternatives share, or None if their counts differ."""
+    """Return the padding count of two alternatives, or None if their padding counts differ."""
     return left if left == right else None
 
 
@@ -132,7 +132,7 @@ def _infer_arithmetic_count(
 
 
 def _is_id_preserving_cast(node: Node, to: str) -> bool:
-    """Return True if a cast preserves position ids, unlike a cast to bool or from float to int."""
+    """Return True if a cast preserves position ids. Casts to bool and from float to int do not."""
     is_integer = node.get_operand().dtype in ("i64", "i32")
     return to != "bool" and (is_integer or to not in ("i64", "i32"))
 
@@ -158,7 +158,7 @@ def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) 
 
 
 def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
-    """Return the padding count after a view. The view also applies to the factors."""
+    """Return the padding count after a view, with the same view applied to the factors."""
     return {((node.op, p),) if p else p: n for p, n in count.items()}
 
 
@@ -187,13 +187,13 @@ def _is_excluding_start(node: Node, operand: int) -> bool:
 
 
 def _get_only_factor(count: PaddingCount) -> object:
-    """Return the factor of a padding count with exactly one term and one factor, or None."""
+    """Return the factor if a padding count has exactly one term with one factor, otherwise None."""
     factors = [f for product in count or () for f in product]
     return factors[0] if len(factors) == 1 else None
 
 
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of position ids minus the start or end of the padding, or None."""
+    """Return the padding count of position ids minus the start or end of the padding, else None."""
     factor, bound = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
     if node.op != ops.Arith("sub") or not isinstance(factor, InteriorPaddingCount):
         return None
@@ -210,7 +210,7 @@ def _are_position_ids(value: Value | None) -> bool:
 
 
 def _find_constant_length(value: Value | None) -> Dim | None:
-    """Return the axis size that equals all elements of a value, or None."""
+    """Return the axis size to which all elements of a value are equal, or None if there is none."""
     match find_op_behind_views(value):
         case ops.Size(length):
             return length
@@ -230,7 +230,7 @@ def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCou
 
 
 def _is_order_only(count: PaddingCount) -> bool:
-    """Return True if padding preserves only the order of values with the padding count `count`."""
+    """Return True if padding changes values with this padding count but preserves their order."""
     return any(
         isinstance(f, InteriorPaddingCount | AxisSizePaddingCount | RelativePositionPaddingCount)
         for product in count or ()

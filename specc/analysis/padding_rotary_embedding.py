@@ -33,14 +33,14 @@ class RotaryEmbedding:
 
 
 ABSOLUTE_ROTATION = RotaryEmbedding("absolute", None)
-"""The rotation of values that depend on absolute angles."""
+"""The marker for values that depend on absolute angles."""
 
 
 FEATURE_PRESERVING_VIEWS = (
     *(ops.Transpose, ops.Insert, ops.Squeeze, ops.Split, ops.Merge, ops.Expand),
     *(ops.Slice, ops.StridedSlice),
 )
-"""Views and slices. They move complete feature vectors unless they change the feature axis."""
+"""Views and slices, which move complete feature vectors unless they change the feature axis."""
 
 
 def infer_rotary_embedding(
@@ -152,8 +152,8 @@ def _infer_concat_rotation(
     if axis != feature_axis:
         # the vectors of the concatenated positions or heads are rotated by the same angles
         return rotations[0] if rotations[0] and len(set(rotations)) == 1 else ABSOLUTE_ROTATION
-    # Half of the features are rotated and half are not, as in GPT-J. Two vectors have the same
-    # rotation only if the same features are rotated.
+    # Only some features are rotated, as in GPT-J. Two vectors have the same rotation only if the
+    # same features are rotated.
     parts = zip(rotations, node.args, strict=True)
     return RotaryEmbedding(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
 

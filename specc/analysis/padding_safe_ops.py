@@ -55,7 +55,7 @@ def is_unaffected_by_padding(use: PaddedUse) -> bool:
 
 
 def _is_last_rank(use: PaddedUse) -> bool:
-    """Return True if an op reads only the last position after a sort, which is a valid position."""
+    """Return True if an op reads only the last position of a sorted axis, and it is valid."""
     return reads_last_sorted_position(use.node, use.facts.rolled_axes.get(use.axis))
 
 
@@ -240,7 +240,7 @@ def _is_padding_value_extreme(use: PaddedUse, sign: float) -> bool:
 
 
 def _is_neutral_full_use(use: PaddedUse) -> bool:
-    """Return True if padding does not change an op that reads all positions of the axis."""
+    """Return True if padding does not affect an op that reads all positions of the axis."""
     facts, axis = use.facts, use.axis
     match use.op:
         case ops.Reduce(function_name):
@@ -280,7 +280,7 @@ def _is_fill_before_fixed_end(use: PaddedUse, op: ops.Pad) -> bool:
 
 
 def _is_neutral_move(use: PaddedUse) -> bool:
-    """Return True if padding does not change an op that moves or selects positions."""
+    """Return True if padding does not affect an op that moves or selects positions."""
     facts, axis = use.facts, use.axis
     match use.op:
         case ops.Sort(sort_axis):

@@ -61,7 +61,7 @@ from specc.ir import ops
 from specc.ir.graph import Node
 
 MASK_QUERY_AXIS, MASK_KEY_AXIS = 2, 3
-"""Axes of an attention mask, [batch, head, query, key]."""
+"""Axis indices of an attention mask with the shape [batch, head, query, key]."""
 
 PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.WeightedSum)
 """Ops that may multiply a zero by an element of another operand."""
@@ -73,8 +73,8 @@ ZERO_MOVING_OPS = (
 """Ops that map zeros to zeros, position by position."""
 
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
-"""Reductions that, along an axis without padding, map zeros to zero. `all` is excluded, because it
-is true for an empty axis.
+"""Reductions that map zeros to zero along an axis without padding. `all` is excluded, because it is
+true for an empty axis.
 """
 
 

@@ -205,7 +205,7 @@ def propagate_constants_through_binary_op(
 
 def intersect_masked_constants(results: Iterable[MaskedConstants]) -> MaskedConstants:
     """Combine several analysis results for one matrix. A constant holds outside the intersection of
-    intervals.
+    its intervals in the results.
     """
     intersections: dict[float, Interval] = {}
     for constants in results:
@@ -239,7 +239,7 @@ def is_preserved_by_reduction(function_name: str, constant: float, length: int) 
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:
-    """Return True if every dtype represents the numbers: `p / 2**k` with an 8-bit `p`."""
+    """Return True if every dtype represents the numbers exactly (`p / 2**k` with an 8-bit `p`)."""
     if any(isnan(n) for n in numbers):
         return False
     ratios = [n.as_integer_ratio() for n in numbers if not isinf(n)]
@@ -247,7 +247,7 @@ def _is_exact_in_all_dtypes(*numbers: float) -> bool:
 
 
 def _is_distinct_in_all_dtypes(n: float, m: float) -> bool:
-    """Return True if `n` remains less than `m` when both are rounded to any dtype."""
+    """Return True if `n` is less than `m` even after both are rounded to any dtype."""
     largest = max(abs(x) for x in (n, m, 0.0) if not isinf(x))
     return largest < 6e4 and not isclose(n, m, rel_tol=0.01, abs_tol=1e-4)
 

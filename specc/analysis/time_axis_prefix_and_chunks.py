@@ -88,7 +88,7 @@ class TimeAxis:
         return name
 
     def get_prefix_length(self, axis_size: Dim) -> Dim | None:
-        """Return the number of prefix positions of a time axis, or None for other axes."""
+        """Return the prefix length of a time axis, or None for other axes."""
         layout = self.get_layout(axis_size)
         return None if layout is None else layout.prefix_length
 
@@ -115,7 +115,7 @@ class TimeAxis:
 def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
     if length.symbols() & time_axis.dependent_symbols != {time_axis.symbol}:
         return None
-    # The symbol must occur once, without other symbols that depend on it.
+    # The symbol must occur in one linear term, without other symbols that depend on it.
     rate = dict(length.terms).get(((time_axis.symbol, 1),), 0)
     if rate <= 0 or time_axis.chunk_size % rate:
         return None
@@ -145,10 +145,10 @@ def collect_derived_symbols(length_equations: Mapping[str, Dim], symbol: str) ->
 
 
 TimeRead: TypeAlias = tuple[int | None, Interval]
-"""The result axis of a dependence along the time axis, and the interval that it reads."""
+"""The result axis of a dependence along the time axis, and the offsets that it reads."""
 
 PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
-"""A read of positions that do not move while the time axis grows, e.g. prefix positions."""
+"""A read of positions whose index does not change while the time axis grows, e.g. of the prefix."""
 
 FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
 """A read of only the first position, which is never later than the current position."""
@@ -275,7 +275,7 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
 
 
 def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
-    """Return the result axis with the positions of the operand axis of `dependence`, or None."""
+    """Return the result axis that has the positions of the operand axis of `dependence`, if any."""
     if dependence.kind in ("same", "window", "strided"):
         return dependence.result_axis
     is_splice = isinstance(node.op, CHUNK_SPLICE_OPS) and node.op.axis == dependence.operand_axis

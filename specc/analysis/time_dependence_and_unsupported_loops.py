@@ -140,9 +140,9 @@ def _iterate_loop_violations(
 ) -> Iterator[CausalityViolation]:
     starts = op.first_body_operand_index + op.scanned_count
     captured = starts + op.carry_count
-    # Initial values and captures are the same in all iterations. If an initial value or capture
-    # depends on time, a position may depend on later positions. A value that depends only on the
-    # first position is available at all positions.
+    # Initial values and captures are the same in all iterations. If one of them depends on time, a
+    # position may depend on later positions. A value that depends only on the first position is
+    # available at all positions.
     for n, state in enumerate(operand_states[starts:], starts):
         if state.is_time_dependent and not (n >= captured and state.depends_only_on_first_position):
             yield CausalityViolation(node, "captured", n)
@@ -290,7 +290,7 @@ def iterate_unsupported_nodes(
 
 
 def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
-    """Return the reason why a cumulative sum has no decode state of fixed size, or ""."""
+    """Return why a cumulative sum has no decode state of fixed size, or "" if it has one."""
     if not isinstance(node.op, ops.CumSum):
         return ""
     time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis
@@ -314,8 +314,8 @@ def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAx
 def _explain_unsupported_node(
     node: Node, results: NodeResults, scan_axis: int | None, flow: TimeDataflow
 ) -> str:
-    """Return the reason why a decode step cannot compute a node, or "". `scan_axis` is the scan
-    axis of the loop that contains the node, if any.
+    """Return the reason why a decode step cannot compute a node, or "" if it can. `scan_axis` is
+    the scan axis of the loop that contains the node, if any.
     """
     if scan_axis is not None:
         if _is_position_id_source(node, flow.time_axis):

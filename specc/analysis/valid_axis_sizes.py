@@ -17,10 +17,10 @@ from specc.ir.ir_verifier import list_nonnegative_dims
 from specc.ir.ops.loop import iterate_all_nodes
 
 SEARCH_RADII = (4, 16, 64, 600)
-"""The maximum distances from the preferred sizes, in search order."""
+"""The search radii (maximum distances from the preferred sizes), in search order."""
 
 MAX_TRIES = 1_500
-"""Maximum number of search steps per radius."""
+"""Maximum number of search steps per search radius."""
 
 
 @immutable_dataclass
@@ -57,8 +57,8 @@ def find_valid_dim_sizes(
         return dict(preferred_lengths)
     constrained_symbols = {s for d in constraints for s in d.length.symbols()}
     symbols = sorted(constrained_symbols, key=lambda s: (_is_coupled(s, constraints), s))
-    # increase the radius of all symbolic dimensions together, so that sizes near the preferred
-    # sizes are tried first
+    # increase the search radius of all symbolic dimensions together to try sizes near the preferred
+    # sizes first
     for radius in SEARCH_RADII:
         candidates = dict[str, list[int]]()
         for s in symbols:

@@ -66,7 +66,7 @@ MAX_RANGE_VALUES = 5_000
 
 
 def find_value_range(value: Value | None) -> ValueRange:
-    """Return the minimum and maximum of `value` over all model inputs (infinite for None)."""
+    """Return the range of `value` over all model inputs, which is infinite if `value` is None."""
     if value is None:
         return UNBOUNDED_RANGE
     # Each value is visited once, on an explicit stack, because residual connections double the
@@ -144,7 +144,7 @@ def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
         case ops.Reduce("sum", axis) if is_max_subtracted_exp(x, axis):
             return 1.0, inf
         case ops.Reduce("mean") | ops.AveragePool():
-            return _merge_ranges([operand_range, (0.0, 0.0)])  # the mean of no elements is zero
+            return _merge_ranges([operand_range, (0.0, 0.0)])  # the mean over an empty axis is zero
         case ops.Reduce("max" | "min", axis) if (x.shape[axis].number or 0) > 0:
             return operand_range
         case ops.Reduce("sum", axis) if (count := x.shape[axis].number) is not None:
@@ -274,21 +274,19 @@ def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
 
 
 def find_op_behind_views(value: Value | None, *skipped_ops: type[Op]) -> Op | None:
-    """Return the op that computes `value`, without view ops (see `skip_views`), or None."""
+    """Return the op whose result `value` is a view of (see `skip_views`), or None."""
     inner = skip_views(value, *skipped_ops)
     return inner.op if inner else None
 
 
 def find_rational_constant(value: Value | None) -> Fraction | None:
-    """Return the finite constant that equals all elements of a value, or None."""
+    """Return the finite constant to which all elements of a value are equal, or None."""
     number = find_constant_value(value)
     return None if number is None or not isfinite(number) else Fraction(number)
 
 
 def find_constant_value(value: Value | None) -> float | None:
-    """Return the constant that equals all elements of a value, or None. The constant may be
-    infinite.
-    """
+    """Return the (possibly infinite) constant to which all elements are equal, or None."""
     # `bool` is a subclass of `int` in Python
     return None if value is None or value.dtype == "bool" else find_splat_value(value)
 

@@ -32,11 +32,10 @@ def compute_demanded_positions(
     context: DemandedPositionsContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
     """Return the number of earlier positions of every live value that a step needs, per time axis.
-    The input is this number for each output, along its first time axis. All positions of a second
-    time axis of an output (the keys of an attention map) are needed.
+    `outputs` contains this number for the first time axis of each output. If an output has a second
+    time axis (the keys of an attention map), all its positions are needed.
     """
-    # Nodes are visited in reverse order, so that the demand of all users of a node's results is
-    # known.
+    # Nodes are visited in reverse order, so that the demand of all consumers of a node is known.
     needs: dict[Value, dict[int, float]] = {}
     for value, positions in outputs.items():
         for n, axis in enumerate(context.find_time_axes(value)):
@@ -125,10 +124,9 @@ def compute_node_demand(
 
 @dataclass(frozen=True, kw_only=True)
 class PerStepLoop:
-    """A loop over an axis other than the time axis, which a decode step runs completely, with its
-    op and body. `body_carries` are the
-    loop-carried inputs of the body, and `body_inputs` are all inputs. `body_outputs` are the next
-    loop-carried values, followed by the scan outputs.
+    """A loop over an axis other than the time axis. Each decode step runs all iterations of the
+    loop. `body_carries` are the loop-carried inputs of the body, and `body_inputs` are all inputs.
+    `body_outputs` are the next loop-carried values, followed by the scan outputs.
     """
 
     context: DemandedPositionsContext
@@ -143,7 +141,7 @@ class PerStepLoop:
     def from_node(cls, context: DemandedPositionsContext, node: Node) -> "PerStepLoop":
         """Describe the loop `node`."""
         body, op = context.flow.inlined_loop_bodies[node], node.op
-        assert isinstance(op, ops.Scan), "no other op has a body"
+        assert isinstance(op, ops.Scan), "only loops have a body"
         inner = op.split_body_inputs()
         return cls(
             context=context,
@@ -158,7 +156,7 @@ class PerStepLoop:
     def count_output_positions(
         self, results: NodeResults, demands: PositionNeeds
     ) -> list[Mapping[int, float]]:
-        """Return the number of computed earlier positions of each result, by body output axis."""
+        """Return the number of earlier positions to compute, per result and body output axis."""
         output_positions: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
             is_scan_output = r >= len(self.body_carries)
@@ -173,7 +171,7 @@ class PerStepLoop:
         return output_positions
 
     def compute_demand(self, results: NodeResults, demands: PositionNeeds) -> DemandedPositions:
-        """Return the demand on the loop's operands from the `demands` of results and body."""
+        """Return the demand on the loop's operands, given `demands` on results and body values."""
         result_demands = self.count_output_positions(results, demands)
         positions: dict[AxisName, float] = {}
         operands: list[AxisNames] = []
@@ -205,7 +203,7 @@ class PerStepLoop:
         result_demands: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """Return the demand on an operand along `axis`. `operand_index` is the body input index."""
+        """Return the demand on an operand along `axis`, given its body input index."""
         first_carry = len(self.body_inputs) - len(self.body_carries)
         if 0 <= operand_index < first_carry:
             body_input, body_axis = self.body_inputs[operand_index], axis - (axis > self.op.axis)
@@ -213,7 +211,7 @@ class PerStepLoop:
             return 0.0 if is_cached else needs.get(body_input, {}).get(body_axis, NEWEST_ONLY)
         if first_carry <= operand_index < len(self.body_inputs):
             return result_demands[operand_index - first_carry][axis]
-        # All positions of a captured value are passed. The nodes that use the value slice it.
+        # A captured value is passed with all positions, and the nodes that read it slice it.
         return needs.get(operand, {}).get(axis, NEWEST_ONLY)
 
 

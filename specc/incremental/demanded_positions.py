@@ -101,17 +101,17 @@ class DemandedPositionsContext:
     evicts_positions: bool = True
 
     def find_time_axes(self, value: Value | None) -> tuple[int, ...]:
-        """Return the time axes of a value, or () for None."""
+        """Return the time axes of a value, or () if the value is None."""
         return tuple(sorted(self.flow.get_state(value).axes)) if value else ()
 
     def get_axis_layout(self, value: Value, axis: int) -> TimeAxisLayout:
-        """Return the layout of a time axis of a value."""
+        """Return the layout of the time axis `axis` of a value."""
         layout = self.flow.time_axis.get_layout(value.shape[axis])
         assert layout is not None, "a time axis has a dynamic length"
         return layout
 
     def get_prefix_length(self, value: Value, axis: int) -> Dim:
-        """Return the number of prefix positions of a time axis of a value."""
+        """Return the prefix length of a value along its time axis `axis`."""
         return self.get_axis_layout(value, axis).prefix_length
 
     def is_computed_from_state(self, node: Node, results: NodeResults) -> bool:
@@ -149,7 +149,7 @@ def round_demand_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
 
 
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
-    """Return the operand that a stateful op processes sequentially, and its axis."""
+    """Return the operand that a stateful op processes sequentially, and the sequence axis."""
     match node.op:
         case ops.Slice(axis) | ops.Index(axis) | ops.CumSum(axis):
             return node.get_operand(), axis
@@ -159,7 +159,7 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
 
 
 def get_stateful_axis(node: Node, operand: int) -> int | None:
-    """Return the axis along which a stateful op processes an operand sequentially, or None."""
+    """Return the axis along which a stateful op processes an operand sequentially, None if none."""
     match node.op:
         case ops.Scan(
             axis=axis, scanned_count=scanned_count, first_body_operand_index=first_operand
@@ -177,7 +177,7 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
 
 
 def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Return a name for every operand and result axis. Axes with equal names have equal sizes."""
+    """Assign a name to every operand and result axis. Axes with equal names have equal sizes."""
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
     rule = node.op.get_signature()
@@ -197,7 +197,7 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
 
 
 def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
-    """Derive axis names from the signature of an op. Equal names are numbered from the right."""
+    """Derive axis names from the op signature. Equally named axes are numbered from the right."""
     is_stateful = isinstance(op, STATEFUL_OPS)
     return {
         axis: "rows" if is_stateful and name == "t" else (name, dims.stop - axis)
@@ -209,7 +209,7 @@ def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
 def _assign_scan_names(
     node: Node, op: ops.Scan, results: NodeResults
 ) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Return axis names: `rows` for the scan axis of a loop, symbolic sizes for other axes."""
+    """Name the scan axis of a loop `rows`, and name other axes by their symbolic sizes."""
 
     def name_axes(value: Value, scan_axis: int | None) -> AxisNames:
         names: AxisNames = dict(enumerate(value.shape))
@@ -257,7 +257,7 @@ def compute_op_demand(
         positions[name] = max(positions[name], round_demand_to_chunks(required, layout))
         positions |= _count_windows(dependence, result_names, positions[name], layout)
     if resumes and "rows" in positions:
-        # the op resumes from a state, so it processes exactly the new positions
+        # the op resumes from a state, so it processes only the new positions
         positions["rows"] = 0.0
     return DemandedPositions(positions, operand_names, result_names)
 
@@ -325,8 +325,9 @@ def _count_windows(
     positions: float,
     layout: TimeAxisLayout,
 ) -> dict[AxisName, float]:
-    """Return the number of strided windows over `positions` positions, by axis name. Exclude the
-    earliest windows if they are not needed. Return {} if the op preserves the axis size.
+    """Return the number of strided windows that fit into `positions` positions, keyed by the name
+    of the result axis. Windows over the prefix are excluded. Return {} if the op has no strided
+    windows.
     """
     if dependence.kind != "strided" or dependence.result_axis is None:
         return {}

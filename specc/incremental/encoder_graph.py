@@ -2,15 +2,15 @@
 generated positions.
 
 If there are fewer than k keys, the operand of `topk` is padded with masked keys. In the example
-with k = 3, position 0 of the full graph also has only one visible key and selects the first two
-masked keys, which are -inf and have the same indices as the padding:
+with k = 3, position 0 of the full graph also has only one visible key. It also selects the first
+two masked keys, whose scores are -inf and whose indices equal the indices of the padding:
 
     step 1, 1 key, k = 3          step 4, 4 keys
     a  -inf  -inf  -inf           a  b  c  d  -inf  -inf  -inf
     └──────┬─────┘                └── selects three of these
     indices 0, 1, 2
 
-If a consumer reads only the last position of a value, only this position is computed, from the last
+If consumers read only the last position of a value, only this position is computed, from the last
 positions of the operands. The last MLP and the output projection then process only one position of
 a long prefix such as image embeddings.
 
@@ -78,7 +78,7 @@ def has_position_before_first_token(graph: Graph, flow: TimeDataflow, output_nam
     axes = [*flow.get_state(value).axes]
     if not all(time_axis.has_prefix_positions(value.shape[axis]) for axis in axes):
         return False
-    # every last position that a node reads must also be a position before the first token
+    # if a node reads only the last position of a value, this position must precede the first token
     last_positions = _iterate_last_position_reads(graph, collect_decode_step_nodes([value], flow))
     along_time = ((x, axis) for x, axis in last_positions if axis in flow.get_state(x).axes)
     return all(time_axis.has_prefix_positions(x.shape[axis]) for x, axis in along_time)
@@ -132,9 +132,9 @@ class LastPositionSubgraph:
     def _find_operand_positions(
         self, position: LastPosition
     ) -> tuple[dict[int, LastPosition], list[Value]]:
-        """Return the operand positions from which a position is computed, by operand. Also return
-        the values that are read at all positions. If the position is sliced from its value, there
-        are no operand positions.
+        """Return the operand positions from which a position is computed, keyed by operand index,
+        and the values that are read at all positions. If the position is sliced from its value,
+        there are no operand positions.
         """
         value, axis = position
         node = value.node
@@ -183,7 +183,7 @@ class LastPositionSubgraph:
         return None
 
     def build_nodes(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
-        """Build the last position in `builder`. Its graph contains the values of `new_values`."""
+        """Add nodes that compute the last position to `builder`, which contains `new_values`."""
         built_positions: dict[LastPosition, Value] = {}
 
         def get_position(position: LastPosition) -> Value:
@@ -196,7 +196,7 @@ class LastPositionSubgraph:
 
         for position in self.positions:
             node = position[0].node
-            assert node is not None, "a recomputed value has a node"
+            assert node is not None, "a recomputed value is the result of a node"
             operand_positions, _ = self._find_operand_positions(position)
             if self._find_passed_operand(node, position[1]) is not None:
                 (built_positions[position],) = map(get_position, operand_positions.values())
@@ -263,8 +263,8 @@ class EncoderGraphBuilder:
         self.last_position_subgraphs: dict[Value, LastPositionSubgraph] = {}
 
     def copy_nodes(self, targets: Iterable[InitialStateValue]) -> None:
-        """Copy every node on which the targets depend, except nodes of which only the last position
-        is needed. Loops with additional scan outputs are copied last.
+        """Copy every node on which the targets depend, except nodes whose last position alone is
+        needed. Loops with additional scan outputs are copied last.
         """
         b, graph, new_values = self.builder, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
@@ -297,7 +297,7 @@ class EncoderGraphBuilder:
                 new_values[value] = self._build_filled_constant(value.type, zero)
 
     def _find_full_values(self, targets: Sequence[InitialStateValue]) -> list[Value]:
-        """Return the values of which more than the last position is needed."""
+        """Return the values that are needed at more positions than the last position."""
         values = [initial.value for initial in targets if not initial.is_last_position]
         computed_nodes = collect_required_nodes(values, self._list_read_operands)
         for target in targets:

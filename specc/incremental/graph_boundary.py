@@ -35,7 +35,7 @@ def find_inferable_symbols(
 def _find_next_symbols(
     dims: Iterable[Dim], length_equations: Mapping[str, Dim], known_symbols: set[str]
 ) -> set[str]:
-    """Return the symbols that one of `dims` or one equation determines from `known_symbols`."""
+    """Return the symbols that `known_symbols` and one of `dims` or one equation determine."""
     solved = {s for d in dims if (s := _find_solved_symbol(d, known_symbols))}
     return solved | {
         name for name, dim in length_equations.items() if dim.symbols() <= known_symbols
@@ -43,7 +43,7 @@ def _find_next_symbols(
 
 
 def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
-    """Return the symbol that an axis size determines from `known_symbols`, or None."""
+    """Return the symbol that an axis size and `known_symbols` determine, if any."""
     unknown = length.symbols() - known_symbols
     if len(unknown) != 1:
         return None
@@ -98,7 +98,7 @@ def _find_length_inputs(
     needed_symbols: set[str],
     length_equations: Mapping[str, Dim],
 ) -> list[str]:
-    """Return the candidates that determine the `needed_symbols` missing in `present_inputs`."""
+    """Return the candidates that determine further `needed_symbols` besides `present_inputs`."""
     length_inputs: list[str] = []
     known_symbols = find_inferable_symbols(present_inputs, length_equations)
     for name, value in candidates.items():
@@ -155,7 +155,7 @@ class FoldedBatchAxis:
 
 
 def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxis | None:
-    """Return the axis into which the batch axis of a type is folded, or None."""
+    """Return the axis into which the batch axis of a type is folded, or None if not folded."""
     if batch_size is None or batch_size.name is None:
         return None
     for axis, length in enumerate(type.shape):

@@ -194,8 +194,8 @@ def build_loop_decode_step(
         inner, loop, loop.count_output_positions(results, outer.plan.needs), len(args.scanned)
     )
     body_states = inner.states.states
-    # A body value has one state per iteration. A tensor of the outer graph stacks these states
-    # along a new axis.
+    # A body value has one state per iteration. The outer graph stacks these states along a new axis
+    # of one tensor.
     stacked_states = [
         outer.states.add_state_input(stack_loop_state(s, loop.op.axis, args.scanned[0]))
         for s in body_states
@@ -204,7 +204,7 @@ def build_loop_decode_step(
         op,
         body=body,
         scanned_count=op.scanned_count + len(body_states),
-        # A finished iteration still computes values that later positions may read.
+        # Iterations after the end condition still compute values that later positions may read.
         unfrozen_output_count=0 if op.end_condition_index == -1 else len(body_states),
     )
     keep = [] if args.keep is None else [args.keep]

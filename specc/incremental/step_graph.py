@@ -3,9 +3,9 @@
 `demanded_positions` computes the number of positions of each value that a step needs.
 `state_selection` selects the values that a step caches. This module builds the graph of the step.
 
-Position ids start at the first needed position. A concatenation that adds positions before the
-first token returns only the new positions. The prefix is added again if earlier positions are
-needed. Axis sizes in attributes refer to the current step.
+Position ids start at the first position that the step computes. A concatenation that adds positions
+before the first token returns only the new positions. The prefix is added again if earlier
+positions are needed. Axis sizes in op attributes are replaced by the axis sizes in the step.
 
 Only stateful ops have an incremental form. All other ops run unchanged on the new positions and on
 the earlier positions in their receptive field. Result positions that are not needed are dropped.
@@ -113,7 +113,7 @@ def build_prefix_op(
     total = plan.count_positions(operand_need, operand_layout)
     if need > 0 and not isinstance(node.op, ops.Slice):
         # If only some positions of the operand are needed, positions after the prefix may be
-        # missing. Then the last positions include no prefix positions.
+        # missing. In this case, the last positions include no prefix positions.
         (positions,) = rewriter.add_node(node, node.op, *operands)
         total += result_layout.prefix_length - operand_layout.prefix_length
     count = plan.count_positions(need, result_layout)
@@ -309,7 +309,7 @@ class DecodeStep:
     """A decode step, and the values that the encoder graph must compute for it.
 
     `loop_invariant_inputs` maps inputs of the step to values of the full graph that are the same in
-    every step; `initial_values` maps outputs of the encoder graph to initial values of states. With
+    every step. `initial_values` maps outputs of the encoder graph to initial values of states. With
     an empty prompt, the first token is sampled from `first_token_logits` ("" if unsupported).
     """
 
@@ -367,7 +367,8 @@ def derive_step_graph(
 def build_encoder_and_step_graphs(step: DecodeStep) -> DerivedGraphs:
     """Build the encoder graph of `step`. Return the encoder graph, the step and the states."""
     inputs, invariants = step.plan.graph.inputs.values(), step.loop_invariant_inputs.items()
-    # A static input of the spec is also an input of the step; `encode` returns all other values.
+    # An input of the spec without a time axis is passed to the step directly. All other values are
+    # outputs of `encode`.
     targets = {n: InitialStateValue(v) for n, v in invariants if v not in inputs}
     targets |= step.initial_values
     first_result = _make_first_result(step, targets)

@@ -2,8 +2,8 @@
 dimensions. `StepGraphRewriter` adds nodes to the step graph.
 
 The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
-every live value has a demand (a number of earlier positions) along each of its time axes.
-A cached value, an input with all positions, or recomputation satisfies each demand.
+every live value has a demand (a number of earlier positions) along each of its time axes. Each
+demand is satisfied by a cached value, by an input with all positions, or by recomputation.
 
 A delay by 2 has a look-back of two positions, so at most two positions of `x` are cached. The size
 of this cache is therefore a symbolic dimension `kept` of at most 2, not the number of all earlier
@@ -190,7 +190,7 @@ class StepPlan(DemandedPositionsContext):
         return self.flow.get_state(value).is_time_dependent
 
     def get_length_constraints(self) -> tuple[dict[str, int], dict[str, Dim]]:
-        """Return the bounds and the equations of symbolic dimensions other than the time axis."""
+        """Return lower bounds and equality constraints of all dimensions except the time axis."""
         min_lengths = dict(self.graph.min_lengths)
         min_lengths.pop(self.time_symbol, None)
         length_equations = {
@@ -229,7 +229,7 @@ def _count_needs(
 def _count_missing_positions(
     context: DemandedPositionsContext, demand: float, prefix_length: Dim
 ) -> float:
-    """Return the number of needed earlier positions that are not prefix positions."""
+    """Return the number of earlier positions, excluding prefix positions, that a step needs."""
     if demand <= 0 or demand == inf:
         return max(demand, 0.0)
     if prefix_length.number is not None:
@@ -252,7 +252,7 @@ def _count_chunks(
 def _find_max_chunks(
     context: DemandedPositionsContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
-    """Return the maximum number of earlier chunks that are needed of any value in `values`."""
+    """Return the largest number of earlier chunks that a step needs of any of `values`."""
     chunk_counts = (
         _count_chunks(context, need, context.get_axis_layout(v, axis))
         for v in values
@@ -271,7 +271,7 @@ def _count_cached_first_positions(context: DemandedPositionsContext) -> float:
 def _is_length_known(
     context: DemandedPositionsContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
-    """Return True if a cached size determines the chunk count. `min(past + m, 3)` does not."""
+    """Return True if the size of a cache determines the chunk count, unlike `min(past + m, 3)`."""
     if max_cached_chunks in (0.0, inf):
         return True
     layouts = (

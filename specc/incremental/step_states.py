@@ -44,7 +44,7 @@ class StateNameGenerator:
     def from_graph(
         cls, graph: Graph, inlined_loop_bodies: Mapping[Node, Graph]
     ) -> "StateNameGenerator":
-        """Create the names of states; attention layers and loops are numbered in order."""
+        """Create the names of states, with attention layers and loops numbered in graph order."""
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
         attentions = 0
@@ -133,8 +133,8 @@ def _get_last_scope(node_origins: Mapping[Node, NodeOrigin], node: Node) -> str:
 class StepStateBuilder:
     """The states of a step, in graph order.
 
-    `initial_values` maps outputs of the encoder graph to initial values; `next_values` maps outputs
-    of the step to the next states.
+    `initial_values` maps outputs of the encoder graph to initial values, and `next_values` maps
+    outputs of the step to next states.
     """
 
     rewriter: StepGraphRewriter
@@ -147,12 +147,12 @@ class StepStateBuilder:
     def build_first_position_id(self, demand: float, layout: TimeAxisLayout) -> Value:
         """Build the position id of the first position of a value, an int64 scalar.
 
-        If all earlier positions are cached, the id is computed from the size of an input;
-        otherwise, the id is computed from a counter that is a state.
+        If all earlier positions are cached, the id is computed from the size of an input.
+        Otherwise, it is computed from a counter, which is a state.
         """
         plan, b = self.rewriter.plan, self.rewriter.builder
-        # A value with only the last position begins at the last new position. Any other value
-        # begins at its earlier positions.
+        # A value that contains only the last position starts at the last new position. Any other
+        # value starts at its earlier positions.
         rate = layout.rate
         last_offset = plan.new_chunk_count * rate - 1
         first_offset = last_offset if demand < 0 else -plan.count_past_positions(demand, layout)
@@ -317,7 +317,7 @@ def build_first_position_slice(
 def add_position_ids(
     states: StepStateBuilder, node: Node, result: Value, demand: DemandedPositions
 ) -> NodeResults:
-    """Build the required position ids, which start at 0 if the step has all earlier positions."""
+    """Build the position ids of a step, which start at 0 if the step has all earlier positions."""
     rewriter, plan = states.rewriter, states.rewriter.plan
     (name,) = demand.result_axes[0].values()
     need, layout = demand.positions[name], plan.get_axis_layout(result, 0)
@@ -329,7 +329,7 @@ def add_position_ids(
 
 
 def map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:
-    """Map each initial-state operand of a stateful op to the result with the next state."""
+    """Map each initial-state operand of a stateful op to the result that holds the next state."""
     if not plan.is_computed_from_state(node, results):
         return {}
     if isinstance(node.op, ops.Scan):

@@ -77,7 +77,7 @@ def verify_generation(model: LoadedModel, *, seed: int, rounds: int) -> Iterator
             generator, graph, sizes, rng, BOOLEAN_DENSITIES[round_index % len(BOOLEAN_DENSITIES)]
         )
         if coverage.session is not None:
-            # decoding uses only methods of a session that the counting session implements
+            # decoding calls only session methods that the counting session implements
             run_standalone_generator(cast("Session", coverage.session), request)
         yield _compare_tokens(_ReferenceDecode(request, graph, weights), sizes)
     yield from coverage.iterate_uncovered_cases(graph, compared_sizes, max_lengths)
@@ -104,7 +104,7 @@ def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, in
 def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Yield axis sizes for `rounds` rounds, then sizes that exceed the constants in masks and
+    """Yield axis sizes for `rounds` rounds, then axis sizes above the constants in masks and
     caches.
     """
     yield from (choose_dim_sizes(graph, round_index) for round_index in range(rounds))
@@ -211,8 +211,8 @@ class _ReferenceDecode:
 
 @dataclass(frozen=True, kw_only=True)
 class _ReferenceSession:
-    """The float64 reference with the interface of an inference session. If `exact` is not None,
-    multiply the difference between the logits and the logits of `exact` by `error_ratio`.
+    """The float64 reference, wrapped in the interface of an inference session. If `exact` is not
+    None, multiply the difference between the logits and the logits of `exact` by `error_ratio`.
     """
 
     graph: Graph
@@ -267,7 +267,7 @@ def _explain_difference(
     mismatches: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note if perturbations of the size of rounding errors change the results of the
+    """Return a note if perturbations as large as rounding errors change the results of the
     reference. Raise E0930 otherwise.
     """
     half_dtype = find_half_precision_dtype(decode.graph)

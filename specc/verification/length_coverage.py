@@ -64,8 +64,8 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
 
 def _iterate_length_constants(graph: Graph) -> Iterator[tuple[Dim, int, int]]:
     """Yield (axis size, constant, positions per count) for each constant that is compared or
-    combined with positions on an axis. Yield (axis size, bound, 1) for each bound of a clipped axis
-    size.
+    combined with position ids or counts of an axis. Yield (axis size, bound, 1) for each bound of a
+    clipped axis size.
     """
     positions: dict[Value, frozenset[_PositionCount]] = {}
     for node, results in iterate_all_nodes(graph):
@@ -98,8 +98,8 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
     """Return the number by which `symbol` must increase to increase the expression `length` by 1,
-    for small values of all other symbolic dimensions. Return 1 if `length` is less than `number`
-    for all strides.
+    for small values of all other symbolic dimensions. Return 1 if none of the candidate strides
+    makes `length` reach `number`.
     """
     lengths = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
@@ -172,7 +172,7 @@ def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
 POSITIONS_BEYOND_THRESHOLD = 9
 """Number of positions above a threshold in a long round (a round that exceeds thresholds)."""
 SHORT_AXIS_LENGTH = 2
-"""Size of the axes that are short in a long round."""
+"""Size of the short axes in a long round."""
 
 MAX_WORK = 2_000_000_000
 """Maximum number of float64 multiply-adds of a long round, i.e. about one second of compute."""
@@ -229,7 +229,7 @@ def _filter_thresholds(
     thresholds: Mapping[str, Iterable[LengthThreshold]],
     is_relevant: Callable[[str, LengthThreshold], bool],
 ) -> dict[str, list[LengthThreshold]]:
-    """Return the relevant thresholds of each symbolic dimension, sorted."""
+    """Return the relevant thresholds of each symbolic dimension in ascending order."""
     relevant = {s: sorted(t for t in found if is_relevant(s, t)) for s, found in thresholds.items()}
     return {s: found for s, found in relevant.items() if found}
 
@@ -257,7 +257,7 @@ def iterate_lengths_above_thresholds(
 
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
-    """Yield lists of axis sizes in order of preference. The caller uses one per list."""
+    """Yield lists of axis sizes in order of preference. The caller uses one entry per list."""
     constants = _filter_thresholds(constants, lambda _, t: t.length <= MAX_CONSTANT * t.stride)
     passes = [(constants, blocks), (_merge_thresholds(constants, blocks), {})]
     for thresholds, upper_bounds in passes if blocks else passes[:1]:

@@ -230,7 +230,7 @@ def _check_float32_overflow(
 
 
 def _compute_relative_bound(expected: Array, error_bound: Array) -> float:
-    """Return the largest error bound, relative to the largest magnitude of the expected result."""
+    """Return the largest error bound relative to the largest magnitude of the expected result."""
     max_bound = float(error_bound.max(initial=0))
     return max_bound if expected.dtype.kind in "iub" else max_bound / get_max_magnitude(expected)
 

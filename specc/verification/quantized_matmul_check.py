@@ -78,7 +78,7 @@ def compare_quantized_matmuls(
 def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, Array]) -> float:
     x, y = values_by_role["x"], values_by_role["y"]
     match matmul.operator:
-        # Integers are compared relative to their range, so an error of 1 greatly exceeds the
+        # Integer errors are relative to the range of the integers, so an error of 1 exceeds the
         # tolerance.
         case "QuantizeLinear":
             expected = np.clip(
@@ -111,7 +111,7 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
 def _compute_group_matmul_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
-    """Return the largest relative error of a group-quantized MatMul above its bound, or 0."""
+    """Return the largest relative error above the bound of a group-quantized MatMul, or 0."""
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
     difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
     max_difference = float(np.where(difference <= error_bound, 0.0, difference).max())
@@ -127,7 +127,7 @@ def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
 
 
 def _compute_per_tensor_error(values_by_role: Mapping[str, Array]) -> float:
-    """Return the maximum error of per-tensor codes and scales (one scale per loop iteration)."""
+    """Return the maximum error of the codes and scales of per-tensor quantization."""
     x, y, scale = values_by_role["x"], values_by_role["y"], values_by_role["scale"]
     # there is one scale per iteration of all enclosing loops
     value_axes = tuple(range(scale.ndim, x.ndim))
@@ -222,7 +222,7 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return a weight that all loop iterations share, with axes inserted up to `rank` axes."""
+    """Return the weight of the first loop iteration. All loop iterations share the weight."""
     while w.ndim > rank:
         w = w[0]
     return w
@@ -302,7 +302,7 @@ def _compute_sigmoid(x: Array) -> Array:
 
 
 def _reverse_sequences(x: Array, lengths: Array) -> Array:
-    """Reverse the valid positions of each sequence. Padding does not move."""
+    """Reverse the valid positions of each sequence. Padded positions are not moved."""
     reversed_x = x.copy()
     for batch_index, length in enumerate(lengths):
         reversed_x[:length, batch_index] = x[:length, batch_index][::-1]

@@ -1,4 +1,4 @@
-"""Compare results, including int8 KV caches, with the reference, using a float32 tolerance."""
+"""Compare results, including int8 KV caches, with the reference within a float32 tolerance."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from specc.ir.graph import Graph, Value
 RELATIVE_TOLERANCE = 1e-5
 """Maximum difference of a float32 result, relative to the largest magnitude of the reference."""
 MAX_INFORMATIVE_BOUND = 1e-2
-"""Maximum informative error bound, relative to the largest magnitude of the reference. Larger
-bounds hide errors.
+"""Maximum useful error bound, relative to the largest magnitude of the reference. Larger bounds
+would hide errors.
 """
 
 

@@ -1,6 +1,6 @@
 """Plan the rounds of `specc verify`: the axis sizes and random inputs of each round, and further
-rounds for branches and loop bodies that no round has executed. Execution counts of branches and
-loop bodies are recorded.
+rounds for branches and loop bodies that no round has executed. A session counts how often each
+branch and loop body is executed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -237,8 +237,8 @@ class _RoundPlanner:
             yield _RoundPlan(sizes)
 
     def plan_densities(self) -> Iterator[_RoundPlan]:
-        """If the model has boolean inputs or subgraphs, yield a plan for each further probability
-        of True. If the model has masks over several axes, yield a plan with a large batch.
+        """If the model has boolean inputs or subgraphs, yield a plan for each other probability of
+        True. If the model has masks over several axes, yield a plan with a large batch.
         """
         masks = _list_boolean_inputs(self.graph)
         if self.subgraphs.names or masks:

@@ -178,7 +178,7 @@ is 0 for `x < -5.9`.
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
-    """Return the absolute change. It is infinite for a new NaN or a changed integer or boolean."""
+    """Return the absolute change, which is infinite for a new NaN or a changed integer or bool."""
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
     is_equal = find_equal_elements(perturbed, exact)
@@ -204,7 +204,7 @@ class HalfPrecisionFormat:
     max_value: float
 
     def round_array(self, x: Array, offset: Array | float = 0.0) -> Array:
-        """Add `offset` half units in the last place, and round. Overflow becomes infinite."""
+        """Add `offset` times half a ulp, and round. Overflow becomes infinite."""
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
         nearest: Array = np.rint(x / unit + 0.5 * offset) * unit
@@ -220,7 +220,7 @@ HALF_FORMATS: Mapping[str, HalfPrecisionFormat] = {
         significand_bits=8, min_normal_exponent=-125, max_value=float(2**128 - 2**120)
     ),
 }
-"""IEEE 754 binary16, and bfloat16."""
+"""float16 (IEEE 754 binary16) and bfloat16."""
 
 
 def find_half_precision_dtype(graph: Graph) -> str:
