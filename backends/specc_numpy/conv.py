@@ -133,8 +133,8 @@ def downsample_padding_mask(
     output_length = compute_downsampled_mask_size(op, length)
     result: Array = np.zeros((keep.shape[0], output_length), bool)
     for t in range(output_length):
-        # The window ends `lag` positions later. If the lag is negative, it begins `-lag` positions
-        # earlier.
+        # The window of a result starts at `position` and ends at `position + lag`. If the lag is
+        # negative, the window starts at `position + lag` and ends at `position`.
         position = t * op.stride
         window_start, window_end = sorted((position, position + op.lag))
         window = keep[:, max(window_start, 0) : window_end + 1]
@@ -155,7 +155,7 @@ def _pad_window_axes(op: ops.SlidingWindowOp, x: Array, value: float) -> Array:
 def _select_window_offset(
     op: ops.SlidingWindowOp, padded: Array, offset: Sequence[int], window_counts: Sequence[int]
 ) -> Array:
-    """Return the element of every window at one kernel offset."""
+    """Return the element at one kernel offset for every window."""
     steps = zip(offset, op.dilations, op.stride, window_counts, strict=True)
     slices = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
     leading = [slice(None)] * (padded.ndim - len(slices))

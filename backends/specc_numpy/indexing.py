@@ -26,7 +26,7 @@ def sort(op: ops.Sort, lengths: LengthValues, x: Array) -> tuple[Array, Array]:
 
 
 def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
-    """Return the indices that sort an axis. Equal elements are ordered by index."""
+    """Return the argsort of `x` along an axis. Equal elements are ordered by index."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     # sort the reversed axis stably, then reverse the result

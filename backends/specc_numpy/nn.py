@@ -192,7 +192,8 @@ def attend(
     f[b h q e], f[b h q k]
     """
     # Query heads of one group are adjacent. For example, if there are 4 query heads and 2 key
-    # heads, query heads 0 and 1 use key head 0. If there are no key heads, the divisor is 1.
+    # heads, query heads 0 and 1 use key head 0. The divisor is at least 1, because there may be no
+    # key heads.
     heads_per_group = query.shape[1] // max(key.shape[1], 1)
     key, value = (
         np.repeat(key, heads_per_group, axis=1),
@@ -237,8 +238,8 @@ def sinusoid(op: ops.Sinusoid, lengths: LengthValues, positions: Array) -> Array
     i[*s] -> f[*s d]
     """
     pairs = evaluate_dim(op.dim, lengths) // 2
-    # fairseq divides by `pairs - 1`, so that its last frequency is 1 / base; in arXiv:1706.03762,
-    # sec. 3.5, the last frequency is one step larger.
+    # fairseq divides by `pairs - 1`, so that its last frequency is 1 / base. In arXiv:1706.03762,
+    # sec. 3.5, the last frequency is larger than 1 / base by one step.
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
     angles = positions[..., None] * np.exp(-step * np.arange(pairs))
@@ -304,7 +305,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, lengths: LengthValues, *operand
     is_valid = (inputs.ids >= 0) & (inputs.ids < evaluate_dim(op.num_experts, lengths))
     if inputs.keep is not None:
         is_valid &= inputs.keep[..., None]
-    # an expert without tokens contributes nothing
+    # an expert without tokens does not change the sum
     for expert in np.unique(inputs.ids[is_valid]):
         is_chosen = is_valid & (inputs.ids == expert)
         expert_weights = (w[expert] for w in inputs.stacked_operands)

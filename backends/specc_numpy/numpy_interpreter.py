@@ -80,7 +80,7 @@ def evaluate_nodes(
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""The IR element kind for each NumPy dtype kind with a different letter. `V` is bfloat16."""
+"""IR element kinds by NumPy dtype kind, if the two letters differ. `V` is bfloat16."""
 
 
 def evaluate_graph(

@@ -23,7 +23,8 @@ def quantized_linear(
     bias: Array | None = None,
     zero_points: Array | None = None,
 ) -> Array:
-    """Apply a linear layer with quantized weights. `op.rounding` describes activation quantization.
+    """Apply a linear layer with quantized weights. `op.rounding` selects how activations are
+    quantized.
 
     f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
@@ -121,7 +122,7 @@ def _dequantize_matrix(
     if op.layout == "columns":
         w, scales = w.T, scales.T
     elif op.group_size:
-        # block-quantized values are unsigned; the last block is padded
+        # Block-quantized values are unsigned, and the padding of the last block is sliced off.
         codes = _unpack_rows(w, op.bits)[:, :width].astype(np.float64)
         zero_point_matrix: Array | int = 2 ** (op.bits - 1)
         if zero_points is not None:

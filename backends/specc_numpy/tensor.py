@@ -54,7 +54,7 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _power(a: Array, b: Array) -> Array:
-    """Compute `a ** b`. Broadcast `b`, because NumPy treats -inf differently for a scalar `b`."""
+    """Compute `a ** b`. NumPy treats -inf differently for a scalar `b`, so `b` is broadcast."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     result: Array = np.power(a, np.broadcast_to(b, shape).copy())
     return result

@@ -124,8 +124,8 @@ class SessionMemoryMappings:
         )
 
     def record_run(self) -> None:
-        """Count a run. After `RUNS_BEFORE_MOVE` runs, start a thread that moves memory to huge
-        pages.
+        """Count a run. A thread that moves memory to huge pages starts after `RUNS_BEFORE_MOVE`
+        runs.
         """
         if self.intervals and next(self._runs) == RUNS_BEFORE_MOVE:
             threading.Thread(target=self.move_to_huge_pages, daemon=True).start()
@@ -142,7 +142,7 @@ class SessionMemoryMappings:
 
 
 def list_anonymous_mappings() -> list[Interval]:
-    """Return the private, writable, anonymous mappings of this process in ascending order. Return
+    """Return this process's private, writable, anonymous memory mappings in ascending order. Return
     [] if transparent huge pages are unsupported or disabled.
     """
     if not sys.platform.startswith("linux"):
@@ -163,7 +163,7 @@ def list_anonymous_mappings() -> list[Interval]:
 
 
 def subtract_intervals(intervals: list[Interval], excluded: list[Interval]) -> list[Interval]:
-    """Return the parts of `intervals` that are not in `excluded`. Both are sorted and disjoint."""
+    """Return the parts of `intervals` outside `excluded`. Both lists are sorted and disjoint."""
     remaining = []
     for start, end in intervals:
         for excluded_start, excluded_end in excluded:

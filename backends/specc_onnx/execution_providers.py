@@ -121,8 +121,8 @@ def find_cpu_compute_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> l
 def _classify_nodes(
     graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, including nodes in subgraphs, with True if the node computes only
-    dimensions and one-element tensors. `outer_scalars` maps a value outside the subgraph to True if
+    """Yield every node, including nodes in subgraphs, and True if the node computes only dimensions
+    and one-element tensors. `outer_scalars` maps a value outside the subgraph to True if
     it is a dimension, a constant, or computed from dimensions and constants.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}

@@ -32,15 +32,15 @@ WEIGHT_OPERANDS = {
     "MatMulIntegerToFloat": ((1, 5, OFFSET_NAME),),
     "QGemm": ((3, 5, OFFSET_NAME),),
 }
-"""For each operator, tuples of the operand index of int8 weights, the operand index of their zero
-point, and the initializer with the uint8 weights' zero point.
+"""For each operator, tuples of three items: the operand index of int8 weights, the operand index of
+their zero point, and the initializer that contains the zero point of the uint8 weights.
 """
 
 
 def avoid_int8_saturation(
     model: bytes, provider: str, directory: str, options: onnxruntime.SessionOptions
 ) -> tuple[bytes, Sequence[onnxruntime.OrtValue]]:
-    """Return the serialized model and its converted external weights, which are added to `options`
+    """Return the serialized model and the converted external weights, which are added to `options`
     and must outlive the session. If products saturate on this CPU, uint8 weights replace int8
     weights in integer products. Return an unreadable model unchanged, so that ONNX Runtime reports
     the error. `directory` contains the external weights.
@@ -110,7 +110,8 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
             for index, zero_point_index, offset in WEIGHT_OPERANDS.get(node.op_type, ()):
                 name = node.input[index]
                 is_uint8 = name in constants and constants[name].data_type != TensorProto.INT8
-                # the name of a computed weight contains `:uint8` if the weight is already converted
+                # the name of a computed weight contains `:uint8` if the weight has already been
+                # converted
                 if is_uint8 or name.startswith(f"{node.output[0]}:uint8"):
                     continue
                 names = converted_initializers if name in constants else converted_values
@@ -129,9 +130,9 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
 def _add_uint8_constants(
     model: ModelProto, directory: str, names: dict[str, str]
 ) -> dict[str, Array]:
-    """Add uint8 copies of int8 initializers (`names` maps their names to new names), and the
-    constants of the conversion. For originals that are external data, return the copies' values by
-    new name.
+    """Add uint8 copies of int8 initializers (`names` maps each original name to the name of the
+    copy), and the constants of the conversion. Return the values of copies whose originals are
+    external data, by the name of the copy.
     """
     constants = {t.name: t for t in model.graph.initializer}
     external_weights = {}
@@ -174,7 +175,7 @@ def _read_int8(tensor: TensorProto, directory: str) -> Array:
 
 
 def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
-    """Return nodes that add 128 to int8 values. `Add` has no 8-bit kernel. ONNX Runtime folds the
+    """Return nodes that add 128 to int8 values. `Add` has no 8-bit kernel. ONNX Runtime folds these
     nodes if the values are constant.
     """
     floats = f"{result}:floats"

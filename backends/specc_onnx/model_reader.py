@@ -62,7 +62,7 @@ def compute_weight_footprint(model: ModelProto) -> WeightFootprint:
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """Map each value that is cast to the maximum number of bits after a cast."""
+    """Return the largest bit width to which each value with a cast is cast."""
     widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:
@@ -315,7 +315,7 @@ def _has_valid_strings(message: Message) -> bool:
             return False
         if isinstance(value, Message):
             elements = [value] if message.HasField(name) else []
-        else:  # the field is repeated
+        else:  # a repeated field has a container of elements
             elements = value
         for element in elements:
             if isinstance(element, Message):

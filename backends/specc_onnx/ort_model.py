@@ -54,7 +54,7 @@ class OrtModel:
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
     ) -> dict[str, Array]:
-        """Run the model; return outputs by name (default: all). Raise E0907, E0910 to E0912,
+        """Run the model and return outputs by name (default: all). Raise E0907, E0910 to E0912 or
         E0924.
         """
         arrays = self.prepare_inputs(inputs)
@@ -155,7 +155,7 @@ class OrtModel:
         return results
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return checked inputs as contiguous arrays. Raise E0907, or E0910 to E0912."""
+        """Return checked inputs as contiguous arrays. Raise E0907 or one of E0910 to E0912."""
         specs = {**self.optional_inputs, **self.inputs}
         arrays = {
             name: prepare_ort_input(name, specs.get(name), self.inputs, inputs)
@@ -167,7 +167,7 @@ class OrtModel:
 
 @dataclass(frozen=True)
 class OrtIOBindingModel:
-    """A runner with `bound_outputs` and some inputs bound to device buffers."""
+    """A model with the outputs `bound_outputs` and some inputs bound to device buffers."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
@@ -321,7 +321,7 @@ class StaticShapeModel:
         return self.model.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model. Return outputs by name. Raise E0907, E0910 to E0912, E0924 on failure."""
+        """Run the model. Return outputs by name. Raise E0907, E0910 to E0912 or E0924."""
         arrays = self.model.prepare_inputs(inputs)
         with self.lock, self.model.guard_session_run():
             for name, array in arrays.items():

@@ -23,7 +23,8 @@ def quantized_linear(
     bias: Tensor | None = None,
     zero_points: Tensor | None = None,
 ) -> Tensor:
-    """Apply a linear layer with quantized weights. `op.rounding` describes activation quantization.
+    """Apply a linear layer with quantized weights. `op.rounding` selects how activations are
+    quantized.
 
     f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """

@@ -71,8 +71,9 @@ class BeamCandidates:
 def emit_beam_loop_carries(
     g: Emitter, decoding: DecodingConfig, sequences: OnnxValue
 ) -> list[LoopCarry]:
-    """Emit the fields of `BeamState` as loop-carried values. `sequences`, i64[1], is the number of
-    sequences. Initially, the beams of a sequence are equal, so only one of them has a finite score.
+    """Emit the fields of `BeamState` as loop-carried values. `sequences`, i64[1], contains the
+    number of sequences. Initially, the beams of a sequence are equal, so only one of them has a
+    finite score.
     """
     n = decoding.num_beams
     shape = sequences.apply_op("Concat", [n], axis=0)
@@ -96,8 +97,8 @@ def emit_beam_loop_carries(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchStep:
-    """A beam search step: the previous `state`, the number `length` i64[] of generated tokens
-    including the token of the step, and `max_length` i64[].
+    """The inputs of a beam search step: the previous `state`, the number `length` i64[] of
+    generated tokens including this step's token, and `max_length` i64[].
     """
 
     g: Emitter
@@ -110,7 +111,8 @@ class BeamSearchStep:
     @property
     def candidate_count(self) -> int:
         """Return the number of candidate continuations per sequence and step."""
-        # Each beam may finish with each stop token; `num_beams` other candidates remain.
+        # Each beam can finish with each stop token, so `num_beams` additional candidates must
+        # remain.
         count = (
             max(2, 1 + len(self.decoding_config.stop_token_ids)) * self.decoding_config.num_beams
         )

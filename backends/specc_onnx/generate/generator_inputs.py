@@ -63,9 +63,9 @@ class LoopCarry:
 
 @immutable_dataclass
 class DecodingStepResult:
-    """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
-    (None without beam search), `should_continue` bool[], and the loop-carried values after the
-    step.
+    """The result of a decoding step: the next `tokens` i64[batch], the parent beams i64[batch] of
+    these tokens (None without beam search), `should_continue` bool[], and the loop-carried values
+    after the step.
     """
 
     tokens: OnnxValue
@@ -236,7 +236,8 @@ class GeneratorBuilder(GeneratorDefinition):
         used_values = {a for node, _ in graph.nodes for a in node.args if a}
         used_values |= set(graph.outputs.values())
         for name, value in graph.inputs.items():
-            # `encode` has all inputs of the spec. Its unused inputs need not be bound.
+            # `encode` has all inputs of the spec. The inputs that `encode` does not use need not be
+            # bound.
             if name in tensors or value in used_values:
                 g.values.tensors[value] = tensors[name].with_type(value.type, value)
                 g.analysis.padding_sides[value] = graph.input_facts[name].padding_side
@@ -294,8 +295,8 @@ def emit_start_tokens(builder: GeneratorBuilder) -> OnnxValue | None:
 
 
 def _emit_extended_mask(builder: GeneratorBuilder, name: str, tokens: OnnxValue) -> Tensor:
-    """Emit the padding mask input `name`. For start tokens, or if the mask is omitted, true values
-    are prepended up to the length of `tokens` i64[batch, n].
+    """Emit the padding mask input `name`. True values are prepended for start tokens, or for an
+    omitted mask, up to the length of `tokens` i64[batch, n].
     """
     g = builder.g
     mask = _emit_optional_input(builder, name)
@@ -308,7 +309,8 @@ def _emit_extended_mask(builder: GeneratorBuilder, name: str, tokens: OnnxValue)
 def _emit_optional_input(builder: GeneratorBuilder, name: str) -> OnnxValue:
     """Emit the optional input `name`, `[batch, n]`. If the caller omits the input, `n` is 0."""
     g, type = builder.g, builder.types[name]
-    # An initializer with an input's name is the input's default. Its batch size of 1 is expanded.
+    # An initializer with an input's name is the input's default. This default has batch size 1 and
+    # is expanded to the batch size.
     code = ONNX_TYPE_CODES[type.dtype]
     g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
     shape = g.emit_shape([builder.batch]).apply_op("Concat", [1], axis=0)

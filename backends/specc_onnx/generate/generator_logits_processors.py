@@ -35,8 +35,8 @@ FORBIDDEN_SCORE = float("-inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsProcessors:
-    """An emitter for the logits processors of the decoding settings, for `vocabulary` tokens. Its
-    inputs are the maximum number of steps `max_tokens` i64[] and, if used, the repetition `penalty`
+    """An emitter for the logits processors of the decoding settings, for `vocabulary` tokens. It
+    requires the maximum number of steps `max_tokens` i64[] and, if used, the repetition `penalty`
     f32[].
     """
 
@@ -85,7 +85,7 @@ class LogitsProcessors:
         self, scores: OnnxValue, iteration: OnnxValue, history: Sequence[OnnxValue]
     ) -> OnnxValue:
         """Apply the repetition penalty to `scores` f32[batch, vocabulary], and set the scores of
-        tokens that are banned at step `iteration` i64[] to -inf. `history` are the values of
+        tokens that are banned at step `iteration` i64[] to -inf. `history` contains the values of
         `emit_initial_history`.
         """
         g, decoding = self.g, self.decoding_config
@@ -120,8 +120,8 @@ class LogitsProcessors:
         return scores
 
     def _emit_banned_tokens(self, history: OnnxValue) -> list[OnnxValue]:
-        """Emit a bool[batch, vocabulary] mask of the banned tokens for each logits processor that
-        depends on the token history.
+        """For each logits processor that depends on the token history, emit a bool[batch,
+        vocabulary] mask of the tokens that the processor bans.
         """
         decoding, masks = self.decoding_config, []
         if decoding.no_repeat_ngram_size:

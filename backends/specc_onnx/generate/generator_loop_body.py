@@ -60,8 +60,8 @@ def _is_true_for_tokens(value: Value) -> bool:
 
 
 class DecodingStrategy(Protocol):
-    """A decoding strategy. It emits the nodes that select the next tokens in each iteration.
-    `carried_values` are its loop-carried values.
+    """A decoding strategy. The strategy emits the nodes that select the next tokens in each
+    iteration. `carried_values` are the strategy's loop-carried values.
     """
 
     carried_values: list[LoopCarry]
@@ -70,7 +70,8 @@ class DecodingStrategy(Protocol):
         self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
     ) -> DecodingStepResult:
         """Emit the selection of the next tokens from logits f32[batch, vocabulary] in iteration
-        `iteration` i64[]. `carried_values` are the current values of `self.carried_values`.
+        `iteration` i64[]. `carried_values` are the current values of the strategy's loop-carried
+        values.
         """
         ...
 
@@ -233,8 +234,8 @@ def _emit_next_mask(
     else:
         value = default.inputs[builder.derived_graphs.sequence_input]
         g.values.tensors[value] = token.with_type(value.type)
-        # The IR types are not recorded, because `batch` in these types is the number of sequences,
-        # but the loop body runs with all beams.
+        # The IR types are not recorded: their `batch` is the number of sequences, but the batch
+        # size in the loop body is the number of beams.
         types, g.innermost_body.types = g.innermost_body.types, {}
         lower_nodes(g, default)
         g.innermost_body.types = types

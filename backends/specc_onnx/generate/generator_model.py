@@ -108,7 +108,7 @@ def _make_generator_builder(
     used_names = set(types)
     # If the spec has an input `seed`, the scalar input gets a name with a numeric suffix.
     scalar_names = {n: make_unique_name(n, used_names) for n in get_scalar_input_types(decoding)}
-    # No dimension is computed from an optional input, because the input is empty if it is omitted.
+    # No dimension is computed from an optional input, because an omitted input is empty.
     input_types = {n: t for n, t in types.items() if n not in definition.optional_inputs}
     lengths = DimResolver(input_types, graph.length_equations, graph.min_lengths)
     shape = graph.inputs[derived_graphs.sequence_input].type.shape
@@ -269,8 +269,8 @@ def find_loop_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str])
     invariant_values |= set(step.parameters.values())
     invariant_nodes = []
     for node, results in step.nodes:
-        # The values that a `Scan` body captures are not analyzed, so any `Scan` may vary between
-        # steps.
+        # The analysis does not visit the values that a `Scan` body captures, so any `Scan` may vary
+        # between steps.
         if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, fixed_symbols):
             continue
         if all(a is None or a in invariant_values for a in node.args):

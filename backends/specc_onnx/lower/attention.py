@@ -46,7 +46,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import emit_matmul, emit_reduce
 from specc_onnx.lower.subgraphs import emit_if
 
 ATTENTION_FORM = "how"
-"""Metadata key for each attention layer's lowering and the reason why the lowering was chosen."""
+"""The metadata key for how each attention layer was lowered, and why."""
 
 
 @lower
@@ -60,7 +60,7 @@ def attend(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[OnnxValue, OnnxValue | None]:
-    """Lower `Attend`. Return its output and its attention weights (None if unused)."""
+    """Lower `Attend`. Return the attention output and the attention weights (None if unused)."""
     if is_kv_buffer(g, key):
         _record_attention_weight_location(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, value, mask, bias), None
@@ -145,7 +145,8 @@ def _plan_attention_weight_blocks(
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
         return None
-    # Leading axes may differ if one of them has size 1, because it is broadcast.
+    # The leading axes differ if one of them has size 1 and is broadcast, which a blocked sum does
+    # not support.
     if g.analysis.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
     plan = plan_blocked_attention_from_weights(value)
@@ -165,8 +166,8 @@ def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
 
 @lower
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> OnnxValue:
-    """Lower a softmax over unmasked keys. In local-p attention, compute scores only for keys in the
-    window.
+    """Lower a softmax over unmasked keys. For local-p attention, compute only the scores of keys in
+    the window.
     """
     if window := find_attention_window(g, mask):
         return emit_window_attention_weights(g, window, (scores, mask))

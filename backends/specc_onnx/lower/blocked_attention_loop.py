@@ -4,8 +4,8 @@
     else      one dense attention
 
 Masks are computed inside the body, or inside an `If` for dense attention, so that no tensor of `n ·
-n` elements is computed for a long sequence. All blocks have the same size, and the last block
-overlaps the previous block. Global keys are prepended to the keys of each block. Global queries are
+n` elements is computed for a long sequence. All blocks have the same size, so the last block may
+overlap the previous block. Global keys are prepended to the keys of each block. Global queries are
 computed separately, and their results are scattered into the output.
 """
 
@@ -278,8 +278,8 @@ def _emit_key_span(
 ) -> PositionSpan:
     """Emit the nonempty span of keys that the queries of a block attend to."""
     zero, one = g.emit_shape([0]), [1]
-    # The band is the interval of q - k. Its upper end is the look-back, and its negated lower end
-    # is the look-ahead.
+    # The band is the interval of q - k. The upper end of the band is the look-back, and the negated
+    # lower end is the look-ahead.
     look_back, look_ahead = plan.band.high, -plan.band.low
     start, stop = zero, length
     if look_back != inf:
@@ -332,8 +332,8 @@ def _emit_concatenated_blocks(
     g: Emitter, blocks: Tensor, block_count: OnnxValue, plan: BlockedAttentionPlan, query_count: Dim
 ) -> OnnxValue:
     """Concatenate the `block_count` stacked blocks of `query_count` positions without the overlap.
-    `blocks` has the type of one block. For example, if 10 positions are split into blocks of 4 that
-    start at positions 0, 4 and 6, only the third block's last two positions are new.
+    `blocks.type` is the type of one block. For example, if 10 positions are split into blocks of 4
+    that start at positions 0, 4 and 6, only the third block's last two positions are new.
     """
     leading_axes = blocks.rank - 2
     width = blocks.shape[-1].number
@@ -343,8 +343,8 @@ def _emit_concatenated_blocks(
     all_blocks = batch_first.reshape([*[0] * leading_axes, -1, width])
     block_length, axis = [plan.block_size], [leading_axes]
     # The last block starts at sequence position `overlap_start`, but at index `leading_count` of
-    # the concatenation, where the previous blocks end. Its first new position is sequence position
-    # `leading_count`, at index `last_start` of the concatenation.
+    # the concatenation, where the previous blocks end. The first new position of the last block is
+    # sequence position `leading_count`, at index `last_start` of the concatenation.
     leading_count = (block_count - [1]) * block_length
     overlap_start = g.emit_shape([query_count]) - block_length
     last_start = leading_count + leading_count - overlap_start

@@ -1,8 +1,8 @@
 """Slice query-key masks, scores and attention operands by recomputing them per block. If an op is
 elementwise along queries and keys, its operands are sliced instead of its result. For example, for
 a block of 32 queries and 95 keys, `j <= i` compares 32 query positions with 95 key positions.
-Values with only one of the two axes, and results of all other ops, are leaves, which the caller
-slices.
+The following values are leaves, which the caller slices: values with only one of the two axes, and
+results of all other ops.
 """
 
 from collections.abc import Callable, Sequence

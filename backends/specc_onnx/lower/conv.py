@@ -219,7 +219,7 @@ class _EmptyWindowGuard:
         return result
 
     def _emit_length_checks(self, x: Tensor) -> OnnxValue:
-        """Emit a reshape of `x` that fails at run time if an axis is too short for a window."""
+        """Emit a reshape of `x` that fails at run time if an axis is shorter than a window."""
         lengths = [self.g.emit_shape([length]) for length in x.shape]
         checked_lengths = list(lengths)
         for n in set(range(len(self.op.kernel))).difference(self._list_empty_axes(x)):
@@ -231,7 +231,9 @@ class _EmptyWindowGuard:
         return x.apply_op("Reshape", shape, allowzero=1)
 
     def remove_placeholder(self, result: OnnxValue, x: Tensor) -> OnnxValue:
-        """Remove the windows over zeros that `pad_input` added to an empty axis from `result`."""
+        """Remove from `result` the windows that contain only the zeros that `pad_input` added to an
+        empty axis.
+        """
         for n in self._list_empty_axes(x):
             axis = self.first_window_axis + n
             length = self.op.compute_output_length(x.shape[axis], n)
@@ -267,5 +269,7 @@ def _make_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> d
 
 
 def _emit_channels_first(kernel: Sequence[int], x: OnnxValue) -> OnnxValue:
-    """Transpose [b, t, c] to [b, c, t] or back. Feature maps are already channels-first."""
+    """Transpose [b, t, c] to [b, c, t] or back. The feature maps of images are already
+    channels-first.
+    """
     return x.transpose([0, 2, 1]) if len(kernel) == 1 else x

@@ -132,7 +132,8 @@ class DimResolver:
 
     def _emit_length_function(self, g: "Emitter", function: DimFunction) -> OnnxValue:
         """Emit a minimum, maximum, quotient or remainder of dimensions, i64[1]. Division by 0
-        crashes, so a divisor of 0 is replaced by 1. No result depends on the quotient in this case.
+        crashes, so a divisor of 0 is replaced by 1. In this case, no result depends on the quotient
+        or remainder.
         """
         left, right = (self.emit_dim(g, d) for d in function.args)
         # `Min` and `Max` are exact up to 2**53, which is larger than any dimension.
@@ -192,7 +193,7 @@ def emit_exact_quotient(dividend: OnnxValue, divisor: OnnxValue | list[int]) -> 
 
 @contextmanager
 def assume_nonzero_dims(g: "Emitter", *dims: Dim) -> Iterator[None]:
-    """Assume inside a `with` block that the dimensions `dims` are nonzero."""
+    """Treat the dimensions `dims` as nonzero inside a `with` block."""
     outer_lengths = g.lengths
     g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*dims})
     try:

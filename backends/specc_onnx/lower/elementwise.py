@@ -1,8 +1,8 @@
 """Lower elementwise ops: functions, arithmetic, comparisons, logical ops and casts.
 
-ONNX Runtime computes integer `Pow`, `Min`, `Max` and `Sign` in floats or 32 bits, and crashes for
-`Mod` of the minimum integer by -1. Casts of out-of-range values differ between CPU architectures.
-docs/language.md defines the expected results.
+ONNX Runtime computes the integer operators `Pow`, `Min`, `Max` and `Sign` in floats or in 32 bits,
+and it crashes for `Mod` of the minimum integer by -1. Casts of out-of-range values differ between
+CPU architectures. docs/language.md defines the expected results.
 """
 
 import math
@@ -71,8 +71,8 @@ def emit_integer_floordiv(x: Tensor, y: Tensor) -> OnnxValue:
     is subtracted where the remainder of `Div` differs from the result of `Mod`.
     """
     divisor_value = find_scalar_constant(y)
-    # Division by 0 returns 0, and division by -1 returns the negated dividend. Both are emitted as
-    # products.
+    # Division by 0 returns 0, and division by -1 returns the negated dividend. In both cases, the
+    # result is a product.
     if divisor_value in (0, -1):
         return x * y
     divisor, is_special = _emit_safe_divisor(y)

@@ -139,7 +139,7 @@ class GraphAnalysis:
 @dataclass(kw_only=True)
 class Emitter:
     """An ONNX node builder for a target and an opset. `lengths` computes dynamic sizes. `context`
-    is that of the lowered IR node. `attention_weight_locations` lists sources of attention weights.
+    describes the lowered IR node. `attention_weight_locations` lists sources of attention weights.
     """
 
     target: Target
@@ -176,7 +176,7 @@ class Emitter:
     def emit_multi_output_node(
         self, op_type: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[OnnxValue, ...]:
-        """Emit an ONNX node, or reuse an equal node. Return its first `result_count` results."""
+        """Emit a node, or reuse an equal node. Return the node's first `result_count` results."""
         operands = _emit_operands(self, op_type, inputs)
         input_names = tuple(x.name if x else "" for x in operands)
         attributes = {k: v for k, v in attributes.items() if v is not None}
@@ -308,7 +308,7 @@ def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
     """
     name = preferred_name
     if name in used_names:
-        used_number, free_number = 1, 2  # doubled until `free_number` is an unused suffix
+        used_number, free_number = 1, 2  # `free_number` is doubled until it is an unused suffix
         while f"{preferred_name}_{free_number}" in used_names:
             used_number, free_number = free_number, 2 * free_number
         while free_number - used_number > 1:

@@ -1,4 +1,4 @@
-"""Lower dense (unblocked) attention to the `Attention` operator, or to MatMul, Softmax and MatMul.
+"""Lower dense (unblocked) attention to the `Attention` operator, or to MatMul and Softmax nodes.
 
 ONNX Runtime 1.31 on CPU requires a mask of full query length, and rejects empty axes. Mask and bias
 are combined in one float mask. The output of a query is zero if all keys are masked. The attribute
@@ -54,7 +54,7 @@ class AttentionOperands:
 class AttentionResult:
     """The output of an attention layer, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`.
     `weights` is None if the attention weights are not computed. `weight_location` contains the
-    names of the values from which instrumentation computes them.
+    names of the values from which instrumentation computes the attention weights.
     """
 
     output: OnnxValue
@@ -104,8 +104,8 @@ def emit_split_heads(packed: OnnxValue, heads: Dim, head_dim: Dim) -> OnnxValue:
 def emit_decomposed_attention(
     op: ops.Attend, g: Emitter, operands: AttentionOperands
 ) -> AttentionResult:
-    """Emit attention as MatMul, Softmax and MatMul. In grouped-query attention, the keys and values
-    of a group are broadcast to its query heads.
+    """Emit attention as a MatMul, a Softmax and a second MatMul. In grouped-query attention, the
+    keys and values of a group are broadcast to its query heads.
     """
     b, h, q, k = operands.score_shape
     num_kv_heads = operands.num_kv_heads

@@ -155,7 +155,7 @@ def emit_checked_indices(ids: Tensor) -> OnnxValue:
 
 
 def emit_zeroed_padding_indices(ids: Tensor, keep: Tensor) -> OnnxValue:
-    """Replace negative values of `ids` with 0 where the padding mask `keep` is false."""
+    """Replace negative values of `ids` with 0 at padded positions (where `keep` is false)."""
     zero = ids.g.emit_constant(0, ids.dtype)
     return (~keep & (ids < zero)).where(zero, ids)
 
@@ -176,7 +176,7 @@ class SignAnalysis:
     depth: int = 0
 
     def are_nonnegative(self, *values: Value | None) -> bool:
-        """Return True if no element of `values` can be negative. None is an unknown value."""
+        """Return True if no element of `values` can be negative. None denotes an unknown value."""
         return all(v is not None and self._is_nonnegative(v) for v in values)
 
     def _is_nonnegative(self, value: Value) -> bool:

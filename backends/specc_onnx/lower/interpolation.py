@@ -60,11 +60,12 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     """Return True if every sampled coordinate is exact in float32."""
     if op.align_corners:
         return False
-    # compute the scale from the axis sizes, because an odd size times 0.5 is rounded
+    # compute the scale from the axis sizes, because 0.5 times an odd size would be rounded
     lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
+    # `np.frexp` returns the mantissa 0.5 for a power of two.
     return all(
-        np.frexp(_compute_scale_factor(n, m, factor))[0] == 0.5  # the factor is a power of two
+        np.frexp(_compute_scale_factor(n, m, factor))[0] == 0.5
         for (n, m), factor in zip(lengths, factors, strict=True)
     )
 
@@ -141,7 +142,7 @@ def compute_antialias_weights(
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
     centers = (np.arange(target_length) + 0.5) * step
     first_positions = np.floor(centers - radius + 0.5)
-    # the axes of `positions` are the filter taps and the output positions
+    # the first axis of `positions` is the filter tap, and the second axis is the output position
     positions = first_positions + np.arange(np.ceil(2 * radius) + 1)[:, None]
     distance = np.abs(positions + 0.5 - centers) / filter_scale
     weights = ANTIALIAS_KERNELS[mode](distance) * ((positions >= 0) & (positions < length))

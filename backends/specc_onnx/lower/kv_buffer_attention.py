@@ -144,8 +144,9 @@ def _emit_sequence_lengths(
 
 @dataclass(frozen=True, kw_only=True)
 class _GroupQueryCall:
-    """A `GroupQueryAttention` node's operands: `heads` (the numbers of query heads and key/value
-    heads), `buffers`, `packed_operands` (queries, new keys and values), and `sequence_lengths`.
+    """The operands of a `GroupQueryAttention` node: `heads` (the numbers of query heads and
+    key/value heads), `buffers`, `packed_operands` (queries, new keys and values), and
+    `sequence_lengths`.
     """
 
     op: ops.Attend

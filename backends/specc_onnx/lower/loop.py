@@ -140,7 +140,9 @@ def _emit_without_placeholder(
 
 
 def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -> GraphProto:
-    """Build the body graph with ONNX's input order: loop-carried values, `keep`, scanned slices."""
+    """Build the body graph with its inputs in ONNX's order: loop-carried values, `keep`, scanned
+    slices.
+    """
     body_inputs = list(op.body.inputs.items())
     scanned_inputs, carried_inputs = (
         body_inputs[: op.scanned_count],
@@ -157,7 +159,9 @@ def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -
 
 
 def add_subgraph_input(g: Emitter, name: str, value: Value) -> Tensor:
-    """Bind `value` to a new subgraph input and return it. Its unique name begins with `name`."""
+    """Bind `value` to a new subgraph input and return it. The unique name of the input begins with
+    `name`.
+    """
     g.values.tensors[value] = g.new_tensor(name, value.type, value)
     return g.values.tensors[value]
 

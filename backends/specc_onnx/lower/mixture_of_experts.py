@@ -2,12 +2,12 @@
 
     tokens routed to the expert ─► Gather ─► body of the expert ─► ScatterND (add)
 
-Activations are never materialized for all pairs of token and expert, and weights are read only for
-experts that have tokens. The expert id of a padded token is out of range. If there are few experts,
-each expert is unrolled into an `If`, for which a runtime packs the slices of stacked weights at
-load time. A large number of experts is lowered to a `Loop`, which copies the slices. With 8 experts
-of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms unrolled. 512 tokens took 31 and 25 ms
-(ONNX Runtime 1.31, one core).
+Activations are never materialized for all pairs of a token and an expert, and weights are read only
+for experts that have tokens. The expert id of a padded token is out of range. If there are few
+experts, each expert is unrolled into an `If`, for which a runtime packs the slices of stacked
+weights at load time. A large number of experts is lowered to a `Loop`, which copies the slices.
+With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms unrolled. 512 tokens
+took 31 and 25 ms (ONNX Runtime 1.31, one core).
 """
 
 from collections.abc import Sequence
@@ -115,7 +115,9 @@ def _emit_expert_ids(
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """An emitter for the experts of a layer: `tokens` [n, d], `gates` and `expert_ids` [n, k]."""
+    """An emitter for the experts of a layer: `tokens` [n, d], `gates` and `expert_ids`, both [n,
+    k].
+    """
 
     op: ops.MixtureOfExperts
     g: Emitter
@@ -175,8 +177,8 @@ class _ExpertEmitter:
     def _add_expert_output(
         self, sums: OnnxValue, expert: OnnxValue, expert_weights: Sequence[Tensor]
     ) -> tuple[OnnxValue, ...]:
-        """Add one expert's outputs to the `sums` of the tokens that are routed to it. Like a branch
-        of an `If`, return a tuple, which contains the new sums.
+        """Add one expert's outputs to the `sums` of the tokens that are routed to it. Return a
+        tuple with the new sums, like a branch of an `If`.
         """
         g = self.g
         token_ids, token_gates = self._select_tokens(self.expert_ids.equals(expert))
@@ -215,8 +217,8 @@ class _ExpertEmitter:
         return output.squeeze(*range(lead_axes))
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """Split `stacked` into the weights of `count` experts, outside loops so that it can be
-        folded.
+        """Split `stacked` outside all loops into the weights of `count` experts, so that the
+        `Split` can be constant-folded.
         """
         g = self.g
         stored = g.values.narrow_weights.get(stacked.name, stacked)

@@ -60,7 +60,7 @@ def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
 def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> OnnxValue:
-    """Emit a `LayerNormalization` over the last axis. Ones replace an absent scale."""
+    """Emit a `LayerNormalization` over the last axis. If the scale is absent, ones replace it."""
     return _emit_norm_input(g, x).apply_op(
         "LayerNormalization", _emit_norm_scale(g, x, scale), bias, axis=-1, epsilon=op.eps
     )
@@ -261,7 +261,7 @@ def _emit_rotary_embedding(
     }
     result = x.apply_op("RotaryEmbedding", *tables, **options)
     # Attention may use packed heads `[b, t, h·d]`, so RoPE is also applied to packed heads. If
-    # packed heads are used, the transposes are unused and removed.
+    # attention uses the packed heads, the transposes have no users and are removed.
     packed = g.cache.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number

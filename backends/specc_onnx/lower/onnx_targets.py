@@ -117,10 +117,10 @@ CUDA_MISSING_KERNELS = frozenset(
     }
 )
 """Operators, some with an element type or condition, that have no usable kernel in the CUDA
-provider of ONNX Runtime 1.31. `MaxPool` has kernels up to opset 21. Measured on an H200:
-`MatMulInteger` fails for many shapes with 521 rows, because cuBLAS does not support them; `TopK`
-returns indices out of range for -inf (`TopK inf`), and orders equal elements arbitrarily on axes
-longer than 256 (`stable TopK`).
+provider of ONNX Runtime 1.31. The CUDA provider has kernels for `MaxPool` up to opset 21. Measured
+on an H200: `MatMulInteger` fails for many shapes with 521 rows, because cuBLAS does not support
+them; `TopK` returns indices out of range for -inf (`TopK inf`), and orders equal elements
+arbitrarily on axes longer than 256 (`stable TopK`).
 """
 
 TARGETS: Mapping[str, Target] = {

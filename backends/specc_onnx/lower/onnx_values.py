@@ -116,7 +116,7 @@ class OnnxValue:
         return self.g.emit_node("GreaterOrEqual", self, other)
 
     def equals(self, other: "Operand") -> "OnnxValue":
-        """Emit an elementwise comparison. `==` compares Python objects."""
+        """Emit an elementwise equality comparison. The operator `==` compares Python objects."""
         return self.g.emit_node("Equal", self, other)
 
     def maximum(self, other: "Operand") -> "OnnxValue":

@@ -42,7 +42,9 @@ class WindowKeys:
 
 
 def find_attention_window(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """Return the window center and radius of a mask `[…, 1, k]`, or None if it has no window."""
+    """Return the center and the radius of the window of a mask `[…, 1, k]`, or None if it has no
+    window.
+    """
     shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None

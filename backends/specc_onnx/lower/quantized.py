@@ -1,11 +1,12 @@
 """Lower layers with quantized weights.
 
 `int8` is W8A8 with per-token activation scales. For `ort-cpu`, `MatMulIntegerToFloat` applies both
-scales to weights stored `[in, out]`. Its bias operand is not used, because ONNX Runtime 1.31 also
-multiplies the bias by per-token scales. Embedding tables and expert weights stay `[out, in]` and
-use `QGemm`. Other targets use `MatMulInteger` (on CUDA, a float MatMul of the int8 codes) and a
-`Mul` node for each scale. The nodes are separate, so that ONNX Runtime does not fuse the scales
-with the bias. Group-wise weights use `MatMulNBits`, or are dequantized first.
+scales to weights stored `[in, out]`. The bias operand of `MatMulIntegerToFloat` is not used,
+because ONNX Runtime 1.31 also multiplies the bias by per-token scales. Embedding tables and expert
+weights stay `[out, in]` and use `QGemm`. Other targets use `MatMulInteger` (on CUDA, a float MatMul
+of the int8 codes) and a `Mul` node for each scale. The nodes are separate, so that ONNX Runtime
+does not fuse the scales with the bias. Group-wise weights use `MatMulNBits`, or are dequantized
+first.
 """
 
 from collections.abc import Sequence
@@ -115,8 +116,8 @@ def _emit_integer_product(
         g.innermost_body.types[product.name] = flat_type
         sums = product if len(result_shape) == 2 else emit_unflatten(product, result_shape)
     elif is_float:
-        # the float MatMul is exact for up to 1040 inputs; ONNX Runtime casts the weights once, at
-        # load time
+        # The float MatMul of int8 codes is exact for up to 1040 input features. ONNX Runtime casts
+        # the weights once, at load time.
         matrix = _emit_columns(op, w.cast("f32"))
         sums = codes.cast("f32").apply_op("MatMul", matrix)
     else:
@@ -256,7 +257,7 @@ def _emit_gather_block_quantized(
 
 @lower
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> OnnxValue:
-    """Emit `Div`, `Round` and `Clip`, because `QuantizeLinear` has scales only along one axis."""
+    """Emit `Div`, `Round` and `Clip`. `QuantizeLinear` supports scales only along one axis."""
     return _emit_int8_codes(x / scale).cast("i8")
 
 

@@ -37,7 +37,7 @@ def _find_time_major_operand(layer: "_RecurrentLayer", x: Tensor) -> OnnxValue |
     outputs = []
     for operand in operands:
         mask, output = g.cache.time_major_outputs.get(operand.name, ("", operand))
-        # A layer with a different padding mask reorders positions differently.
+        # A layer with a different padding mask reorders positions in a different way.
         if mask != layer.padding_mask:
             return None
         outputs.append(output)
@@ -108,7 +108,9 @@ def emit_reordered_weights(
 def _emit_joined_bias(
     g: Emitter, gate_order: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
 ) -> OnnxValue | None:
-    """Concatenate both biases, as ONNX requires. Zeros replace a missing bias."""
+    """Concatenate the input bias and the recurrent bias, as ONNX requires. Zeros replace a missing
+    bias.
+    """
     if not any(biases):
         return None
     zeros = g.emit_constant([0.0] * length, next(b.dtype for b in biases if b))
@@ -181,7 +183,7 @@ def quantized_lstm(
 
 @dataclass(frozen=True)
 class _RecurrentLayer:
-    """The recurrent layer that is being lowered. Quantized weights have the shape `[in, gates]`."""
+    """A helper that lowers one recurrent layer. Quantized weights have the shape `[in, gates]`."""
 
     g: Emitter
     op: RecurrentOp | ops.QuantizedLstm
@@ -219,7 +221,9 @@ class _RecurrentLayer:
         return self.keep.name if self.keep else "."
 
     def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> OnnxValue:
-        """Convert `x` `[b, t, d]` to right-padded `[t, b, d]`. `zero_padding` sets padding to 0."""
+        """Convert `x` `[b, t, d]` to right-padded, time-major `[t, b, d]`. If `zero_padding` is
+        True, padded positions are set to 0.
+        """
         if (time_major := _find_time_major_operand(self, x)) is not None:
             return time_major
         sequence: OnnxValue = x

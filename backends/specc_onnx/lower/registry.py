@@ -29,7 +29,7 @@ def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | Non
     """Lower the nodes of `graph`, or only `selected_nodes`. Add results to `g.values.tensors`."""
     outer_context = g.context
     use_counts = count_value_users(graph)
-    # If values are recomputed in blocks, their use counts in the whole graph are kept.
+    # If values are recomputed in blocks, the use counts of the whole graph are kept.
     known_counts = g.analysis.use_counts
     known_counts.update({v: n for v, n in use_counts.items() if v not in known_counts})
     g.analysis.split_ends.update(_find_tilings(graph))

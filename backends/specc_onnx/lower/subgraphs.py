@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from specc_onnx.lower.onnx_values import OnnxValue, Tensor
 
 EXPERT_LOOP_NAME = "experts"
-"""The last component of the scoped name of the loop body that runs experts."""
+"""The name of the loop body that runs experts, i.e. the last component of its scoped name."""
 
 
 def iterate_node_subgraphs(node: NodeProto) -> Iterator[GraphProto]:

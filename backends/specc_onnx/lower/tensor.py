@@ -201,7 +201,7 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> OnnxValue:
 
 
 def _emit_term_product(a: EinsumTerm, b: EinsumTerm, later_axes: set[str]) -> EinsumTerm:
-    """Emit the product of two terms, summed over shared axes that are not in `later_axes`."""
+    """Emit the product of two terms, summed over the shared axes that are not in `later_axes`."""
     a, b = (
         a.emit_unused_axes_sum(later_axes | {*b.axes}),
         b.emit_unused_axes_sum(later_axes | {*a.axes}),
