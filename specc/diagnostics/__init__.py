@@ -1,1 +1,1 @@
-"""Source texts, diagnostics, and the output formats of diagnostics."""
+"""Source texts, diagnostics, and the formats in which diagnostics are printed."""

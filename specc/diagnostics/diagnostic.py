@@ -38,7 +38,7 @@ class Span:
     """A range of characters in `source`, from offset `start` to offset `end` (exclusive).
 
     `caller` is the span of the user's call if the span is in the standard library. `normalizer` is
-    the name of the normalizer definition that contains the span, or "".
+    the name of the normalizer that was being evaluated, or "".
     """
 
     source: Source
@@ -113,9 +113,9 @@ class Diagnostic:
 
     `title` is the message, `primary` labels the error location, and `related_labels` label related
     locations. For an error in the standard library, the primary label is the call in the user's
-    spec. `notes` contain additional facts, and `helps` are suggested fixes, if possible with code.
-    `count` is the number of identical diagnostics, and `related_locations` are the locations of
-    similar diagnostics.
+    spec. `notes` state additional facts, and `helps` suggest fixes, if possible with code. `count`
+    is the number of identical diagnostics that were merged into this one, and `related_locations`
+    are the locations of similar merged diagnostics.
     """
 
     code: str

@@ -139,22 +139,22 @@ def build_sarif_region(span: Span) -> dict[str, int]:
 
 def file_name_to_uri(name: str) -> str:
     """Convert a file name to a relative URI reference."""
-    # the characters that RFC 3986 allows unescaped in a path
+    # the characters that need no escape in the path of a URI (RFC 3986)
     safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
     data = name.replace("\\", "/").encode("utf-8", "replace")
     return "".join(chr(b) if chr(b) in safe else f"%{b:02X}" for b in data)
 
 
 class ErrorCategory(Enum):
-    """The category of an error. The value of each member is its process exit code."""
+    """The category of an error. The value of a category is the process exit code."""
 
     WARNING = 0
     INPUT = 1
-    """Errors in a spec, weights, a model or an input."""
+    """An error in a spec, in weights, in a model or in an input."""
     USAGE = 2
     """Invalid command-line arguments."""
     ENVIRONMENT = 3
-    """Files that cannot be read or written, and missing packages."""
+    """A file cannot be read or written, or a package is missing."""
     MISMATCH = 4
     """`specc verify` found a difference between the model and the reference."""
     INCONCLUSIVE = 5

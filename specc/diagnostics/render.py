@@ -55,7 +55,7 @@ the label.
 """
 
 LONG_LINE_LENGTH = 1000
-"""Number of characters above which only the part of a source line near the labels is processed."""
+"""Maximum length of a completely processed source line. Longer lines are cut around the labels."""
 
 ANSI_COLORS = {
     "error": "1;31",
@@ -80,7 +80,7 @@ class Colorizer:
 
 
 def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
-    """Group the labels of a diagnostic by source file, with the file of the primary label first."""
+    """Group the labels of a diagnostic by source file, the file of the primary label first."""
     groups: dict[int, list[Label]] = {}
     for label in diagnostic.labels:
         groups.setdefault(id(label.span.source), []).append(label)
@@ -111,7 +111,7 @@ def render_excerpt(
     previous = None
     for number in sorted(labels_by_line):
         skipped_count = number - previous - 1 if previous is not None else 0
-        # print a single skipped line, because `...` would take one line, too
+        # if only one line would be skipped, print it, because `...` would take a line, too
         if skipped_count == 1:
             hidden_line = SourceLineExcerpt.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
             lines.append(render_numbered_line(number - 1, hidden_line, margin, colorize))
@@ -156,7 +156,8 @@ class SourceLineExcerpt:
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineExcerpt":
         """Return the excerpt of a line: the complete line if it is short, or the part around its
-        first label. `anchors` are the results of `locate_underline` for the labels of the line.
+        first label. `anchors` are the underline positions that `locate_underline` returned for the
+        labels of the line.
         """
         anchor = min(a[1] for a in anchors)
         offset = max(0, anchor - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
@@ -167,7 +168,7 @@ class SourceLineExcerpt:
         return cls(text, columns, offset, start, len(part) < len(line) - offset)
 
     def get_column(self, index: int) -> int:
-        """Return the 0-based display column of the source line's character `index`."""
+        """Return the 0-based display column of the character at `index` of the source line."""
         column = self.columns[max(0, min(index - self.first_character, len(self.columns) - 1))]
         return max(0, min(column - self.start + self.is_truncated_left, MAX_EXCERPT_WIDTH + 1))
 
@@ -282,7 +283,7 @@ MAX_SHOWN_LOCATIONS = 6
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
-    """Yield lines with the number and the locations of a diagnostic's duplicates."""
+    """Yield lines that state the number and the locations of a diagnostic's duplicates."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
     if not (spans := diagnostic.related_locations):

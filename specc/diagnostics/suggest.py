@@ -22,7 +22,7 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
             # a transposition counts as one edit, as in `lenght`
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
                 row[j] = min(row[j], older_row[j - 2] + 1)
-        # the minimum of each row is at least the minimum of the previous row
+        # the minimum of the rows never decreases, so the distance exceeds the limit
         if min(row) > limit:
             return limit + 1
     return row[-1]
@@ -39,7 +39,7 @@ def find_similar_name(word: str, names: Iterable[str]) -> str | None:
         length = max(len(normalized), len(normalized_name))
         limit = max(1, length // 3)
         edits = compute_edit_distance(normalized, normalized_name, limit)
-        # the edit distance between the anagrams `kv_heads` and `heads_kv` is large
+        # compare anagrams separately, because `kv_heads` and `heads_kv` have a large edit distance
         if edits > limit and normalized and sorted(normalized) == sorted(normalized_name):
             edits = limit
         if edits <= limit and edits < length and (best_match is None or (edits, name) < best_match):
@@ -53,9 +53,9 @@ def format_suggestion(name: str) -> str:
 
 
 def suggest_similar_name(word: str, names: Iterable[str], default_help: str = "") -> list[str]:
-    """Return the help messages for an unknown name. Suggest the most similar known name, or return
-    `default_help` if no name is similar. The list is empty if no name is similar and `default_help`
-    is empty.
+    """Return the help messages (at most one) for an unknown name. Suggest the most similar known
+    name, or return `default_help` if no name is similar. The list is empty if no name is similar
+    and `default_help` is empty.
     """
     similar_name = find_similar_name(word, names)
     help_ = format_suggestion(similar_name) if similar_name else default_help

@@ -43,15 +43,15 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
-"""A parameter with the value and the source expression of its argument."""
+"""A parameter, with the value and the source expression of the argument bound to it."""
 
 
 def broadcast_batch_arguments(
     arguments: Sequence[ParameterArgument], env: LexicalScope
 ) -> list[ParameterArgument]:
-    """Expand tensor arguments with batch size 1 to the batch size of other arguments or `dims`. A
-    batch axis is expanded only to a batch axis that is declared with the same name. Return all
-    arguments.
+    """Expand tensor arguments of batch size 1 to the batch size of the other arguments or of
+    `dims`. An argument is expanded only if the other batch axis is declared with the same name.
+    Return all arguments.
     """
     lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
@@ -67,7 +67,7 @@ def broadcast_batch_arguments(
 def _find_batch_lengths(
     arguments: Sequence[ParameterArgument], env: LexicalScope
 ) -> dict[str, Dim]:
-    """Return the first batch size other than 1 for each name of a batch axis."""
+    """Map the declared name of each batch axis to its first size other than 1."""
     lengths: dict[str, Dim] = {}
     for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
         if name and isinstance(value, Tensor):
@@ -89,7 +89,7 @@ MAX_BLOCK_DEPTH = 64
 """The maximum nesting depth of block calls."""
 
 BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, LexicalScope]]
-"""The arguments by parameter name, each with the scope in which it is evaluated."""
+"""The arguments by parameter name, each with the scope in which the argument is evaluated."""
 
 
 def call_block(
@@ -140,14 +140,14 @@ def _make_block_env(
     elif not is_same_file and not module.is_standard:
         env.file_scope = definition_env.file_scope if definition_env else env.scope
     if not is_same_file:
-        # operands determine the dimensions of a used file: its `batch` may be `batch * 2` here
+        # arguments determine the dimensions of a used file: `batch` there may be `batch * 2` here
         env.dynamic_lengths = None if module.is_standard else {}
     return env
 
 
 def _find_bound_env(target: BlockFunction) -> LexicalScope | None:
-    """Return the scope of the reference to the block if it contains the config of the block's file.
-    Return None if another file references the block.
+    """Return the scope in which the block was referenced if this scope has the config of the
+    block's file, or None if the reference is in another file.
     """
     env = target.env
     return env if env and env.module.root is target.module.root and env.config else None

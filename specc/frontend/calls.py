@@ -75,7 +75,7 @@ def evaluate_argument(
         value = get_first_result(evaluate_function_value(expr, env))
     else:
         value = env.evaluate_value(expr)
-    # the error that caused ERROR_VALUE has already been reported, so raise no diagnostic
+    # the error behind ERROR_VALUE has already been reported, so raise no further diagnostic
     if value is ERROR_VALUE:
         raise SpeccError
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
@@ -112,7 +112,7 @@ def _match_choice_value(
 def _require_known_number(
     nodes: NodeBuilder, value: SpecValue, kinds: ParameterKinds, description: str
 ) -> SpecValue:
-    """Return `value`. Raise E0315 if an op attribute is known only at run time."""
+    """Return `value`. Raise E0315 if the value of an op attribute is known only at run time."""
     if isinstance(value, tuple) and kinds[:1] == (ListParameterKind(FLOAT_KIND),):
         return tuple(_require_known_number(nodes, v, (FLOAT_KIND,), description) for v in value)
     if FLOAT_KIND in kinds and isinstance(value, Number):
@@ -134,7 +134,7 @@ def call_builtin(
     values = dict(target.bound_arguments)
     variadic_arguments = _evaluate_arguments(builtin, pairs, values, call.caller_env)
     _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
-    # pass the parameters before a variadic parameter by position, such as `a` in `min(a, b, c)`
+    # pass parameters that precede a variadic parameter by position, such as `a` in `min(a, b, c)`
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
@@ -296,7 +296,7 @@ def evaluate_function_value(expr: ast.Expr, env: LexicalScope) -> EvalResult:
 def bind_function_options(
     target: BuiltinFunction | BlockFunction, expr: ast.Call, env: LexicalScope
 ) -> EvalResult:
-    """Bind options to a function, or call a function that has no inputs."""
+    """Bind options to a function. Call a function without inputs immediately."""
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is MISSING for s in parameters):

@@ -36,7 +36,7 @@ KIND_PLURALS = {
     "score": "scores",
     "normalizer": "normalizers",
 }
-"""The plural noun of each kind of definition in messages."""
+"""The plural noun that messages use for each kind of definition."""
 
 
 def raise_unknown_name_error(kind: str, name: ast.Name, env: LexicalScope) -> NoReturn:
@@ -79,9 +79,9 @@ class ConfigReadOptions:
     default is computed from other fields, as in `side = image / patch`, has the value of this
     expression instead of a new symbol. `trial_values` are values for fields on which the graph's
     structure depends. `steps` counts the steps of all elaborations. `path` is the path of this
-    config in the config of the outermost spec, or "". `max_length` is the maximum sequence length
-    on which RoPE frequencies depend, or 0 to use the length of the spec or file. With
-    `is_training`, the graph contains the operations of training mode, such as dropout.
+    config within the config of the outermost spec ("" for that spec). `max_length` is the maximum
+    sequence length on which RoPE frequencies depend, or 0 to use the length of the spec or file.
+    With `is_training`, the graph contains the operations of training mode, such as dropout.
     """
 
     is_symbolic: bool = False
@@ -104,8 +104,8 @@ def evaluate_config(
     options: ConfigReadOptions,
     used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
-    """Evaluate the config fields, and add `used_configs`. Raise E0401 for all missing values
-    together.
+    """Return the values of the config fields and the configs of used specs, `used_configs`. Raise
+    one E0401 error for all missing values.
     """
     env = LexicalScope(
         context=context, module=program.module, config={}, config_file=options.config_file
@@ -141,7 +141,7 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
 def _evaluate_field(
     evaluation: "_ConfigEvaluation", entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Evaluate a field. The default of a record field can use preceding fields by name."""
+    """Evaluate a field. The default of a record field can refer to preceding fields by name."""
     if entry.type.name != "record" or path in evaluation.assignments:
         return _evaluate_single(evaluation, entry, path, env)
     inner_env = replace(env, names=dict(env.names))
@@ -216,12 +216,12 @@ def _make_symbol(
     env: LexicalScope,
     origin: Origin,
 ) -> SpecValue:
-    """Return the symbol of an integer field, the symbols of an integer pair, or None."""
+    """Return the symbol of an integer, the symbols of an integer pair, or None for other types."""
     full_path = evaluation.reader.qualify_field_path(path)
     if entry.type.optional:
         return None
     match entry.type:
-        # a pair of integers, such as an image size, has one symbol per integer
+        # represent a pair of integers, such as an image size, by one symbol per integer
         case ast.TypeExpr(name="pair", element_type=ast.TypeExpr(name="int")):
             return tuple(Dim.symbol(f"{full_path}[{n}]", origin) for n in range(2))
     if entry.type.name != "int":
@@ -251,7 +251,7 @@ def _evaluate_derived(
         return None
     try:
         value = _convert_to_field_type(entry.default, entry, path, env)
-    # a trial with concrete numbers evaluates the default, and reports its errors
+    # errors in the default are reported in a trial with concrete numbers
     except (UnresolvedValueError, SpeccError):
         return None
     return value if isinstance(value, Dim) and value.number is None else None
@@ -275,7 +275,7 @@ def _evaluate_assigned(
 def _convert_to_field_type(
     expr: ast.Expr, entry: ast.ConfigField, path: str, env: LexicalScope, span: Span | None = None
 ) -> SpecValue:
-    """Evaluate an expression as a value of a field. `span` is the span of an assignment."""
+    """Evaluate an expression as the value of a field. `span` is the span of the assignment."""
     error_context = ErrorContext(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         is_choice = expr.path in entry.type.names
@@ -317,7 +317,7 @@ EXAMPLE_VALUES = {
     "list": "[2, 4]",
     "pair": "[2, 4]",
 }
-"""An example literal for each type."""
+"""An example literal for each declared type, shown in messages."""
 
 
 def _raise_unknown_value(error: Diagnostic, entry: ast.ConfigField, name: ast.Name) -> NoReturn:

@@ -72,7 +72,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 
 @dataclass(frozen=True, slots=True)
 class ErrorContext:
-    """The description, location and called block of a value, for error messages."""
+    """The description and location of a value, and the block that receives it, for messages."""
 
     description: str
     span: Span | None
@@ -85,7 +85,7 @@ def is_tensor_type(type: ast.TypeExpr) -> bool:
 
 
 def is_function_type(type: ast.TypeExpr) -> bool:
-    """Return True if values of a declared type are functions, whose calls bind options."""
+    """Return True if values of a declared type are functions, so that a call binds only options."""
     return type.name in ("positions", "norm", "activation", "any")
 
 
@@ -175,8 +175,8 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""The built-in functions, the description and the help text for E0203 of each function type. A
-block may have any function type.
+"""For each function type, the built-in functions that have this type, and the description and help
+text for E0203. A block is accepted for every function type.
 """
 
 
@@ -188,7 +188,7 @@ def resolve_input_type(type: ast.TypeExpr, env: LexicalScope, origin: str) -> Ty
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(d, env)
     ]
     if undeclared_dims:
-        # report an undeclared dimension only once for all inputs
+        # report an undeclared dimension only once, even if several inputs use it
         env.dims.update({name.path: Dim.symbol(name.path) for name in undeclared_dims})
         raise SpeccError(*(make_undeclared_dim_error(d, env) for d in undeclared_dims))
     shape = (_evaluate_input_length(dim, env, origin) for dim in type.dims)
@@ -301,7 +301,7 @@ class _TypeMatcher:
     error_context: ErrorContext
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
-        """Match `...`, which stands for the same dimensions everywhere in a block."""
+        """Match `...`, which must stand for the same dimensions everywhere in a block."""
         bound_lengths = self.env.names.setdefault("...", lengths)
         if bound_lengths != lengths:
             assert isinstance(bound_lengths, tuple)  # `...` cannot be the name of a value in a spec
@@ -339,9 +339,9 @@ class _TypeMatcher:
             env.dynamic_lengths[name] = length
 
     def _is_assumed_equal(self, declared: Dim, actual: Dim) -> bool:
-        """Return True if two sizes are equal under the assumption that quotients are exact. For
-        example, the `image // 2` positions of `x[::2]` match `image / 2`. Dynamic dimensions are
-        excluded, because a remainder would not be detected at run time.
+        """Return True if two sizes are equal, assuming that all quotients are exact. For example,
+        the `image // 2` positions of `x[::2]` match `image / 2`. Dynamic dimensions are excluded,
+        because a remainder would not be detected at run time.
         """
         symbols = declared.symbols() | actual.symbols()
         if not symbols or self.env.context.has_dynamic_symbol(symbols):
@@ -369,11 +369,11 @@ class _TypeMatcher:
     def _suggest_length_fixes(self, expr: ast.Expr, actual: Dim) -> tuple[str, ...]:
         """Return help messages for an axis declared as `expr`, whose length is `actual`."""
         context = self.error_context
-        if not context.block:  # names in `expr` may be undefined at the call
+        if not context.block:  # names in `expr` may be undefined in the caller
             return suggest_length_correction(_format_type_source(expr), actual, context.span)
         name = expr.path if isinstance(expr, ast.Name) else ""
         is_captured = name in self.env.module.root.dims and name not in self.env.dims
-        # for a block of another file, operands determine the dimension
+        # in a block of another file, the arguments determine the dimension
         if not is_captured or self.env.dynamic_lengths is not None:
             return ()
         return (

@@ -34,8 +34,8 @@ class SymbolicDims:
 
     With `is_symbolic`, config values are symbols, too. `dynamic_names` are the symbols that are
     known only at run time. `computed_names` maps integers computed from config symbols, such as
-    `int(0.25 * d)`, to the names of their symbols. `max_length` is the value of `--context-length`
-    on which RoPE frequencies depend, or 0.
+    `int(0.25 * d)`, to the names of their symbols. `max_length` is the value of `--context-length`,
+    for which RoPE frequencies are computed, or 0.
     """
 
     is_symbolic: bool = False
@@ -79,8 +79,8 @@ class ValueFacts:
 
     `constant_values` contains values that depend neither on inputs nor on weights. `position_ids`
     contains the position ids of masks, keyed by role and by the numbers of queries and keys.
-    `sorted_lengths` contains the sizes of sorted axes. Sort indices can be position ids of these
-    axes.
+    `sorted_lengths` contains the sizes of sorted axes. The indices that a sort returns may be used
+    as position ids of these axes.
     """
 
     constant_values: set[Value] = field(default_factory=set)
@@ -94,7 +94,7 @@ MAX_VALUES_PER_SPAN = 4
 
 @dataclass
 class ElaborationRecord:
-    """The values by span. `is_complete` is True if the elaboration had no errors."""
+    """The values of one elaboration, by span. `is_complete` is True if there were no errors."""
 
     is_symbolic: bool
     values_by_span: dict[Span, list[str]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class ElaborationRecord:
     def add_value(self, span: Span, value: EvalResult) -> None:
         """Record a value of the name or call at `span`, up to `MAX_VALUES_PER_SPAN` values."""
         first_value = get_first_result(value)
-        # a dimension is recorded as its symbolic expression
+        # record the symbolic expression of a dimension
         text = str(first_value) if isinstance(first_value, Dim) else describe_value(value)
         texts = self.values_by_span.setdefault(span, [])
         if text not in texts and len(texts) < MAX_VALUES_PER_SPAN:
@@ -217,7 +217,9 @@ class SpecNamespace:
 
     @property
     def root(self) -> "SpecNamespace":
-        """The module that contains the graph: the root of the base spec, or this module."""
+        """The module that contains the graph: the root of the base spec, or without one, this
+        module.
+        """
         return self.base.root if self.base else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
@@ -285,7 +287,7 @@ def join_weight_path(scope: str, path: str) -> str:
 
 
 CollectionValue = TypeVar("CollectionValue", tuple[SpecValue, ...], Record)
-"""The type of a compound value, which is a list or a record."""
+"""A type variable for values that contain other values: a list or a record."""
 
 
 @dataclass(kw_only=True)
@@ -311,8 +313,9 @@ class ElaborationContext:
 
     @contextmanager
     def enter_position_id_scope(self) -> Iterator[None]:
-        """Return a context manager for a loop or expert body. The body can use the position ids
-        that are cached in the outer graph. Position ids that the body caches are dropped on exit.
+        """Return a context manager for elaborating a loop or expert body. The body can use the
+        position ids that are cached in the outer graph. Position ids that the body caches are
+        dropped on exit.
         """
         outer_ids, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -327,7 +330,7 @@ class ElaborationContext:
         )
 
     def consume_steps(self, span: Span | None, count: int = 1) -> None:
-        """Count elaboration steps before execution. Raise E0223 if the limit is exceeded."""
+        """Count elaboration steps before executing them. Raise E0223 if the limit is exceeded."""
         self.resources.steps.consume_steps(count, span)
 
     def check_item_limit(

@@ -18,17 +18,17 @@ trials of one `check` together.
 """
 
 EXPANSION_COST = 10
-"""The cost of expanding a definition in steps, excluding its body."""
+"""The number of steps for expanding a definition, excluding the steps of its body."""
 
 OPERATION_COST = 3
-"""The cost of an arithmetic operation in steps, excluding its operands."""
+"""The number of steps for an arithmetic operation, excluding the steps of its operands."""
 
 MAX_CONSTANT_ELEMENTS = 1 << 26
 """The maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
 (E0224)."""
 
 EXTRA_FRAMES = 8000
-"""The number of Python stack frames for 64 nested blocks with expressions of depth 64."""
+"""The number of Python stack frames that 64 nested blocks with expressions of depth 64 need."""
 
 
 @dataclass
@@ -155,7 +155,7 @@ class ErrorLog:
             self.user_call = outer_call
 
     def add_call_site_to_span(self, span: Span | None) -> Span | None:
-        """Add the user's call to a span in std, and the current normalizer to any span."""
+        """Add the user's call to the span if the span is in std, and add the current normalizer."""
         if span is None:
             return span
         if self.normalizer and not span.normalizer:
@@ -165,7 +165,7 @@ class ErrorLog:
         return span if span.caller else replace(span, caller=self.user_call)
 
     def relocate_error_to_user_call(self, error: Diagnostic) -> Diagnostic:
-        """Relocate an error in std to the user's call that led to this error."""
+        """Move the location of an error in std to the user's call that led to the error."""
         span = self.add_call_site_to_span(error.primary.span) if error.primary else None
         if error.primary is None or span is None or span == error.primary.span:
             return error
@@ -192,7 +192,7 @@ class ErrorLog:
         return error.primary.span in spans or (bool(spans) and error.code == BUDGET_EXCEEDED)
 
     def raise_reported_errors(self) -> None:
-        """Raise all reported errors, and state how many more errors are not shown."""
+        """Raise all recorded errors, with a note on the number of errors beyond the limit."""
         if self.diagnostics:
             overflow_note = Diagnostic("E0100", f"{self.dropped_count} more errors are not shown")
             raise SpeccError(*self.diagnostics, *([overflow_note] if self.dropped_count else []))

@@ -40,7 +40,7 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain
 
 NAMES_PER_STEP = 64
-"""The number of copied names per elaboration step."""
+"""The number of names in scope that a loop iteration copies at the cost of one elaboration step."""
 
 
 def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:
@@ -50,7 +50,7 @@ def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:
     value = EXPRESSION_EVALUATORS[type(expr)](expr, env)
     if value is ERROR_VALUE:
         raise AlreadyReportedError
-    # messages show the last expression that refers to a tensor, such as `y` in `y = x; f(y)`
+    # messages show the last name given to a tensor, such as `y` in `y = x; f(y)`
     if isinstance(value, Tensor) and expr.span:
         return Tensor(value.value, expr.span)
     return value
@@ -85,7 +85,7 @@ def evaluate_condition(expr: ast.Expr, env: LexicalScope, description: str) -> b
 
 
 def _evaluate_number(expr: ast.NumberLiteral, env: LexicalScope) -> Dim | float:
-    # an integer literal consists only of digits, so `1e3` is a float
+    # only literals that consist of digits are integers, so `1e3` is a float
     return parse_number_literal(expr.text) if expr.text.isdigit() else float(expr.text)
 
 
@@ -166,7 +166,7 @@ def _evaluate_comparison(expr: ast.Compare, env: LexicalScope) -> SpecValue:
 def _evaluate_comparison_operand(
     expr: ast.Expr, operands: tuple[ast.Expr, ...], env: LexicalScope
 ) -> SpecValue:
-    """Evaluate an operand of a comparison. A name next to a choice is a choice value."""
+    """Evaluate an operand of a comparison. Next to a choice operand, a name is a choice value."""
     # for a field `kind: choice(gru | lstm)`, the name `gru` in `kind == gru` is a choice value
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)

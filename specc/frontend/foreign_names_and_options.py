@@ -135,7 +135,9 @@ FOREIGN_OPERATIONS = {
     "beamsearch greedysearch sample generate": "declare generation outside graphs with "
     "`generate`: see `specc doc generate` and docs/generation.md",
 }
-"""The suggestion for each operation of other libraries. Keys are space-separated names."""
+"""The suggestion for each operation of other libraries. Keys are lists of names, separated by
+spaces.
+"""
 
 REPLACEMENTS_BY_NAME = {
     normalize_identifier(name): text
@@ -241,8 +243,8 @@ RENAMED_STD_DEFINITIONS = {
     "unit_row": "l2_normalize",
     "upsampled": "upsample_bilinear",
 }
-"""The current names of renamed std definitions, by former name. Entries are removed after one
-release.
+"""The current names of renamed std definitions, by former name. An entry is removed one release
+after the renaming.
 """
 
 

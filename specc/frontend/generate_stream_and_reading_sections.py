@@ -93,7 +93,7 @@ def expression_to_json(expr: ast.Expr, env: LexicalScope) -> object:
 def _call_to_data(
     call: ast.Call, convert_expression: Callable[[ast.Expr], object]
 ) -> dict[str, object]:
-    """Convert a call, such as `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`."""
+    """Convert a call to a mapping: `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`."""
     data: dict[str, object] = {"kind": call.function.path}
     if call.args:
         data["args"] = [convert_expression(arg) for arg in call.args]
@@ -181,7 +181,7 @@ def find_generate_section(program: Program, block: ast.Block) -> ast.GenerateSec
     """Return the `generate` section of the spec if it applies to the graph `block`, or None."""
     for item, _ in program.iterate_items(ast.GenerateSection):
         graphs = list_graph_blocks(program)
-        # in a spec with several task heads, only one graph may be generative
+        # in a spec with several task heads, possibly only one graph is generative
         is_other = not _is_generated_by(block, item) and any(
             _is_generated_by(graph, item) for graph in graphs
         )
@@ -190,7 +190,7 @@ def find_generate_section(program: Program, block: ast.Block) -> ast.GenerateSec
 
 
 def has_generate_section(program: Program, graph: str) -> bool:
-    """Return True if the `generate` section applies to the graph. "" means the first graph."""
+    """Return True if the `generate` section applies to `graph`, where "" means the first graph."""
     blocks = [block for block in list_graph_blocks(program) if graph in ("", block.name)]
     return any(find_generate_section(program, block) for block in blocks[:1])
 
@@ -216,8 +216,8 @@ def evaluate_generate_section(
 def evaluate_stream_section(
     program: Program, block: ast.Block, generation: GenerateSection | None
 ) -> StreamSection | None:
-    """Evaluate the `stream` section of a spec for the graph of `block`, or return None. Raise E0221
-    if a name exists in no graph, and E0975 if a graph has two time axes.
+    """Evaluate the `stream` section for the graph of `block`, or return None if there is none.
+    Raise E0221 if a name exists in no graph, and E0975 if a graph has two time axes.
     """
     items = _list_stream_items(program, block)
     for item in items:
@@ -310,7 +310,7 @@ def _check_names(block: ast.Block, item: ast.GenerateSection | ast.StreamSection
 def _check_name(
     block: ast.Block, role: str, name: str, names: Sequence[str], span: Span | None
 ) -> None:
-    """Raise E0221 if `names`, the inputs or results (`role`) of a graph, do not contain `name`."""
+    """Raise E0221 if `name` is not in `names`, the names of a graph's inputs or results."""
     if name not in names:
         helps = suggest_similar_name(name, names, f"expected one of {', '.join(names)}")
         title = f"the graph `{block.name}` has no {role} `{name}`"

@@ -186,7 +186,7 @@ class _MemberReader:
             case "int" if isinstance(scalar, int) and not isinstance(scalar, bool):
                 return Dim.from_value(scalar).with_origin(self.member.get_source_location())
             case "float" if isinstance(scalar, int | float) and not isinstance(scalar, bool):
-                # infinity is valid as an unlimited bound, as in `clip`
+                # infinity is allowed, for example to disable a bound of `clip`
                 return scalar if math.isinf(scalar) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type_error(value, type, scalar)
 
@@ -231,11 +231,11 @@ KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
     *("gelu", "gelu_10", "hardswish", "laplace", "leaky_relu", "mish", "quick_gelu"),
     *("relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "tanh"),
 }
-"""The names of activations that a config.json may contain."""
+"""The activation names that may occur in a config.json."""
 
 
 def resolve_hf_activation(name: str, env: LexicalScope, span: Span | None) -> SpecValue:
-    """Return the activation that a config.json names `name`. Raise E0403 for an unknown name."""
+    """Return the activation with the config.json name `name`. Raise E0403 for an unknown name."""
     spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
     try:
         value = env.evaluate(spec_name)

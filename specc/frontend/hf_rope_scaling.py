@@ -24,9 +24,9 @@ from specc.syntax import ast
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
 """The scaling kind for each former `rope_type`. The frequencies of `mrope` are unscaled."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
-"""The tuples (name, key, kind). A table with the `rope_type` `name` and a key `key` has the scaling
-kind `kind`. The first Phi-3 files call `longrope` "yarn", and Hunyuan's files call `ntk_alpha`
-"dynamic".
+"""Tuples (name, key, kind): a table whose `rope_type` is `name` and that has a key `key` has the
+scaling kind `kind`. The first Phi-3 files call `longrope` "yarn", and Hunyuan's files call
+`ntk_alpha` "dynamic".
 """
 ORIGINAL_LENGTH_KEY, MAX_LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
 ROPE_KEYS = (
@@ -244,7 +244,7 @@ class _RopeReader:
         for ambiguous_name, key, actual_kind in KINDS_BY_KEY:
             if kind == ambiguous_name and table.find_non_null_member(key):
                 return actual_kind
-        # config files cannot contain `axial` frequencies
+        # no config file has `axial` frequencies
         if kind in SCALING_KINDS and kind != "axial":
             return kind
         self.raise_invalid(f"unknown RoPE scaling {member.value.span.text}", table.span)
@@ -267,7 +267,7 @@ class _ScalingTable:
         return {"factor": self._read_factor()}
 
     def read_dynamic(self) -> dict[str, RopeNumber]:
-        """Return the parameters of dynamic scaling. The original length is the maximum length."""
+        """Return the parameters of dynamic scaling, whose original length is the maximum length."""
         length = self._read_max_length()
         return {"factor": self._read_factor(), "original": length, "longest": length}
 
@@ -321,8 +321,8 @@ class _ScalingTable:
         return tuple(self.reader.read_number(item) for item in items)
 
     def _read_factor(self) -> float:
-        """Return the scaling factor. For yarn and longrope, a null factor is the ratio of the
-        maximum length to the original length. For longrope, a missing factor is the same ratio.
+        """Return the scaling factor. For yarn and longrope, null stands for the ratio of the
+        maximum length to the original length. For longrope, this ratio is also the default.
         """
         member = self.table.find_member("factor")
         if member and not member.is_null:
@@ -334,7 +334,7 @@ class _ScalingTable:
         self.reader.raise_invalid(title, self.table.span, label)
 
     def _read_attention_factor(self) -> float | None:
-        """Return the attention factor, or None if the file has none (code of arXiv:2405.04434)."""
+        """Return the attention factor (code of arXiv:2405.04434), or None if the file has none."""
         explicit_factor, scale, all_dim = (
             self._read_number(key)
             for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")

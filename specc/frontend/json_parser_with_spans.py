@@ -94,8 +94,8 @@ class JsonObject:
         )
 
     def _find_common(self, path: str) -> JsonMember | None:
-        """Return the common member of all nested objects at a path. Raise E0403 if values
-        differ.
+        """Return the member at a path of nested objects, which must have the same value in all of
+        them. Raise E0403 if values differ.
         """
         objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
         members = [member for value in objects if (member := value.find_member(path))]
@@ -166,7 +166,7 @@ _STRING_ERRORS = {
     "Invalid control": ("unescaped control character", "write line breaks as \\n"),
     "Invalid \\": ("unknown escape sequence", "write a backslash as \\\\"),
 }
-"""The message and help for each string error, by the first words of the decoder's message."""
+"""The message and help for each error in a string, by the start of the decoder's message."""
 _LITERAL_VALUES: dict[str, bool | float | None] = {
     "true": True,
     "false": False,
@@ -176,7 +176,7 @@ _LITERAL_VALUES: dict[str, bool | float | None] = {
     "-Infinity": -math.inf,
 }
 _LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
-"""The JSON literal for each literal of other languages, by lowercase spelling."""
+"""The JSON literal that corresponds to each literal of another language, by lowercase spelling."""
 
 
 def decode_config_source(data: bytes, name: str) -> Source:
@@ -228,8 +228,8 @@ class _JsonParser:
         return Span(self.source, start, self.position)
 
     def get_next_span(self) -> Span:
-        """Return the span of the next character. At the end of the text, return that of the last
-        character.
+        """Return the span of the next character. At the end of the text, return the span of the
+        last character.
         """
         start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + 1, len(self.text)))

@@ -45,7 +45,7 @@ def _replace_values(
 
 
 def _get_counted_length(node: Node) -> Dim | None:
-    """Return the size of the dynamic axis whose position ids `node` computes, or None."""
+    """Return the size of the dynamic axis if `node` computes its position ids, otherwise None."""
     match node:
         case Node(ops.Extent(axis=axis), (Value() as x,)) if x.type.shape[axis].number is None:
             return x.type.shape[axis]
@@ -67,7 +67,7 @@ def extract_body_graph(
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
-    # find the body's nodes again, because the hoisted position ids no longer belong to the body
+    # find the nodes of the body again, because hoisting has removed position ids from the body
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     required_nodes, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
     # sort captures in graph order, for deterministic bodies
@@ -92,7 +92,7 @@ def extract_body_graph(
 def _copy_nodes(
     builder: GraphBuilder, originals: Iterable[Node], copied_values: dict[Value, Value]
 ) -> tuple[list[tuple[Node, tuple[Value, ...]]], dict[Node, NodeOrigin]]:
-    """Copy nodes and add their results to `copied_values`. Return the copies and their origins."""
+    """Copy nodes, and record their results in `copied_values`. Return the copies and origins."""
     copies: list[tuple[Node, tuple[Value, ...]]] = []
     origins: dict[Node, NodeOrigin] = {}
     for original in originals:
@@ -127,7 +127,7 @@ def _find_reachable_nodes(
 
 
 def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Value]:
-    """Sort values in graph order: new values, then inputs, parameters and node results."""
+    """Sort values in graph order: unregistered values, inputs, parameters, then node results."""
     leaves = (*builder.inputs.values(), *builder.parameters.values())
     indices = {value: n for n, value in enumerate(leaves)}
 
@@ -145,8 +145,8 @@ def _find_dependent_nodes(
     """Return, in graph order, every node that depends on `leaves` or has an axis of size `length`.
 
     The leaves are created with the body, so only nodes after the first `start_index` nodes can
-    depend on them. A node that depends only on `length` may also belong to an earlier body, because
-    equal nodes are merged.
+    depend on them. A node that depends only on `length` may precede the body, because equal nodes
+    of different bodies are merged.
     """
     dependent_values, length_values = set(leaves), set[Value]()
     dependent_nodes: dict[Node, None] = {}
@@ -172,7 +172,7 @@ def _has_length(value: Value, length: str) -> bool:
 
 
 ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i32": 0}
-"""The value of a scan output in a skipped iteration, by element type (default 0.0, for floats)."""
+"""The value of a scan output in a skipped iteration, by element type (0.0 for other types)."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class EarlyExit:
         self, builder: NodeBuilder, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
         """Return the next loop-carried values, with the previous values for finished elements."""
-        # the iteration that sets the flag of a batch element still updates the element
+        # a batch element is still updated in the iteration that sets its flag
         finished_flags = previous_carries[self.carry_index]
         return [
             _select_per_element(builder, finished_flags, previous, updated)

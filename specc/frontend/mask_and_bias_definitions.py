@@ -101,7 +101,7 @@ def index_tensor_with_variables(base: Tensor, expr: ast.Index, env: LexicalScope
     for name in PAIR_INDEX_ORDER if env.has_head_axis else PAIR_INDEX_ORDER[1:]:
         if name in index_names:
             axis += 1
-        # a tensor without a batch axis has a result without a batch axis
+        # the result has no batch axis if the tensor has none
         elif axis > 0:
             value = nodes.add_op(ops.Insert(axis), value)
             axis += 1
@@ -143,7 +143,7 @@ MaskValue: TypeAlias = Tensor | bool
 """A mask over queries and keys: a boolean tensor, or one bool for all pairs."""
 
 MAX_EXPANSION_DEPTH = 8
-"""The maximum nesting depth when definitions are expanded. A mask can be an argument."""
+"""The maximum nesting depth of expanded definitions, which can take masks as arguments."""
 
 
 def bind_definition(
@@ -185,7 +185,7 @@ def _evaluate_definition_argument(
     param: ast.DefinitionParameter, expr: ast.Expr, env: LexicalScope
 ) -> SpecValue:
     value = env.evaluate_value(expr)
-    # an untyped parameter accepts any value, because tensors are checked where they are used
+    # a parameter without a type accepts any value, because tensors are checked when they are used
     if param.type is None or isinstance(value, Tensor):
         return value
     error_context = ErrorContext(f"`{param.name}`", expr.span)
@@ -206,7 +206,7 @@ def enter_function_scope(
     context.consume_steps(function.span, EXPANSION_COST + len(context.call_stack) // 8)
     chain = [*(c for c in context.call_stack if c.startswith("definition ")), f"definition {name}"]
     if chain.count(chain[-1]) > MAX_EXPANSION_DEPTH:
-        # show the cycle `a → b → a` only once, although it was expanded many times
+        # show a cycle such as `a → b → a` only once, although expansion has repeated it many times
         names = [c.removeprefix("definition ") for c in chain]
         start = names.index(name)
         cycle = [*names[start : names.index(name, start + 1)], name]
@@ -228,7 +228,7 @@ def enter_function_scope(
 
 
 def _move_error_to_definition(error: SpeccError, function: AttentionFunction) -> SpeccError:
-    """Return an error E0417 relocated to the call that bound the definition's arguments."""
+    """Return the error E0417 at the location of the call that bound the definition's arguments."""
     diagnostic, span = error.diagnostics[0], function.span
     if (
         diagnostic.code != "E0417"
@@ -261,7 +261,7 @@ def expand_definition(
 
 
 def _get_definition_config(function: AttentionFunction) -> Mapping[str, SpecValue]:
-    """Return the config of a definition, which is empty for definitions of other files."""
+    """Return the config for evaluating a definition, empty if the definition is in another file."""
     env = function.env
     return env.config if env and env.module.root is function.module.root else EMPTY_NAMES
 
@@ -323,13 +323,12 @@ def expand_mask(
             _check_mask_axes(tensor, index_variables, span)
             return expand_to_mask_rank(builder, tensor, score_rank)
         case MaskExpression(op, parts):
-            # all operands are expanded to the same axes, except `all` and `none`, which remain
-            # bools
+            # `all` and `none` remain bools, and all other operands are expanded to the same axes
             masks = [expand_mask(builder, p, index_variables, scope, score_rank) for p in parts]
             return _merge_masks(builder, op, masks)
         case AttentionFunction() if mask.kind == "mask":
             with enter_function_scope(builder.context, mask):
-                # the value of a definition may be another mask, as in `mask m(a) = a & causal`
+                # a definition may evaluate to an unexpanded mask, as in `mask m(a) = a & causal`
                 value = _evaluate_definition(builder.context, mask, index_variables, {}, scope)
                 inner_nodes = replace(builder, span=mask.span or span)
                 return expand_mask(inner_nodes, value, index_variables, scope)
@@ -358,7 +357,7 @@ def _merge_masks(nodes: NodeBuilder, op: str, masks: list[MaskValue]) -> MaskVal
     if op == "not":
         return not result
     for mask in rest:
-        # `all & m` is `m` and `all | m` is `all`, so a bool needs no node
+        # an operand that is a bool adds no node: `all & m` is `m`, and `all | m` is `all`
         if isinstance(result, bool):
             result = mask if result == (op == "&") else result
         elif isinstance(mask, bool):

@@ -1,5 +1,5 @@
 """Resolve names of variables, dimensions, config values, blocks, definitions and built-in
-functions. Evaluate expressions that must be a normalizer or have a declared type.
+functions. Evaluate expressions whose value must be a normalizer or have a declared type.
 """
 
 import math
@@ -76,7 +76,7 @@ def resolve_name(name: ast.Name, env: LexicalScope, missing_ok: bool = False) ->
     head, *rest = name.path.split(".")
     value: EvalResult | MissingValue = _resolve_first_part(head, env, name.span)
     if isinstance(value, MissingValue) and head == "config" and rest:
-        # `config` is the whole config file, unless a variable or config field has this name
+        # `config` means the whole config file, unless a variable or config field has this name
         value = RawConfigSection("", env.config_file)
     if isinstance(value, MissingValue):
         if rest and (item := resolve_used_spec_function(name, env)) is not None:
@@ -264,7 +264,7 @@ def _list_functions(env: LexicalScope) -> list[str]:
 
 def resolve_callee(name: ast.Name, env: LexicalScope) -> Function:
     """Return the callee of a call. Raise E0204 with a similar name for an unknown callee."""
-    # a dotted name is a field of a record or an item of a used file, rather than a block
+    # a dotted name means a field of a record or an item of a used file, but no block of this file
     if "." in name.path:
         return _resolve_member_callee(name, env)
     value = env.names.get(name.path, env.config.get(name.path))
@@ -317,7 +317,7 @@ def evaluate_with_expected_type(
         return evaluate_score_normalizer(expr, env)
     is_function = is_function_type(type)
     if is_function and type.name == "any" and isinstance(expr, ast.Call) and expr.args:
-        # `positions(x)` evaluates to a tensor, but `window(3)` remains a definition
+        # `positions(x)` evaluates to a tensor, but `window(3)` is still an unexpanded definition
         is_function = isinstance(resolve_callee(expr.function, env), AttentionFunction)
     return env.context.evaluator.evaluate_function(expr, env) if is_function else env.evaluate(expr)
 

@@ -19,7 +19,7 @@ from specc.ir.types import ShapeError
 
 def check_weight_dim(context: ElaborationContext, dim: Dim, name: str, span: Span | None) -> None:
     """Raise E0308 at `span` if a weight dimension is 0 or depends on an input."""
-    # symbolic config values are allowed, because they are numbers when weights are created
+    # symbols for config values are allowed, because they have values when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
         helps = ["weights must have a static shape: use a config value"]
         raise_error(
@@ -68,7 +68,7 @@ def check_weight_size(
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
     """Raise E0224 if a constant has too many elements. Dynamic dimensions are counted as 1."""
-    # evaluate each dimension with every symbol equal to 1
+    # compute the number of elements with the value 1 for every symbol
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if minimum > MAX_CONSTANT_ELEMENTS:
         shape_text = " × ".join(str(d) for d in shape)
@@ -109,7 +109,7 @@ class NodeBuilder:
             raise_error("E0109", title, span)
         op_name = name or op.name
         values = [o.value if o else None for o in operands]
-        # the empty scope "" is the outermost scope, not a missing scope
+        # test for None, because the empty scope "" is a valid scope, the outermost one
         node_scope = context.scope if self.scope is None else self.scope
         try:
             results = context.builder.add_node(
@@ -148,7 +148,7 @@ class NodeBuilder:
 def _record_value_facts(
     context: ElaborationContext, op: Op, operands: Sequence[Value | None], results: Sequence[Value]
 ) -> bool:
-    """Record facts about the results of a new node. Return True if the results are constant."""
+    """Record constant results and sorted axes of a new node. Return True for constant results."""
     if isinstance(op, ops.Sort):
         context.facts.sorted_lengths.add(results[0].type.shape[op.axis])
     is_constant = all(v is None or v in context.facts.constant_values for v in operands)
@@ -186,7 +186,7 @@ def try_fuse_log_sigmoid(builder: NodeBuilder, operand: Tensor) -> Tensor | None
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150
-"""The smallest float that rounds to infinity in float32, and the largest that rounds to 0."""
+"""The smallest number that rounds to infinity in float32, and the largest one that rounds to 0."""
 
 
 def check_float32_range(value: float, span: Span | None) -> None:

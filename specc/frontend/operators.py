@@ -115,7 +115,7 @@ def _describe_origins(expr: ast.BinaryOp, left: Number, right: Number) -> list[s
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
         span, source = side.span, origin and origin.span
-        # literals in the expression have no note on their origin
+        # add no note if the operand is a literal, whose origin is the expression itself
         if span and source and (span.source is not source.source or span.start != source.start):
             notes.append(f"`{span.text}` is defined in {source}")
     return notes
@@ -124,7 +124,7 @@ def _describe_origins(expr: ast.BinaryOp, left: Number, right: Number) -> list[s
 def _suggest_divisors(
     context: ElaborationContext, op: str, left: Number, right: Number
 ) -> list[str]:
-    """Return help messages that suggest nearby divisors for a division with a remainder."""
+    """Return help messages that suggest nearby divisors if a division leaves a remainder."""
     if op != "/" or not isinstance(left, Dim) or not isinstance(right, Dim):
         return []
     dividend, divisor = left.number, right.number
@@ -132,12 +132,12 @@ def _suggest_divisors(
         return []
     nearest = _find_nearest_divisors(dividend, divisor)
     helps = [f"divisors of {dividend} near {divisor}: {', '.join(map(str, nearest))}"]
-    # users cannot change the code of the standard library
+    # suggest no change of the standard library, which users cannot edit
     return helps if context.errors.user_call else [*helps, "for integer division, write `//`"]
 
 
 def _find_nearest_divisors(dividend: int, divisor: int) -> list[int]:
-    """Return up to two divisors of `dividend` that are nearest to `divisor`, in ascending order."""
+    """Return the divisors of `dividend` (at most two) nearest to `divisor`, in ascending order."""
     divisors = [n for n in range(1, min(abs(dividend), 4096) + 1) if dividend % n == 0]
     return sorted(sorted(divisors, key=lambda n: abs(n - divisor))[:2])
 
@@ -302,7 +302,7 @@ def _combine_masks(
     """
     masks: list[MaskLike] = []
     for value in values:
-        # functions of other kinds are reported as errors when the mask is expanded
+        # other functions also pass, and cause an error when the mask is expanded
         if not isinstance(value, MaskLike):
             raise_error("E0601", f"{describe_value(value)} is not a mask", nodes.span)
         masks.append(value)
@@ -355,7 +355,7 @@ def _compare_tensors(nodes: NodeBuilder, op: str, left: SpecValue, right: SpecVa
 def _compare_numbers(span: Span | None, op: str, left: Number, right: Number) -> bool:
     """Compare two numbers. Raise UnresolvedValueError if the result depends on symbols."""
     if isinstance(left, Dim) and isinstance(right, Dim):
-        # compare the difference with 0, because `n + 1 > n` is true for every symbol `n`
+        # compare the difference with 0, to decide `n + 1 > n` for a symbol `n`
         left, right = left - right, Dim.from_value(0)
     a, b = get_static_float(left), get_static_float(right)
     if a is None or b is None:

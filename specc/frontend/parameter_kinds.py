@@ -30,8 +30,9 @@ from specc.ir.dim import Dim
 
 @dataclass(frozen=True, eq=False)
 class SimpleParameterKind:
-    """A parameter kind that accepts the values of one Python class, such as integers. `convert`
-    returns MISSING for other values, and messages show `name`. Instances are compared by identity.
+    """A parameter kind that is defined by a conversion function, such as the kind of integers.
+    `convert` returns MISSING for a value of another kind, and messages show `name`. Instances are
+    compared by identity.
     """
 
     name: str
@@ -158,7 +159,7 @@ NONE_KIND = _make_class_kind("none", NoneType)
 ANY_KIND = SimpleParameterKind("anything", lambda value: value)
 
 Scalar: TypeAlias = Annotated[Number, NUMBER_KIND]
-"""A number that may be known only at run time. `float` requires a compile-time number."""
+"""A number that may be known only at run time, whereas `float` requires a compile-time number."""
 
 Mask: TypeAlias = Annotated[AttentionFunction | MaskExpression | bool | Tensor, MASK_KIND]
 """A mask: a definition, a combination of masks, `all`, `none` or a boolean tensor."""
@@ -189,7 +190,7 @@ KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
     NoneType: NONE_KIND,
     None: NONE_KIND,
 }
-"""The parameter kind of each annotation that is a class."""
+"""The parameter kind for each Python class that is used as an annotation."""
 
 
 def get_annotated_parameter_kinds(annotation: object) -> ParameterKinds:
@@ -225,7 +226,7 @@ def convert_to_parameter_kind(
             return converted
     choice_names = list_choice_values(kinds)
     if choice_names and isinstance(first, str | StringChoice):
-        # the argument is probably meant as a choice value, so the message lists the allowed values
+        # the user probably means a choice value, so the message lists the allowed values
         word = first if isinstance(first, str) else first.value
         helps = suggest_similar_name(
             word, choice_names, f"expected one of {', '.join(choice_names)}"

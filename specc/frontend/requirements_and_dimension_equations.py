@@ -32,7 +32,7 @@ from specc.syntax.ast import walk_tree
 def _assume_divisibility(
     config: dict[str, SpecValue], dividend: Dim, divisor: Dim
 ) -> dict[str, SpecValue]:
-    """Replace the symbol `dividend` in a config by a multiple of `divisor`."""
+    """Replace the symbol `dividend` in a config with a symbolic multiple of `divisor`."""
     # for `side = image / patch`, the condition `side % window == 0` replaces the symbol `image`
     symbol, factor = _split_quotient(dividend) or (dividend, Dim.from_value(1))
     # `d % d == 0` is ignored, because it would replace `d` by an expression that contains `d`
@@ -67,7 +67,8 @@ def substitute_requirement_equalities(
                 inner = LexicalScope(context=env.context, module=env.module, config=config)
                 config = substitute_requirement_equalities(part, config, inner)
         case ast.BinaryOp(op="|", left=a, right=b):
-            # if `shared` is true, `not shared | vocab == target_vocab` requires the right operand
+            # if `shared` is true, `not shared | vocab == target_vocab` requires the equality to
+            # hold
             for condition, other in ((a, b), (b, a)):
                 if _try_evaluate(condition, env) is False:
                     return substitute_requirement_equalities(other, config, env)
@@ -101,7 +102,7 @@ def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
 
 
 def _split_conjunction(condition: ast.BinaryOp) -> list[ast.Expr]:
-    """Return the operands of a conjunction `a & b & c`, which may have thousands of operands."""
+    """Return the operands, possibly thousands, of a conjunction `a & b & c`."""
     parts: list[ast.Expr] = []
     left: ast.Expr = condition
     while isinstance(left, ast.BinaryOp) and left.op == "&":
@@ -114,7 +115,7 @@ def _try_evaluate(expr: ast.Expr, env: LexicalScope) -> SpecValue:
     """Return the value of an expression, or None if the evaluation fails."""
     try:
         return env.evaluate_value(expr)
-    # a condition that cannot be evaluated yet has no effect, and is checked later
+    # a condition that cannot be evaluated yet replaces no symbols, and is checked later
     except (SpeccError, UnresolvedValueError):
         return None
 
@@ -134,7 +135,7 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             return replace(value, fields=_substitute_in_values(fields, values))
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
-        # bound arguments of a function may be config values, such as `width` in `window(width)`
+        # a bound argument may refer to a config value, such as `width` in `window(width)`
         case (
             AttentionFunction(bound_arguments=arguments)
             | BuiltinFunction(bound_arguments=arguments)
@@ -212,7 +213,7 @@ def reject_undetermined_dims(graph: Graph, dims: Collection[str], span: Span | N
 
 
 def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
-    """Return the dimensions whose sizes are required to execute a node."""
+    """Return the dimensions whose sizes must be known to execute a node."""
     result_lengths = (d for r in results for d in r.type.shape)
     return [*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_attribute_dims()]
 
@@ -276,7 +277,7 @@ def _make_requirement_labels(
     spec, and the user has set a value.
     """
     labels = [*_label_values(values, assignment_spans)]
-    if condition.span is None:  # a syntax tree that was created by a program has no spans
+    if condition.span is None:  # syntax trees that were not parsed from source code have no spans
         return None, labels
     condition_label = Label(condition.span, "this is false")
     other_file_label = next(
@@ -307,6 +308,6 @@ def format_config_value(value: EvalResult) -> str:
 
 def collect_variable_names(expr: ast.Expr) -> list[ast.Name]:
     """Return every value name in an expression, except the names of called functions."""
-    # compare by identity, because `f(f)` contains `f` only once as a value
+    # compare by identity, because in `f(f)` only the second `f` is a value
     called = {id(n.function) for n in walk_tree(expr) if isinstance(n, ast.Call)}
     return [n for n in walk_tree(expr) if isinstance(n, ast.Name) and id(n) not in called]

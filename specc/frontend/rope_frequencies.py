@@ -55,7 +55,7 @@ def explain_invalid_rope_settings(rope: Rope) -> str:
 
 
 def _explain_invalid_factor(rope: Rope) -> str:
-    """Return an error message if the parameters of a scaling kind are invalid, or ""."""
+    """Return an error message if the scaling parameters are invalid for their kind, or ""."""
     numbers = _get_scaling_numbers(rope)
     if rope.kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         return "`low_freq_factor` must be less than `high_freq_factor`"
@@ -67,7 +67,7 @@ def _explain_invalid_factor(rope: Rope) -> str:
 
 
 def _get_scaling_numbers(rope: Rope) -> dict[str, float]:
-    """Return the parameters of a scaling kind that are single numbers without symbols."""
+    """Return those parameters of RoPE scaling that are single numbers without symbols."""
     return {name: value for name, value in rope.parameters if isinstance(value, float | int)}
 
 
@@ -151,12 +151,12 @@ def _compute_longrope(d: int, theta: float, rope: Rope) -> tuple[tuple[float, ..
 
 
 def get_max_rope_length(rope: Rope) -> int:
-    """Return the maximum sequence length of the frequencies, or 0 if the length is unlimited."""
+    """Return the maximum sequence length for which the frequencies are valid, or 0 if unlimited."""
     return 0 if _has_symbols(rope) else int(_get_scaling_numbers(rope).get("longest") or 0)
 
 
 def _compute_theta_stretch(numbers: Mapping[str, float]) -> float:
-    """Return the factor by which the longest wavelength grows with `dynamic` scaling."""
+    """Return the factor by which `dynamic` scaling multiplies the longest wavelength."""
     factor, original = numbers["factor"], numbers["original"]
     return factor * max(numbers["longest"], original) / original - (factor - 1)
 

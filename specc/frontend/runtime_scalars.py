@@ -51,7 +51,7 @@ INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg
 """The functions that always return integers, and the functions that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
-"""The maximum length of a formula in messages. Longer formulas are shown by their symbols."""
+"""The maximum length of a formula in messages. Of a longer formula, only the symbols are shown."""
 
 
 def get_static_float(value: Number) -> float | None:
@@ -103,8 +103,8 @@ def truncate_to_integer(builder: NodeBuilder, x: RuntimeScalar) -> Number:
 
 
 def apply_binary_function(builder: NodeBuilder, fn: str, left: Number, right: Number) -> Number:
-    """Apply an operator to two numbers that are not both known integers. Raise ValueError,
-    OverflowError or ZeroDivisionError if the result is undefined.
+    """Apply an operator to two numbers, unless both are integers known at compile time. Raise
+    ValueError, OverflowError or ZeroDivisionError if the result is undefined.
     """
     a, b = get_static_float(left), get_static_float(right)
     if a is not None and b is not None:
@@ -142,13 +142,13 @@ def convert_to_scalar_tensor(builder: NodeBuilder, value: Number, dtype: str) ->
     if number is not None:
         return builder.add_constant(number, dtype)
     if isinstance(value, Dim) and not _has_quotient(value):
-        # convert an integer without quotients directly, because only quotients need f64
+        # convert an integer without quotients directly, because only quotients require f64
         size = builder.add_op(ops.Size(value))
         return builder.add_op(ops.Cast(dtype), size)
     if isinstance(value, Dim):
         f64_value = _convert_dim_to_f64(builder, value)
     else:
-        assert isinstance(value, RuntimeScalar)  # all floats are known at compile time
+        assert isinstance(value, RuntimeScalar)  # a float is always known at compile time
         f64_value = Tensor(value.value)
     if dtype == "f64":
         return f64_value
@@ -168,7 +168,7 @@ def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]
         and nodes.context.symbols.is_symbolic
         and not nodes.context.has_dynamic_symbol(symbols)
     ):
-        # assume an integer, because a negative exponent is an error once config values are concrete
+        # assume a non-negative exponent: with concrete config values, a negative one is an error
         is_integer = all(map(is_integral, args))
     return _make_symbol(
         nodes.context, RuntimeScalar(result.value, symbols, _format_formula(fn, args), is_integer)
@@ -181,7 +181,7 @@ def is_integral(value: SpecValue) -> bool:
 
 
 def _make_symbol(context: ElaborationContext, number: RuntimeScalar) -> Number:
-    """Return a new symbol for an integer that depends on symbols. Return other values as is."""
+    """Return a new symbol for an integer that depends on symbols, or any other value unchanged."""
     if not number.is_integer or context.has_dynamic_symbol(number.symbols):
         return number
     names = context.symbols.computed_names

@@ -25,8 +25,8 @@ from specc.syntax import ast
 
 
 def evaluate_scan_inputs(statement: ast.ScanLoop, env: LexicalScope) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the first scan axis. A loop without `along` iterates over a
-    range of indices.
+    """Return the scanned tensors and the scan axis of the first tensor. A loop without `along`
+    iterates over a range of indices.
     """
     if statement.along is None:
         count = _evaluate_iteration_count(statement, env)
@@ -61,7 +61,7 @@ def _resolve_scan_length(along: ast.Expr, env: LexicalScope) -> Dim | None:
         length = env.dims.get(along.path)
         if length is not None:
             return length
-        # the name is unknown, or no tensor has an axis of this declared size
+        # the name after `along` is unknown, or no tensor has an axis of this declared size
         if along.path not in env.names and along.path not in env.config:
             return Dim.symbol(along.path)
     value = env.evaluate_value(along)
@@ -114,7 +114,7 @@ def evaluate_scan_mask(statement: ast.ScanLoop, env: LexicalScope, length: Dim) 
 
 
 NODES_PER_STEP = 16
-"""The number of visited graph nodes per elaboration step."""
+"""The number of graph nodes that may be visited at the cost of one elaboration step."""
 
 
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
@@ -172,8 +172,8 @@ def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody
 
 
 def _get_state_scope(op: ops.Scan) -> str:
-    """Return the weight scope that names the states of an outermost loop. The scope is that of the
-    cell that computes the loop-carried values.
+    """Return the weight scope after which the states of an outermost loop are named: the scope of
+    the cell that computes the loop-carried values.
     """
     for value in op.get_next_carries():
         origin = op.body.node_origins.get(value.node) if value.node else None
@@ -212,7 +212,7 @@ def _build_scan_body(
         returned = run_body(statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
-    # after the last statement of the body, names have their values at the end of an iteration
+    # `names` now has the values of all names at the end of an iteration
     values_before = iter(carries.values())
     next_carries = [
         value
@@ -307,7 +307,7 @@ def _check_loop_carried_tensor(
     statement: ast.ScanLoop, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
     """Return a loop-carried tensor after an iteration. Raise E0305 if the type has changed."""
-    # a value that the body does not assign is the same object as before the iteration
+    # if the body does not assign a name, its value is the same object as before the iteration
     if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
@@ -340,7 +340,7 @@ def _check_loop_carried_tensor(
 
 
 def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
-    """Return the axis of size 1 that the body broadcasts, and its size after an iteration."""
+    """Return the index of the axis of size 1 that the body broadcasts, and the resulting size."""
     if before.dtype != after.dtype or len(before.shape) != len(after.shape):
         return None
     changed_axes = [n for n, d in enumerate(before.shape) if d != after.shape[n]]

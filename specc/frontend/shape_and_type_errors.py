@@ -104,8 +104,8 @@ def suggest_dtype_conversion(actual: Type, declared_name: str, span: Span | None
 
 
 def suggest_length_correction(declared: str, actual: Dim, value: Span | None) -> tuple[str, ...]:
-    """Return a help message to change the argument that determines the actual length, or the
-    declared length. Return no help if no argument in the expression `value` is the actual length.
+    """Suggest changing either the argument that determines the actual length or the declared
+    length. Return no help if no argument in the expression `value` is the actual length.
     """
     origin = actual.origin.span if actual.origin else None
     if declared == str(actual) or origin is None or value is None:
@@ -134,7 +134,7 @@ def explain_shape_mismatch(error: ShapeError, mismatch: ShapeMismatch) -> Diagno
     """Return the diagnostic of a shape error: E0302 for different sizes, otherwise E0301."""
     operands, span = mismatch.operands, mismatch.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
-    # show the origins of both dimensions, because usually they should be equal
+    # show the origins of both dimensions, because one of the two is probably wrong
     if len(error.dims) == 2 and len(tensors) == 2:
         return _explain_length_mismatch(error.dims, tensors, mismatch)
     return Diagnostic(
@@ -186,7 +186,7 @@ def _explain_length_mismatch(
 
 
 def _describe_axis(operand: Tensor, dim: Dim) -> str:
-    """Describe the type of an operand, and its axis with the size `dim` if such an axis exists."""
+    """Describe the type of an operand and, if it has an axis of size `dim`, this axis."""
     axes = [n for n, d in enumerate(operand.shape) if d == dim]
     axis_text = f"axis {axes[0]} is " if axes else ""
     origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
@@ -225,7 +225,7 @@ def _suggest_shape_fixes(
 
 
 def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
-    """Suggest axes whose insertion allows two tensors to broadcast, or return ""."""
+    """Suggest inserting axes so that two tensors broadcast, or return "" if that is impossible."""
     for small, large in ((left, right), (right, left)):
         if small.source_span and (axes := _find_missing_axes(small.shape, large.shape)):
             return _suggest_inserted_axes(small.source_span, axes, "broadcasts it over the other")
@@ -246,9 +246,9 @@ def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
     for axis, length in enumerate(large):
         if index < len(small) and small[index] == length:
             index += 1
-        elif index:  # leading axes are not inserted, because they are broadcast
+        elif index:  # leading axes need not be inserted, because broadcasting adds them
             axes.append(axis)
-    # the index is relative to the first axis of `small`
+    # the index counts from the first axis of `small`
     first = next((n for n, d in enumerate(large) if small and d == small[0]), 0)
     return [n - first for n in axes] if index == len(small) else []
 

@@ -23,7 +23,7 @@ Entry = TypeVar("Entry", bound=ast.ConfigEntry)
 
 
 def iterate_config_entries(file: ast.File, entry_type: type[Entry]) -> Iterator[Entry]:
-    """Yield the `config` entries of the class `entry_type` in a file."""
+    """Yield the entries of class `entry_type` in the `config` sections of a file."""
     for item in file.items:
         if isinstance(item, ast.ConfigSection):
             yield from (e for e in item.entries if isinstance(e, entry_type))
@@ -115,7 +115,7 @@ def apply_input_overrides(chain: Sequence[SpecNamespace]) -> SpecNamespace:
         return base
     _check_overridden_inputs(overrides.values(), base.file)
     items = tuple(_override_entries(item, overrides) for item in base.file.items)
-    # the parser has reported the errors of the base spec, and overrides add none
+    # errors of the base spec have already been reported, and overriding sections adds none
     file = resolve_declared_inputs(ErrorCollector(), replace(base.file, items=items))
     blocks = [item for item in file.items if isinstance(item, ast.Block | ast.AttentionDef)]
     return replace(base, file=file, items={block.name: block for block in blocks})
@@ -140,9 +140,7 @@ def _check_overridden_inputs(overrides: Iterable[ast.InputDecl], base: ast.File)
 
 
 def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
-    """Return help messages that suggest a config value for a field, or another name for a
-    definition.
-    """
+    """Return a help message that suggests setting a field's value, or renaming a definition."""
     if isinstance(item, ast.ConfigSection):
         return f"set its value without a type: `{name} = …`, in YAML `{name}: …`"
     return f"rename it, for example to `{name}_here`, and use that name in `config`"

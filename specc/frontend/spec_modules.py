@@ -31,8 +31,8 @@ class Program:
 
     `module` contains the graph. `chain` contains all modules, the derived spec first. The
     `reading`, `weights` and `generate` sections of a derived spec precede the sections of its base
-    specs. `used_specs` contains the used specs with separate configs. `library` loads std and used
-    files.
+    specs. `used_specs` contains the used specs with separate configs. `library` loads std and the
+    used files.
     """
 
     module: SpecNamespace
@@ -51,7 +51,7 @@ class Program:
         )
 
     def get_cache_key(self) -> Hashable:
-        """Return a cache key for the syntax trees, the config values and the used specs."""
+        """Return a cache key for the program: its syntax trees, config values and used specs."""
         assignments = {
             (path, a.value, id(a.module.file) if a.module else 0)
             for path, a in self.assignments.items()
@@ -131,8 +131,8 @@ class SubmodelSpec:
         return ast.ConfigField(name=self.name, type=kind, default=first, span=self.use.span)
 
     def select_alternative(self, name: str) -> "SubmodelSpec | None":
-        """Select the alternative with the path `name`, or with the file name `name` without suffix.
-        Return None for an unknown alternative.
+        """Select the alternative whose path, or whose file name without suffix, is `name`. Return
+        None for an unknown alternative.
         """
         paths = self.use.paths
         for names in (paths, [PurePosixPath(path).stem for path in paths]):
@@ -278,7 +278,7 @@ def _iterate_unresolved_paths(
 def _expand_used_spec_values(
     assignments: Mapping[str, ConfigAssignment], paths: Set[str]
 ) -> dict[str, ConfigAssignment]:
-    """Expand values such as `encoder = swin(window=7)` to an alternative and its config values."""
+    """Split values such as `encoder = swin(window=7)` into alternatives and config values."""
     expanded: dict[str, ConfigAssignment] = {}
     for path, assignment in assignments.items():
         match assignment.value:

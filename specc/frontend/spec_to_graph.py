@@ -146,7 +146,7 @@ def _elaborate_graph(program: Program, reader: ConfigReadOptions, graph: str) ->
         shared_scopes=context.weights.sharing.used_shared_weight_paths,
         warnings=warnings,
     )
-    if reader.is_symbolic:  # the manifest contains only known numbers
+    if reader.is_symbolic:  # the manifest contains only numbers that are known at compile time
         return model
     return replace(
         model,
@@ -207,7 +207,7 @@ def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecVal
     for name, value in new_values.items():
         current = config[name]
         if isinstance(current, Record) and current.used_spec and isinstance(value, Record):
-            # `fields` is the dict that `_evaluate_config_values` created
+            # `fields` is a mutable dict here, because `_evaluate_config_values` created it
             assert isinstance(current.fields, dict)
             _merge_values(current.fields, value.fields)
         else:

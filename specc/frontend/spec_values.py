@@ -25,7 +25,7 @@ MISSING = MissingValue()
 
 
 class UnresolvedValueError(Exception):
-    """The exception that is raised if the graph structure depends on symbolic config values."""
+    """An exception that is raised if the graph structure depends on symbolic config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
         super().__init__(", ".join(sorted(symbols)))
@@ -129,7 +129,7 @@ class Rope:
 
 
 UnevaluatedOption: TypeAlias = tuple[ast.NamedArg, "LexicalScope"]
-"""A block's option, and the scope in which the option is evaluated when the block is called."""
+"""An option bound to a block, and the scope in which a call of the block evaluates the option."""
 
 
 @immutable_dataclass(slots=True, kw_only=True)
@@ -215,13 +215,13 @@ ERROR_VALUE = ErrorValue()
 
 
 class AlreadyReportedError(Exception):
-    """The exception for an expression that depends on an error that has already been reported."""
+    """Raised for an expression that depends on a value whose error has already been reported."""
 
 
 MaskLike: TypeAlias = (
     BlockFunction | AttentionFunction | BuiltinFunction | MaskExpression | bool | Tensor
 )
-"""A possible operand of a mask operator."""
+"""An operand of the mask operators `&`, `|` and `not`."""
 
 
 @immutable_dataclass

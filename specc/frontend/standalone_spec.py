@@ -45,9 +45,9 @@ def build_standalone_spec_with_renames(
     """Build a standalone spec file from a program. Return the file, and a map from old to new
     names. Config values and blocks are renamed if they would shadow a name that std blocks use.
 
-    If a config value would shadow a name, an underscore is appended to the config value in the
-    whole file. Std may use the name for a built-in function, which cannot be renamed. If a block of
-    the file would shadow a std block, the std block is renamed instead.
+    If a config value would shadow a name, an underscore is appended to the name of the config value
+    in the whole file. The shadowed name is kept, because it may be a built-in function. If a block
+    of the file would shadow a std block, the std block is renamed instead.
     """
     file = merge_extends_chain(program, keep_sources=keep_sources)
     items = _list_std_items(file, program.library)
@@ -78,7 +78,7 @@ def _collect_defined_names(items: Iterable[ast.Item]) -> set[str]:
 
 
 def _collect_free_names(items: Iterable[ast.Block | ast.AttentionDef]) -> set[str]:
-    """Return the names to which items refer, except their parameters."""
+    """Return the names to which items refer, except the names of their own parameters."""
     names: set[str] = set()
     for item in items:
         names.update({*_iterate_used_names(item)}.difference(p.name for p in item.params or ()))
@@ -109,7 +109,7 @@ def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, 
 
 
 def _list_inlinable_names(library: SpecLoader) -> set[str]:
-    """Return the names of std items, except items with the name of a built-in function."""
+    """Return the names of the std items that do not have the name of a built-in function."""
     return {*library.list_std_names()} - BUILTINS.keys()
 
 
@@ -144,7 +144,7 @@ def merge_extends_chain(program: Program, *, keep_sources: bool = False) -> ast.
     base = program.module.file
     _reject_values_of_used_specs(program)
     inherited_items = [i for m in program.chain[:-1] for i in m.file.items]
-    # the base spec has the values of derived `config` and the declarations of derived `inputs`
+    # the base spec already contains the values of the derived `config` and `inputs` sections
     inherited_sections = [
         i for i in inherited_items if not isinstance(i, ast.ConfigSection | ast.InputsSection)
     ]
@@ -241,7 +241,7 @@ def _rename_lengths(
 
 
 def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:
-    """Replace every name in a syntax tree that is a key of `names`."""
+    """Replace every name in a syntax tree that is a key of `names` with the value of the key."""
     if isinstance(node, ast.Name):
         return replace(node, path=names.get(node.path, node.path))
     new_fields: dict[str, object] = {}

@@ -53,7 +53,7 @@ def _run_let(statement: ast.Assignment, env: LexicalScope) -> None:
         value = env.evaluate(statement.value)
         _bind_targets(statement, value, env)
         return
-    # names that depend on a caught error cause no further errors
+    # names whose value could not be computed cause no further errors
     for target in statement.targets:
         env.names[target.name] = ERROR_VALUE
 
@@ -101,7 +101,7 @@ def _split_values(statement: ast.Assignment, value: EvalResult) -> tuple[SpecVal
 
 def _run_repeat(statement: ast.RepeatLoop, env: LexicalScope) -> None:
     items = _list_iterations(statement, env)
-    # `collect h` creates a list of the values that `h` has at the end of each iteration
+    # `collect h` creates a list with the value of `h` at the end of each iteration
     collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
     # the loop variable shadows a name in the enclosing scope
     outer_value = env.names.get(statement.variable)

@@ -30,7 +30,7 @@ from specc.syntax.ast import flatten_binary_chain, walk_tree
 MAX_NESTED_ITEMS = 64
 """The maximum nesting depth of items in an estimate. Steps of deeper items are not estimated."""
 STEP_LIMIT = MAX_STEPS + 1
-"""The upper limit of estimates, at which they are capped."""
+"""The value at which estimates are capped."""
 
 Config: TypeAlias = Mapping[str, SpecValue]
 
@@ -98,7 +98,7 @@ class _ItemStepEstimator:
         return self.module.find_definition(name) or self.estimator.library.find_std_item(name)
 
     def _estimate_used_item(self, item_and_module: tuple[SpecItem, SpecNamespace]) -> int:
-        """Return the estimated steps of a block or definition that the item uses."""
+        """Return the estimated number of steps of a block or definition that the item uses."""
         item, module = item_and_module
         config = self.config if module.root is self.module.root else EMPTY_NAMES
         return self.estimator.estimate_item_steps(item, module, config)
@@ -149,7 +149,7 @@ class _ItemStepEstimator:
     def _estimate_binary(
         self, expr: ast.BinaryOp, estimate: Callable[[ast.Expr], int] | None = None
     ) -> int:
-        """Estimate the steps of a chain of operators. `estimate` is applied to operands."""
+        """Estimate the steps of a chain of operators. `estimate` is the estimator of operands."""
         leftmost, operations = flatten_binary_chain(expr)
         estimate = estimate or self._estimate_value
         return estimate(leftmost) + sum(OPERATION_COST + estimate(o.right) for o in operations)

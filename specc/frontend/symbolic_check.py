@@ -101,9 +101,9 @@ def _run_check(program: Program, graph: str, *, has_config_file: bool) -> list[S
 def _check_without_overrides(
     program: Program, graph: str, error: SpeccError
 ) -> list[SymbolicElaboration]:
-    """Repeat the check without assigned values that equal the computed default of their field. For
-    example, `side = 8` equals the default `image / patch` = 32 / 4. Raise the error `error` again
-    if the repeated check fails or an assigned value differs from the default.
+    """Repeat the check without the assigned values that equal the computed defaults of their
+    fields. For example, `side = 8` equals the default `image / patch` = 32 / 4. Raise the error
+    `error` again if the repeated check fails or an assigned value differs from the default.
     """
     default_texts = _map_derived_fields(program)
     overrides = {p: a for p, a in program.assignments.items() if p in default_texts}
@@ -200,7 +200,7 @@ def _run_trials(
         raise SpeccError(*runner.add_relevant_sizes(failed, fixed_values)) from None
     trials = [SymbolicElaboration({k: format_value(v) for k, v in fixed_values.items()}, model)]
     errors: list[Diagnostic] = []
-    # skip the values of the first trial
+    # skip the values that the first trial has covered
     alternatives = [
         (p, v)
         for p, v in iterate_candidate_values(program, fixed_values)
@@ -209,7 +209,7 @@ def _run_trials(
     fields = program.map_fields_by_path()
     for path, value in alternatives[:MAX_TRIALS]:
         trial_model = model
-        # if the value is that of the first trial, the model of the first trial is reused
+        # the model of the first trial is reused for the value of the first trial
         if path in fixed_values or value != get_default_choice(fields[path]):
             try:
                 trial_model = runner.elaborate_alternative(fixed_values, path, value)
@@ -321,7 +321,7 @@ class _TrialRunner:
                     raise failed from None
                 # if all sizes are rejected, raise the first error, which has the simplest numbers
                 first_violation = first_violation or failed
-                # keep small sizes for fields that no violated requirement names
+                # keep the small sizes of fields that occur in no violated requirement
                 required_sizes = {
                     p: defaults.pop(p)
                     for p in _find_fields_of_violated_requirements(failed, defaults)
@@ -344,8 +344,8 @@ def _find_free_fields(
     fields: Mapping[str, ast.ConfigField],
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.ConfigField]:
-    """Return the fields without a trial value on which the graph structure depends. Raise E0207 if
-    there are no such fields, because the structure depends on a dynamic dimension.
+    """Return the fields on which the graph structure depends and that have no trial value yet.
+    Raise E0207 if there are no such fields, because the structure depends on a dynamic dimension.
     """
     # the name of a symbol may contain several field names, as in `d / heads`
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
@@ -371,7 +371,7 @@ def iterate_trial_sizes(fields: Mapping[str, ast.ConfigField]) -> Iterator[dict[
     sizes: list[SpecValue] = [Dim.from_value(size) for size in (1, *TRIAL_SIZES)]
     for path in integers:
         yield from (small_values | {path: size} for size in sizes)
-    if len(integers) > 1:  # none of the preceding sizes satisfies `require a == b`
+    if len(integers) > 1:  # equal sizes for all fields are needed to satisfy `require a == b`
         yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
 
 
@@ -385,7 +385,7 @@ def iterate_candidate_values(
 ) -> Iterator[tuple[str, SpecValue]]:
     """Yield (path, value) for all values of bools and choices, and 1 and 2 for fixed integers."""
     for path, entry in program.map_fields_by_path().items():
-        # values for one alternative of a used spec do not apply to its other alternatives
+        # the values set for one alternative of a used spec do not apply to the other alternatives
         if any(p == path or p.startswith(f"{path}.") for p in program.assignments):
             continue
         match entry.type.name:

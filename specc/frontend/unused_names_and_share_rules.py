@@ -18,7 +18,7 @@ from specc.syntax.inputs_section import iterate_declared_inputs
 from specc.weights.parameter_name_patterns import NamePattern, find_nearest_name
 
 UsableItem: TypeAlias = ast.Block | ast.AttentionDef
-"""An item that other items can use by name."""
+"""An item (block or definition) that other items can use by name."""
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")
@@ -322,7 +322,7 @@ def check_weight_sharing_rules(
     while useless_rules and (new_models := next(other_models, None)) is not None:
         all_models += new_models
         useless_rules = _find_useless_rules(useless_rules, new_models)
-    # skip rules whose condition was false for every config
+    # skip rules whose condition was false in all trials
     paths = {path for model in all_models for path in model.shared_scopes}
     return [_explain_useless_rule(r, all_models) for r in useless_rules if r.name.text in paths]
 
@@ -358,7 +358,7 @@ def _iterate_other_graphs(
 def _explain_useless_rule(
     rule: ast.WeightSharingRule, models: Iterable[ModelDefinition]
 ) -> Diagnostic:
-    """Return W0505 if weights match a `share` rule that no two calls need, otherwise E0527."""
+    """Return W0505 for a `share` rule that no two calls need, or E0527 if it matches no weights."""
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")
     # list the paths of all weights and their parents, such as `a.b.c`, `a.b` and `a`

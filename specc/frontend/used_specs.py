@@ -141,7 +141,7 @@ def list_model_types(program: Program) -> tuple[str, ...]:
         for entry in list_config_entries(program)
         if isinstance(entry, ast.ExpectedConfigValues) and entry.key == MODEL_TYPE_KEY
         for value in entry.values
-        if value != "none"  # the key `model_type` may be absent
+        if value != "none"  # `none` means that the key `model_type` may be absent
     )
 
 
@@ -216,7 +216,7 @@ def iterate_used_specs(
     """Yield (program, `use` statement, scope) for every used spec, recursively."""
     for used_spec in program.used_specs:
         values = env.config[used_spec.name]
-        assert isinstance(values, Record)  # `_evaluate_config_values` created the record
+        assert isinstance(values, Record)  # created by `_evaluate_config_values`
         use, used_program = used_spec.use, used_spec.program
         used_env = LexicalScope(
             context=env.context,
@@ -229,6 +229,6 @@ def iterate_used_specs(
 
 
 def can_read_hf_config(program: Program) -> bool:
-    """Return True if a spec, or one of its used specs, reads a config file."""
+    """Return True if a spec or one of the specs that it uses reads a config file."""
     has_own_sources = any(entry.sources for entry in program.iterate_fields())
     return has_own_sources or any(used_spec.use.sources for used_spec in program.used_specs)

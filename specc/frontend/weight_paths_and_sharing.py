@@ -81,7 +81,7 @@ def fill_placeholders(
                 _make_placeholder_fragment(match.group(1), span), EXPR
             )
         value = env.evaluate_value(env.context.weights.placeholders[key])
-        # floats are rejected, because their format in checkpoint names is unknown
+        # floats are rejected, because their spelling in checkpoint names is unknown
         match value:
             case Dim() if value.number is not None:
                 return str(value.number)
@@ -105,13 +105,13 @@ def fill_placeholders(
 
 
 def _make_placeholder_fragment(expression: str, span: Span | None) -> SourceFragment:
-    """Return the expression of a placeholder in the string literal `span` as a fragment."""
+    """Return a source fragment with the expression of a placeholder in the string at `span`."""
     if span is None:
         return SourceFragment.from_source(Source("<weight name>", expression))
     start = span.text.find(f"{{{expression}}}") + 1
     if start > 0:
         return SourceFragment(span.source, expression, span.start + start)
-    # in a literal with escapes or line breaks, use the span of the whole literal everywhere
+    # in a literal with escapes or line breaks, every character gets the span of the whole literal
     offsets = (*[span.start] * len(expression), span.end)
     return SourceFragment(span.source, expression, offsets=offsets)
 
@@ -135,7 +135,7 @@ class CallFrame:
 
 
 CallPathSource: TypeAlias = ast.Call | ast.RepeatLoop | ast.ListComprehension | AttentionFunction
-"""The syntax node or definition of an element of a call path."""
+"""The source of an element of a call path: a call, a loop or a definition."""
 
 LOOP_NODES = (ast.RepeatLoop, ast.ListComprehension)
 CALL_PATH_NODES = (ast.Call, *LOOP_NODES)
@@ -219,7 +219,7 @@ class WeightSharingTracker:
         scopes = _collect_scopes(first_use[divergence:]) & _collect_scopes(
             call_path[divergence:]
         ) | {name}
-        # a rule that is declared after the divergence applies to only one of the two call paths
+        # a rule that is declared after the divergence covers only one of the two call paths
         rules = [
             r for r in self._rules if r.depth <= divergence and any(map(r.is_applicable_to, scopes))
         ]
@@ -280,7 +280,7 @@ def _suggest_share_rule(first: CallStack, second: CallStack) -> str:
 
 
 def _suggest_iteration_path(loop: ast.RepeatLoop | ast.ListComprehension) -> str:
-    """Return a weight path that contains the loop variable."""
+    """Suggest a weight path with the loop variable, which differs between iterations."""
     placeholder = f"{{{loop.variable}}}"
     if isinstance(loop, ast.RepeatLoop):
         return f'`repeat {loop.variable} in … under "layers.{placeholder}" {{ … }}`'

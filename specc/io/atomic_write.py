@@ -56,7 +56,7 @@ def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
 
 
 def check_free_disk_space(directory: str | Path, size: int) -> None:
-    """Raise E0813 if the disk of a directory has fewer than `size` free bytes."""
+    """Raise E0813 if the disk that contains a directory has fewer than `size` free bytes."""
     if (progress := WRITE_PROGRESS.get()) is not None:
         progress.add_expected_bytes(size)
     free = platform_and_signals.get_free_disk_space(directory)
@@ -87,8 +87,8 @@ class OutputDirectory:
     without an exception renames the temporary files: files named by hash first, then the entries
     (files from `write_named_file`) in call order. An entry keeps the mode of the file that the
     entry replaces. `file_digests` maps the names of written files to their sizes and hashes.
-    Missing directories are created, and removed after a failure. The files named in `superseded`
-    are removed at the end.
+    Missing directories are created, and removed again after a failure. The files named in
+    `superseded` are removed at the end.
     """
 
     def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
@@ -129,7 +129,8 @@ class OutputDirectory:
             missing_directories.append(directory_path)
             directory_path = directory_path.parent
         for directory in reversed(missing_directories):
-            # another thread has created the directory, or the path is an alias of a parent
+            # the directory exists if another thread created it, or if the path is an alias of a
+            # parent
             with suppress(FileExistsError):
                 os.mkdir(directory)
                 self._new_directories.append(directory)
@@ -209,7 +210,7 @@ class OutputDirectory:
         return path
 
     def _publish_files(self) -> None:
-        """Rename the hash-named files, sync the directory, and then rename the entries."""
+        """Rename the files named by hash, sync the directory, and then rename the entries."""
         for name, temporary in self._content_addressed_files.items():
             target = self.path / name
             if not os.path.lexists(target):
@@ -252,7 +253,7 @@ class OutputDirectory:
         self._published = []
 
     def _publish_single_entry(self, entry: tuple[str, Path]) -> None:
-        """Publish a single entry, for which no backup of the previous entry is needed."""
+        """Publish a single entry by one atomic rename, without a backup of the previous entry."""
         name, temporary = entry
         published, self._published = self._published, []
         try:
@@ -278,7 +279,7 @@ RETRY_SECONDS = 0.2
 
 
 def replace_file(source: Path, target: Path) -> None:
-    """Rename a file. Rename a file. On Windows, retry while another program has the target open."""
+    """Rename a file. Rename a file. On Windows, retry if another program has the target open."""
     for attempt in range(REPLACE_ATTEMPTS):
         try:
             os.replace(source, target)
@@ -333,14 +334,14 @@ def _remove_stale_files(directory: Path) -> None:
 
 
 STALE_SECONDS = 3600
-"""Age in seconds at which a temporary file of another host or container is stale."""
+"""Age in seconds at which a temporary file of another host or container is considered stale."""
 _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
 """Pattern of temporary file names. Earlier versions omitted the hash of the host."""
 
 
 @cache
 def get_pid_namespace_id() -> str:
-    """Return eight hex digits that identify the boot and container, the scope of process ids."""
+    """Return eight hex digits for the boot and container, in which process ids are unique."""
     identifiers = [platform_and_signals.get_host_name()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):  # not every system has `/proc`
@@ -349,7 +350,7 @@ def get_pid_namespace_id() -> str:
 
 
 def _read_file_or_link(path: str) -> str:
-    """Return the content of a system file, or the target of a symbolic link."""
+    """Return the content of a system file, or the target if the path is a symbolic link."""
     if os.path.islink(path):
         return os.readlink(path)
     with open(path, encoding="ascii", errors="replace") as file:
@@ -362,7 +363,7 @@ def get_temporary_file_prefix() -> str:
 
 
 def is_stale_temporary_file(name: str, mtime: float) -> bool:
-    """Return True if a temporary file, written at `mtime`, has no running process."""
+    """Return True if the process of a temporary file, last modified at `mtime`, has terminated."""
     match = _TEMPORARY_NAME.fullmatch(name)
     if match is None or platform_and_signals.is_process_alive(int(match[2])):
         return False
@@ -371,8 +372,8 @@ def is_stale_temporary_file(name: str, mtime: float) -> bool:
 
 @contextmanager
 def create_temporary_directory() -> Iterator[Path]:
-    """Return a context manager for a temporary directory, after removing stale directories. Raise
-    E0810 to E0815 on failure.
+    """Remove stale temporary directories, and return a context manager for a new one. Raise E0810
+    to E0815 on failure.
     """
     try:
         parent_directory = Path(tempfile.gettempdir())
@@ -388,7 +389,7 @@ def create_temporary_directory() -> Iterator[Path]:
 
 
 def _is_stale_directory(entry: "os.DirEntry[str]") -> bool:
-    """Return True if an entry is a temporary directory of this user and of a terminated process."""
+    """Return True if an entry is a temporary directory of this user without a running process."""
     with suppress(OSError):  # another process has removed the directory
         status = entry.stat(follow_symlinks=False)
         # on systems without user ids, each user has a separate temporary directory

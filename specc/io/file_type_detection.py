@@ -1,5 +1,5 @@
-"""Identify file types by content: files written by specc, and LFS pointers, HTML pages or pickles
-with misleading names.
+"""Identify file types by content: files written by specc, and files with a misleading name, such as
+LFS pointers, HTML pages and pickles.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from specc.io.safe_read import UnreadableFileError, compute_file_sha256, open_regular_file
 
 _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
-"""Pattern of the file name suffix in a sharded checkpoint."""
+"""Pattern of the file name ending of a checkpoint shard."""
 
 _WEB_PAGE = (
     "a web page: the download returned a page instead of the file",
@@ -29,9 +29,9 @@ _NPZ_CONVERSION_COMMAND = (
     's.save_file(dict(numpy.load(sys.argv[2])), sys.argv[1])" {target} {source}'
 )
 _NPZ_START = re.compile(rb"PK\x03\x04.{0,250}?\.npy", re.DOTALL)
-"""Pattern of the first bytes in a zip archive that begins with a NumPy array (numpy.savez)."""
+"""Pattern of the first bytes of a zip archive whose first member is a NumPy array (numpy.savez)."""
 _ONNX_START = re.compile(rb"\x08[\x03-\x1f]\x12[\x01-\x40][ -~]")
-"""Pattern of the first bytes in an ONNX model: the IR version and the producer name."""
+"""Pattern of the first bytes of an ONNX model: the IR version and the producer name."""
 _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (
         b"version https://git-lfs",
@@ -94,25 +94,23 @@ def format_conversion_command(*names: str, command: str = CONVERSION_COMMAND) ->
 
 PRODUCER_NAME = "specc"
 SIDECAR_FILE_SUFFIXES = (".data", ".tokenizer.json")
-"""Suffixes of files next to a model, whose names contain the model name and a content hash."""
+"""Suffixes of a model's sidecar files, whose names contain the model name and a content hash."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
-"""Protobuf field numbers of a model: producer name and metadata."""
+"""Protobuf field numbers in an ONNX model: producer name and metadata."""
 _GENERATOR_COMMENT, _MAX_COMMENT_OFFSET = b"<!-- specc -->", 2048
-"""The comment in drawings and pages written by specc, and the number of bytes to search."""
+"""The comment near the start of drawings and pages by specc, and the number of bytes to search."""
 _MAX_HEADER_BYTES = 100_000_000
 """Maximum header size that the safetensors format allows."""
 _MAX_FIELDS = 10_000
-"""Maximum number of parsed protobuf fields. Files of other formats may resemble a long sequence of
-fields.
+"""Maximum number of parsed protobuf fields. The limit is needed because files of other formats may
+resemble a long sequence of fields.
 """
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
-    """Return a function that applies `test` to a file's content, or returns False for an unreadable
-    file.
-    """
+    """Wrap a test of a file's content in a function that returns False for an unreadable file."""
 
     @wraps(test)
     def has_content(path: Path) -> bool:
@@ -165,7 +163,7 @@ def is_specc_drawing(path: Path) -> bool:
 
 @_make_content_test
 def is_specc_npz(data: mmap.mmap) -> bool:
-    """Return True if a file contains arrays written by `run -o`."""
+    """Return True if a file contains arrays that `specc run -o` wrote."""
     return data[:2] == b"PK" and data[-7:] == b"\x05\x00" + PRODUCER_NAME.encode()
 
 

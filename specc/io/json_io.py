@@ -49,14 +49,14 @@ class NestingTooDeepError(InvalidJsonError):
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """The maximum nesting depth and the maximum magnitude of integers. None means no limit."""
+    """The limits on the nesting depth and on the magnitude of integers. None means no limit."""
 
     max_depth: int | None = MAX_DEPTH
     max_integer: int | None = INTEGER_BOUND
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(max_depth=None, max_integer=None)  # for callers that check limits
+NO_LIMITS = JsonLimits(max_depth=None, max_integer=None)  # callers check limits
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
@@ -156,11 +156,11 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
 Option = TypeVar("Option", bound=str)
 FieldPath: TypeAlias = tuple[str, ...]
 RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
-MAX_NUMBER = 1e30  # maximum magnitude of a number, chosen so that the square is finite in float64
+MAX_NUMBER = 1e30  # maximum magnitude of a number, whose square is finite in float64
 
 
 def raise_invalid_record_error(path: FieldPath, problem: str) -> NoReturn:
-    """Raise E0915 because a record of a model file is invalid."""
+    """Raise E0915 for an invalid record in a model file."""
     raise_error(
         "E0915",
         "the preprocessing settings of the model file are invalid",
@@ -170,7 +170,7 @@ def raise_invalid_record_error(path: FieldPath, problem: str) -> NoReturn:
 
 
 class JsonReader:
-    """A reader of an untrusted JSON object. Fields may contain names of values in `shared`."""
+    """A reader of an untrusted JSON object. The object may refer to values in `shared` by name."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class JsonReader:
         return value
 
     def read_dict(self, key: str) -> dict[str, object]:
-        """Return the value of a required field that must be an object, with unchecked values."""
+        """Return the value of a required field that must be an object, with values of any type."""
         value = self.get_optional(key)
         if not isinstance(value, dict):
             self.raise_invalid(key, "is missing")
@@ -329,8 +329,9 @@ def make_int_range_reader(low: int, high: int) -> Reader:
 
 
 class JsonRecord:
-    """A dataclass that is stored as a JSON object, with its `tag` under the key `kind`. Fields with
-    a default may be absent. `json_keys` maps a field name to its JSON key if the two differ.
+    """A dataclass that is stored as a JSON object with the class's `tag` under the key `kind`.
+    Fields with a default may be absent. `json_keys` maps a field name to its JSON key if the two
+    differ.
     """
 
     __slots__ = ()

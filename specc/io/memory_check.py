@@ -1,4 +1,4 @@
-"""Measure the free memory of machine and cgroup, and raise E0804 if a model does not fit."""
+"""Measure the free memory of machine and cgroup, and raise E0804 if a model needs more."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ _CGROUP_FILES = (
         "total_inactive_file",
     ),
 )
-"""Files with the limit, usage and reclaimable page cache of cgroup v2 and v1."""
+"""The directory, limit file, usage file and key of the page cache size, for cgroup v2 and v1."""
 
 
 def get_free_memory() -> int | None:
@@ -52,11 +52,11 @@ def _get_cgroup_memory(
         cached_bytes = dict(line.split(" ", 1) for line in lines).get(cached_key, "0")
         return max(limit_bytes - used_bytes + int(cached_bytes), 0)
     except (OSError, ValueError):
-        return None  # the file does not exist or contains the word `max`
+        return None  # a file does not exist, or contains the word `max`, which means no limit
 
 
 def _find_insufficient_memory(needed_bytes: int) -> int | None:
-    """Return the free memory in bytes if it is less than `needed_bytes`, otherwise None."""
+    """Return the free memory in bytes if it is insufficient for `needed_bytes`, otherwise None."""
     free = get_free_memory()
     return free if free is not None and needed_bytes > free else None
 

@@ -53,7 +53,7 @@ NEW_SPEC_OUTPUT = OutputFileType("a spec", (".yaml", ".specc", ".yml"))
 TRAINED_WEIGHTS_OUTPUT = OutputFileType(
     "weights", (".safetensors",), file_type_detection.is_specc_safetensors
 )
-"""Outputs that are positional arguments: a new spec on the command line, weights in Python."""
+"""Outputs with a positional path argument: a new spec on the command line, weights in Python."""
 VOCABULARY_OUTPUT = OutputFileType("a vocabulary", (".vocab",))
 _KINDS_WITHOUT_OPTION = (
     *(IMAGE_OUTPUT, ATTENTION_PLOT_OUTPUT, DRAWING_OUTPUT, HTML_OUTPUT),
@@ -91,7 +91,7 @@ def resolve_output_path(
                 f"use the name `{escape_text(suggested_path)}`{_explain_suffix(path, file_type)}"
                 if file_type in _KINDS_WITHOUT_OPTION
                 else f"write `-o {escape_text(suggested_path)}`",
-                # a path without a suffix is probably a directory
+                # without a suffix, the path was probably meant as a directory
                 *(
                     [file_type.directory_help]
                     if file_type.directory_help and not path.suffix
@@ -109,7 +109,7 @@ def resolve_output_path(
 
 
 def _explain_suffix(path: Path, kind: OutputFileType) -> str:
-    """Return the reason why the suggested suffix is preferable."""
+    """Return the reason for the suggested suffix, as the end of a help message."""
     if path.suffix.lower() == ".pdf" and ".svg" in kind.suffixes:
         return ", which is a vector format; browsers print it as PDF"
     return ""
@@ -144,7 +144,7 @@ def reject_unportable_file_name(path: Path) -> None:
 
 
 MAX_STEM_LENGTH = 150
-"""Maximum stem length in bytes. Longer names with hash and suffix are invalid on some systems."""
+"""Maximum stem length in bytes, so that with hash and suffix the name is valid on all systems."""
 
 
 def sanitize_file_stem(name: str) -> str:
@@ -166,7 +166,7 @@ def normalize_output_path(path: str | Path) -> Path:
 
 
 def raise_overwrite_error(path: Path, reason: str, fix: str) -> NoReturn:
-    """Raise E0833 because another program wrote the existing file."""
+    """Raise E0833 for an existing file that specc did not write."""
     raise_error(
         "E0833",
         f"the output `{escape_text(path)}` already exists and would be overwritten",
@@ -215,8 +215,8 @@ def resolve_output_symlink(path: Path) -> Path:
 
 
 def check_regular_file(path: Path, mode: int, prefix: str = "") -> None:
-    """Raise E0811 unless `mode` is that of a regular file. The message contains the file type after
-    `prefix`.
+    """Raise E0811 unless `mode` is that of a regular file. The message consists of `prefix` and the
+    actual file type.
     """
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link"}

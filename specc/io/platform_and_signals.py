@@ -1,4 +1,4 @@
-"""Abstract platform differences: open flags, file modes, links, host names, signals."""
+"""Functions that hide platform differences: open flags, file modes, links, host names, signals."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def get_file_create_flags() -> int:
 
 
 _SEEK_LOCK = threading.Lock()
-"""A lock for seek and read on platforms without `pread`."""
+"""A lock that makes seek and read atomic on platforms without `pread`."""
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
@@ -112,8 +112,8 @@ def discard_native_stderr() -> Iterator[None]:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Return True if a process may be alive. On Windows, a check would kill the process, so the
-    result is always True.
+    """Return True if a process may be alive. On Windows, `os.kill(pid, 0)` would kill the process,
+    so the result is always True.
     """
     if IS_WINDOWS:
         return True
@@ -127,7 +127,7 @@ def is_process_alive(pid: int) -> bool:
 
 
 def get_host_name() -> str:
-    """Return the host name, or "" if it cannot be determined."""
+    """Return the host name, or "" if the host name cannot be determined."""
     return os.uname().nodename if "uname" in vars(os) else ""
 
 
@@ -141,11 +141,11 @@ def get_free_disk_space(directory: str | Path) -> int | None:
 
 
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
-"""Signals that terminate a process, sent by a supervisor or when a terminal is closed."""
+"""The signals that terminate a process, from a supervisor or from a closed terminal."""
 
 
 RECEIVED_SIGNALS: list[int] = []
-"""Received signals, stored because a library may replace the exception during its import."""
+"""The received signals, recorded because a library may replace the exception during import."""
 
 
 class ProcessTerminatedError(KeyboardInterrupt):
@@ -173,7 +173,7 @@ def install_termination_handlers() -> None:
 
 
 def get_termination_exception() -> KeyboardInterrupt | None:
-    """Return an exception for the last received signal, or None if no signal was received."""
+    """Return a ProcessTerminatedError for the last received signal, or None if there was none."""
     if not RECEIVED_SIGNALS:
         return None
     signum = RECEIVED_SIGNALS[-1]

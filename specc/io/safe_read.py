@@ -1,4 +1,4 @@
-"""Open and read regular files with a size limit, so that no pipe or device blocks the compiler."""
+"""Read regular files with a size limit, and reject pipes and devices, which could block."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ class Closeable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the resource. A second call has no effect."""
+        """Release the resource. Further calls have no effect."""
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +45,7 @@ class UnreadableFileError(Exception):
 
 @dataclass(frozen=True)
 class FileTooLargeError(UnreadableFileError):
-    """Raised if a file's `size` in bytes exceeds the limit, or the file grew during reading."""
+    """Raised if a file's `size` in bytes exceeds the limit, or if the file grew during reading."""
 
     size: int
 
@@ -207,7 +207,7 @@ def read_input_file(path: str, max_bytes: int) -> bytes:
 
 
 def raise_file_too_large_error(path: str, reason: str) -> NoReturn:
-    """Raise E0904 because a file is too large."""
+    """Raise E0904 for a file that is too large."""
     raise_error(
         "E0904",
         f"`{escape_text(path)}` exceeds the size limit",
@@ -217,7 +217,7 @@ def raise_file_too_large_error(path: str, reason: str) -> NoReturn:
 
 
 def raise_unreadable_file_error(path: object, reason: str, fix: str) -> NoReturn:
-    """Raise E0802 because a file cannot be read."""
+    """Raise E0802 for a file that cannot be read."""
     raise_error("E0802", f"cannot read `{escape_text(path)}`: {reason}", helps=[fix])
 
 

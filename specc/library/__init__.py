@@ -1,1 +1,1 @@
-"""Spec files (built-in models, the standard library and user files) and config.json files."""
+"""Find and read spec files (built-in, standard library, user files) and config.json files."""

@@ -90,7 +90,7 @@ def disambiguate_spec_path(name: str) -> str:
 
 
 def find_shadowed_spec_path(spec: str) -> str:
-    """Return the path (such as `./llama`) of a file that is named like a built-in spec, or ""."""
+    """Return the path (such as `./llama`) of a file with the name of a built-in spec, or ""."""
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return disambiguate_spec_path(spec)
     return ""
@@ -105,7 +105,7 @@ def format_shadowing_note(spec: str) -> str:
 
 
 def _suggest_gguf_file(directory: str) -> str:
-    """Suggest compiling a GGUF file in a directory, or return "" if the directory has none."""
+    """Suggest compiling a GGUF file of a directory, or return "" if the directory has none."""
     files = map(safe_read.quote_argument, sorted(Path(directory).glob("*.gguf"))[:1])
     return "".join(f"compile the GGUF file: specc compile {file}" for file in files)
 
@@ -162,7 +162,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     list_help = f"`specc list specs` lists the {len([*models])} built-in specs"
     helps = suggest_similar_name(spec, models, list_help)
     if len(Path(spec).parts) > 1:
-        # no built-in spec has a name with these characters, so `spec` is a path
+        # names of built-in specs do not contain these characters, so `spec` is a path
         helps = ["check the path, which is relative to the working directory"]
     if not find_similar_name(spec, models):
         helps = safe_read.suggest_similar_path(Path(spec), _is_spec_path) or helps
@@ -187,15 +187,15 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
 
 
 SPEC_KEYS = ("specc", "model", "extends", "config", "items", "dims")
-"""The keys of which a YAML or JSON spec contains at least one."""
+"""Keys that identify specs: every YAML or JSON spec contains at least one of them."""
 YAML_SPEC_KEY = re.compile(rf"^[ \t]*[\"']?(?:{'|'.join(SPEC_KEYS)})[\"']?[ \t]*:", re.MULTILINE)
 FLOW_MAPPING = re.compile(r"^[ \t]*[{?]", re.MULTILINE)
 NOT_A_SPEC_HELP = "pass a spec, which begins with `specc 1`, or a checkpoint directory"
 
 
 def _check_is_spec(source: Source, span: Span | None) -> None:
-    """Raise E0222 for a file, such as a config.json or a README.md, whose suffix and content are
-    those of another format.
+    """Raise E0222 for a file that is not a spec according to its suffix and content, such as a
+    config.json or a README.md.
     """
     path = Path(source.name)
     if _has_spec_content(path.suffix.lower(), source.text):
@@ -212,7 +212,7 @@ def _has_spec_content(suffix: str, text: str) -> bool:
         case ".json":
             try:
                 keys = parse_strict_json(text, NO_LIMITS)
-            except ValueError:  # the parser of the spec reports the position
+            except ValueError:  # the parser reports the error with its position
                 return True
             # `model` in a tokenizer.json is an object
             return not isinstance(keys, dict) or any(
@@ -246,8 +246,9 @@ def _load_std() -> StdLibrary:
 
 @dataclass
 class SpecLibrary:
-    """The standard library, and a cache of the spec files that one command reads. `unsaved_texts`
-    contains the unsaved documents of an editor by path, which take precedence over files.
+    """A loader with the standard library and a cache of the spec files that one command reads.
+    `unsaved_texts` contains the unsaved documents of an editor by path, which take precedence over
+    files.
     """
 
     modules: dict[Path, SpecNamespace] = field(default_factory=dict)
@@ -357,5 +358,5 @@ def find_error_doc_pages() -> dict[str, Path]:
 
 
 def parse_page_title(page: str) -> str:
-    """Return the title in the heading `# CODE: title` of a diagnostic code's documentation page."""
+    """Return the title of a diagnostic code's page from the heading `# CODE: title`."""
     return page.partition("\n")[0].partition(": ")[2]

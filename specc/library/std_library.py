@@ -68,8 +68,9 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
-    """The blocks and definitions of std by name, with their modules. A std file is parsed when one
-    of its names is first accessed. `table_path` is the file with the generated syntax trees.
+    """A mapping from the names of std blocks and definitions to their modules. A std file is parsed
+    when one of its names is first accessed. `table_path` is the file with the generated syntax
+    trees.
     """
 
     directory: Path
@@ -108,7 +109,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
 
     @cached_property
     def _files(self) -> dict[str, str]:
-        """The name of the file that defines each std name."""
+        """A mapping from each std name to the name of the file that defines it."""
         names_by_file = {
             name: self._trees[name]["names"] if name in self._trees else None
             for name in self._sources
@@ -171,7 +172,7 @@ def serialize_syntax_tree(file: ast.File) -> dict[str, Any]:
 
 
 def _list_child_nodes(values: Iterable[object]) -> list[object]:
-    """Return the child nodes among the field values of a node."""
+    """Return the child nodes that the field values of a node contain."""
     parts = (p for v in values for p in (v if isinstance(v, tuple) else (v,)))
     return [part for part in parts if isinstance(part, NODE_CLASSES)]
 

@@ -80,13 +80,13 @@ class DocumentAnalysis:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """The types of spans with symbolic dimensions, preferably from graphs without errors."""
+        """The types of spans, with symbolic dimensions. Graphs without errors take precedence."""
         symbolic = [r for r in self.elaborations if r.is_symbolic]
         return self._collect_types(sorted(symbolic, key=lambda r: not r.is_complete))
 
     @cached_property
     def concrete_shapes(self) -> Shapes:
-        """The types of spans with the dimension sizes of the config values."""
+        """The types of spans, with the sizes that the config values determine."""
         return self._collect_types(
             [r for r in self.elaborations if not r.is_symbolic and r.is_complete]
         )
@@ -119,7 +119,7 @@ class DocumentAnalysis:
         return next((p for p in find_builtin_specs().values() if p.name == name), None)
 
     def _find_loaded_path(self, name: str) -> Path | None:
-        """Return the path of the loaded file with the source name `name`, or None."""
+        """Return the path of the loaded file whose source has the name `name`, or None."""
         for path, module in self.library.modules.items():
             if module.file.span is not None and module.file.span.source.name == name:
                 return path
@@ -186,7 +186,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> Docu
 
 
 def _iterate_graph_diagnostics(checked_spec: SpecCheckResult) -> Iterator[Diagnostic]:
-    """Yield the warnings of a valid graph, and the errors that its analyses report."""
+    """Yield the warnings and the analysis errors of a graph that elaborates without errors."""
     model = checked_spec.model or checked_spec.trials[0].model
     generation = model.generation
     report = (
@@ -226,7 +226,7 @@ def find_node_span(node: ast.Node) -> Span | None:
 
 
 def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
-    """Return the nodes that contain an offset or have a word that ends there, innermost last."""
+    """Return the nodes whose span contains an offset or ends at the offset, innermost last."""
     sized_nodes: list[tuple[int, ast.Node]] = []
     stack = [root]
     while stack:
@@ -283,14 +283,14 @@ def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.ConfigField
 
 
 ScopedItem: TypeAlias = ast.Block | ast.AttentionDef | ast.InputsSection
-"""An item that binds names."""
+"""An item of a spec that binds names, such as parameters and variables."""
 
 
 def find_enclosing_item(
     items: Iterable[ast.Item], offset: int, *, is_incomplete: bool = False
 ) -> ScopedItem | None:
-    """Return the item that binds names and contains the character at an offset. If the text is
-    newer than the items (`is_incomplete`), return the last item before the character.
+    """Return the name-binding item that contains an offset. If the text is newer than the items
+    (`is_incomplete`), return the last item that begins before the offset.
     """
     scoped_items = (item for item in items if isinstance(item, ScopedItem))
     spans = [(item, item.span) for item in scoped_items if item.span and item.span.start <= offset]
@@ -300,7 +300,7 @@ def find_enclosing_item(
 
 @immutable_dataclass
 class QuickFixEdit:
-    """A replacement of the characters `start` to `end`. `title` describes the edit to the user."""
+    """An edit that replaces the characters `start` to `end`, with a description for the user."""
 
     title: str
     start: int
@@ -329,8 +329,8 @@ class QuickFixValidator:
             result.spec is None and self.analysis.spec is not None
         ):
             return False
-        # reject new errors only in the inserted text, because the removed diagnostic may have
-        # hidden others
+        # reject new errors only in the inserted text: errors elsewhere may have been hidden by the
+        # removed diagnostic
         return not any(
             d.severity == "error"
             and (d.code, d.title) not in counts_before
@@ -339,7 +339,7 @@ class QuickFixValidator:
         )
 
     def _analyze_graph(self, text: str) -> DocumentAnalysis:
-        """Analyze a changed document, and stop at the first graph that has the diagnostic."""
+        """Analyze an edited document up to the first graph that has the diagnostic."""
         results = analyze_incrementally(self.analysis.path, text, self.unsaved_texts)
         return next(islice(results, self._graph_index, None), None) or next(
             analyze_incrementally(self.analysis.path, text, self.unsaved_texts)

@@ -1,4 +1,4 @@
-"""Open documents, positions in their lines, and the thread that analyzes the documents."""
+"""The open documents of an editor, the positions in them, and the thread that analyzes them."""
 
 import re
 import threading
@@ -19,7 +19,7 @@ LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 ENCODING_UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
-"""The Python codec and the number of bytes per code unit of each position encoding."""
+"""The Python codec and the number of bytes per code unit, for each LSP position encoding."""
 
 
 class DocumentPosition(NamedTuple):
@@ -116,9 +116,9 @@ class OpenDocument:
 
 
 ResultsCallback = Callable[[str, int], None]
-"""A callback `(uri, version)` for new results of the analysis thread."""
+"""A callback `(uri, version)` that the analysis thread calls when it has new results."""
 ErrorCallback = Callable[[str, int, Exception], None]
-"""A callback `(uri, version, exception)` for exceptions in the analysis thread (bugs in specc)."""
+"""A callback `(uri, version, exception)` for exceptions, i.e. bugs, in the analysis thread."""
 
 
 class OpenDocuments:
@@ -163,7 +163,7 @@ class OpenDocuments:
             return self._documents.get(uri)
 
     def reanalyze_other_documents(self, uri: str) -> None:
-        """Queue all open documents except `uri`, because they may use the saved file."""
+        """Queue all open documents except the saved one, `uri`, because they may use it."""
         with self._condition:
             for other_uri in self._documents:
                 if other_uri != uri:
@@ -172,7 +172,7 @@ class OpenDocuments:
     def wait_for_analysis(
         self, uri: str, version: int, timeout: float, *, is_complete: bool
     ) -> None:
-        """Wait up to `timeout` for the analysis of the first graph, or of all if `is_complete`."""
+        """Wait up to `timeout` seconds for the analysis of one graph, or all if `is_complete`."""
 
         def is_analyzed() -> bool:
             document = self._documents.get(uri)
@@ -244,7 +244,7 @@ class OpenDocuments:
         return current is document and document.uri not in self._queue
 
     def close(self) -> None:
-        """Cancel queued analyses. A running analysis is aborted when the process exits."""
+        """Cancel queued analyses. A running analysis ends when the process exits."""
         with self._condition:
             self._is_closed = True
             self._documents.clear()
@@ -253,7 +253,7 @@ class OpenDocuments:
 
 
 def _resolve_path(path: Path) -> Path:
-    """Resolve the symbolic links of a path. Return the path unchanged if an error occurs."""
+    """Resolve the symbolic links of a path, or return the path unchanged if an error occurs."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

@@ -88,7 +88,7 @@ def complete_expected_tokens(
     elif "NAME" in expected.terminals:
         items += _complete_entries(analysis, expected.preceding)
         items += _complete_graph_inputs(analysis, expected.preceding)
-    # keywords come last, because users usually want a name where names are allowed
+    # list keywords last, because users usually want a name where names are allowed
     items += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate_items(items)
 
@@ -106,7 +106,7 @@ def _list_type_words() -> list[CompletionItem]:
 
 
 def _deduplicate_items(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """Keep only the first item with each text, because a variable shadows a block with its name."""
+    """Keep the first of several items with equal text: a variable shadows a block of its name."""
     items_by_text: dict[str, CompletionItem] = {}
     for item in items:
         items_by_text.setdefault(item.text, item)
@@ -115,7 +115,7 @@ def _deduplicate_items(items: Iterable[CompletionItem]) -> list[CompletionItem]:
 
 def _get_dotted_name(text: str, end: int) -> str:
     """Return the dotted name that ends at offset `end`."""
-    # the text before the cursor is usually incomplete, so the name is not in the syntax tree
+    # read the name from the text, because the code at the cursor is usually incomplete
     start = end
     while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
         start -= 1
@@ -123,7 +123,7 @@ def _get_dotted_name(text: str, end: int) -> str:
 
 
 def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
-    """Yield the items of a used file, or the config fields, that can follow `head` and a dot."""
+    """Yield the names that can follow `head` and a dot: items of a used file, or config fields."""
     used_module = analysis.find_imported_module(head)
     for name, item in used_module.items.items() if used_module else ():
         yield CompletionItem(name, "function", doc=item.doc)
@@ -162,7 +162,7 @@ def _find_set_options(tokens: Sequence[Token]) -> set[str]:
 
 
 def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Yield the allowed words for the value of an option after `name =` in a call."""
+    """Yield the words that are allowed as the value of an option, after `name =` in a call."""
     bracket = _find_open_bracket(tokens)
     if not bracket or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
         return
@@ -289,7 +289,7 @@ def _complete_scope(
 
 
 def _complete_module_names(module: SpecNamespace) -> Iterator[CompletionItem]:
-    """Yield the names that a file defines, except config fields."""
+    """Yield the names that a file defines, except its config fields."""
     for name in module.root.dims:
         yield CompletionItem(name, "constant", "a length")
     for name in module.list_names():

@@ -51,14 +51,14 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "load": ast.LoadRule,
     "share": ast.WeightSharingRule,
 }
-"""The AST class of each keyword. The docstring of the class is the hover text."""
+"""The AST class of each keyword, whose docstring is the hover text of the keyword."""
 
 
 @immutable_dataclass(kw_only=True)
 class HoverInfo:
-    """The hover of the name at offsets `start_offset` to `end_offset`: the declaration as code, the
-    documentation, the types with symbolic and with concrete dimensions, and the span of the
-    definition.
+    """The information to show for the name at offsets `start_offset` to `end_offset`: the
+    declaration as code, the documentation, the types with symbolic and with concrete dimensions,
+    and the span of the definition.
     """
 
     start_offset: int = 0
@@ -84,7 +84,7 @@ def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None
 def _find_node_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int
 ) -> HoverInfo | None:
-    """Return the hover of the last node of `nodes`, which contains the offset, or None."""
+    """Return the hover of the last (innermost) node of `nodes`, or None."""
     node = nodes[-1]
     match node:
         case ast.Name(span=span) if span is not None:
@@ -134,7 +134,7 @@ def _find_declaration_hover(
         case ast.BlockParameter(is_from_inputs=True):
             code = join_pieces(format_parts(replace(node, is_from_inputs=False)))
             hover = _make_binding_hover(analysis, code, span)
-            # `node.type` is in the declaration in `inputs`, which defines the name
+            # the type is part of the declaration in `inputs`, which defines the name
             return replace(hover, definition=node.type.span)
         case (
             ast.AssignmentTarget()
@@ -216,7 +216,7 @@ def _find_name_hover(
 
 
 def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
-    """Return True if a name is the function of the enclosing call."""
+    """Return True if a name is the called function of the enclosing call."""
     return len(nodes) > 1 and isinstance(nodes[-2], ast.Call) and nodes[-2].function is node
 
 
@@ -229,7 +229,7 @@ def _truncate_path(path: str, offset: int) -> str:
 def find_dotted_name_hover(
     analysis: DocumentAnalysis, path: str, offset: int, *, is_called: bool = False
 ) -> HoverInfo | None:
-    """Return the hover of the dotted name `path`, as visible at an offset, or None."""
+    """Return the hover of the dotted name `path`, resolved in the scope at an offset, or None."""
     head, _, rest = path.partition(".")
     if rest:
         return _find_member_hover(analysis, head, rest)

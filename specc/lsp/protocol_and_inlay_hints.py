@@ -44,7 +44,7 @@ def to_lsp_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_lsp_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic to LSP. Show an error in another file at the reference to the file."""
+    """Convert a diagnostic to LSP. Errors in other files are shown at the reference to the file."""
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
     if diagnostic.primary and diagnostic.primary.text:
@@ -118,8 +118,8 @@ def to_lsp_location(
 def to_lsp_completion_items(
     completions: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
 ) -> list[lsp.CompletionItem]:
-    """Convert completions of the word at `start` to `end`. Sort keys preserve the order of
-    `completions`.
+    """Convert completions that replace the word at offsets `start` to `end`. The sort keys preserve
+    the order of `completions`.
     """
     edit_range = to_lsp_range(lines, start, end)
     return [
@@ -201,7 +201,7 @@ def _iterate_span_hints(
 ) -> Iterator[lsp.InlayHint]:
     """Yield the inlay hint of the name at `span` if the value is a tensor."""
     types = analysis.shapes.get((span.start, span.end), ())
-    # only types of tensors contain brackets
+    # show only tensor types, which contain brackets
     shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]
     prefix, offset = ": ", span.end
     if analysis.syntax == "yaml":

@@ -1,6 +1,4 @@
-"""Quick fixes: edits that the help messages of a diagnostic suggest and that remove the
-diagnostic.
-"""
+"""Quick fixes: edits suggested by the help messages of a diagnostic that remove the diagnostic."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +38,7 @@ def propose_code_edits(
     """Yield edits for suggested code, the most likely first. `spans[0]` is the error span. The code
     replaces the text of a span, or is added to it if `is_addition` is True.
     """
-    # `… @ name` appends a name to existing code, but no edit can replace other ellipses
+    # code with an ellipsis cannot be inserted, except `… @ name`, which follows existing code
     code = code.removeprefix("… ")
     if "…" in code or "..." in code:
         return
@@ -80,7 +78,7 @@ def propose_removals(spans: Sequence[Span]) -> Iterator[QuickFixEdit]:
 def _propose_option_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[QuickFixEdit]:
-    """Yield edits that set or add an option such as `mask=causal` in calls near the error."""
+    """Yield edits that change or add an option such as `mask=causal` in calls near the error."""
     option = OPTION_TEXT.fullmatch(code)
     if option is None:
         return
@@ -113,7 +111,7 @@ def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterato
 def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
     """Return the nodes that contain an offset, innermost first, and then their descendants."""
     nodes = find_nodes_at_offset(file, offset)
-    # the offset may be the start of a statement, or of the call in a statement
+    # the offset may be the start of a statement or of the call in it
     inner_nodes = [n for node in nodes[-2:] for n in walk_tree(node)]
     return [*reversed(nodes), *inner_nodes]
 
@@ -228,8 +226,8 @@ def _propose_call_edits(
 def _propose_placeholder_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[QuickFixEdit]:
-    """Yield edits that insert code such as `last(x)`, where `x` is replaced by the text or an
-    argument at the error.
+    """Yield edits that insert code such as `last(x)`, with the text or an argument at the error in
+    place of `x`.
     """
     if not spans or not PLACEHOLDER_NAME.search(code):
         return
@@ -246,7 +244,7 @@ def _propose_placeholder_edits(
 
 
 def _list_argument_spans(call: ast.Call, error_span: Span) -> list[Span]:
-    """Return the spans of a call's arguments if the text of the error contains the call."""
+    """Return the spans of the arguments of a call if the text of the error contains the call."""
     is_inside = call.span is not None and call.span.text in error_span.text
     return [a.span for a in call.args if is_inside and a.span]
 

@@ -1,4 +1,4 @@
-"""The language server: request and notification handlers, and input of bounded message size."""
+"""The language server: request and notification handlers, and input with a message size limit."""
 
 import asyncio
 import io
@@ -83,7 +83,7 @@ class RequestHandlers:
         return lsp.Hover(content, protocol.to_lsp_range(lines, info.start_offset, info.end_offset))
 
     async def handle_definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
-        """Return the location where the name at a position is defined."""
+        """Return the location of the definition of the name at a position."""
         hover = await self._find_hover(params)
         if hover is None or hover[0].definition is None:
             return None
@@ -92,11 +92,11 @@ class RequestHandlers:
     async def handle_completion(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
         document = self.documents.get_document(params.text_document.uri)
-        # a document over the size limit has no completions, and E0109 as its only diagnostic
+        # a document over the size limit has only the diagnostic E0109, and no completions
         if document is None or len(document.text) > dsl_lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
-        # the last valid version already has names, so wait only for the first analysis of the new
-        # version
+        # wait only if no version has been analyzed, because the names of the last valid version
+        # suffice
         if document.latest_analysis is None:
             await self._wait_for_document(params.text_document.uri)
         analysis = document.latest_analysis
@@ -196,7 +196,7 @@ class BoundedInput(io.BytesIO):
 
 LOGGER = logging.getLogger(__name__)
 YAML_SPEC = re.compile(r"""^["']?specc["']?[ \t]*:""", re.MULTILINE)
-"""The pattern that distinguishes specs from other YAML files."""
+"""The pattern of the key `specc`, by which YAML specs differ from other YAML files."""
 SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 Params = TypeVar("Params")
 Result = TypeVar("Result")
@@ -244,7 +244,7 @@ class SpeccLanguageServer:
             register(feature, options.get(feature))(_run_safely(on_request))
 
     def serve(self, stdin: BinaryIO, stdout: BinaryIO) -> str:
-        """Serve an editor until `exit` or the end of input. Return an error message, or ""."""
+        """Serve an editor until `exit` or the end of input. Return "" or an error message."""
         stdin = BoundedInput(stdin)
         self.editor.start_io(stdin, stdout)
         self.documents.close()

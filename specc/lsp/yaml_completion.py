@@ -48,7 +48,7 @@ def complete_yaml(analysis: DocumentAnalysis, text: str, offset: int) -> list[Co
 
 
 def _find_parents(preceding_lines: Sequence[str], column: int) -> tuple[str, ...]:
-    """Return the keys that enclose a column after `preceding_lines`, the outermost key first."""
+    """Return the keys that enclose a column below `preceding_lines`, the outermost key first."""
     keys: list[str] = []
     for line in reversed(preceding_lines):
         key_match = KEY_LINE.match(line)
@@ -66,7 +66,7 @@ def _find_parents(preceding_lines: Sequence[str], column: int) -> tuple[str, ...
 def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool:
     """Return True if the key of a line encloses `column`. `dashes` is the text before the key."""
     key_column = len(dashes)
-    # the entries of a list may start in the column of its key
+    # the dashes of a list may be in the same column as its key
     has_list = line.rstrip().endswith(":") and last_line.lstrip().startswith("-")
     return key_column < column or (key_column == column and "-" not in dashes and has_list)
 
@@ -119,7 +119,7 @@ def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
 
 
 def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
-    """Return the schemas with the alternatives, references and items that they contain."""
+    """Return the schemas and the alternatives, references and items that they contain."""
     expanded: dict[int, Schema] = {}
     worklist = list(reversed(schemas))
     while worklist:
@@ -153,7 +153,7 @@ def _iterate_alternatives(schema: Schema) -> Iterator[Schema]:
 
 
 def _is_condition_true(condition: object, text: str) -> bool:
-    """Return False if a condition on `extends` is false for a text."""
+    """Return False if a schema condition on the key `extends` is not satisfied by a text."""
     text_of_condition = json.dumps(condition)
     if '"extends"' not in text_of_condition:
         return True

@@ -133,7 +133,7 @@ def _expand_to_heads(ctx: CallContext, x: Tensor, name: str) -> Tensor:
 
 
 def _drop_added_axes(ctx: CallContext, x: Tensor, q: Tensor) -> Tensor:
-    """Remove the axes from `x` that `_expand_to_heads` has added to `q`."""
+    """Remove from `x` the axes that `_expand_to_heads` has added to `q`."""
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
         x = ctx.squeeze_axis(x, axis)
     return x
@@ -245,7 +245,7 @@ def _raise_width_mismatch(ctx: CallContext, k: Tensor) -> NoReturn:
 
 @register_builtin(has_weights=True)
 def grid(ctx: CallContext, of: Anything, q: Tensor, k: Tensor) -> Tensor:
-    """Evaluate a score, bias or mask for every query and key as a tensor [batch, (heads,) q, k].
+    """Evaluate a score, bias or mask for all query-key pairs. The result is [batch, (heads,) q, k].
 
     `q` and `k` are [batch, length, d], optionally with a heads axis after the batch. The result for
     a bias or mask always has a heads axis, and has size 1 along axes on which it does not depend.
@@ -310,7 +310,7 @@ def compute_attention_scores(
 
 @contextmanager
 def report_width_mismatch(ctx: CallContext, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """Return a context manager that raises E0607 for errors from unequal query and key widths."""
+    """Return a context manager that reports unequal widths of queries and keys as E0607."""
     try:
         yield
     except SpeccError as failed:

@@ -31,7 +31,7 @@ from specc.ir.op import Op
 
 @contextmanager
 def _show_errors_at_option(ctx: CallContext, option: str, code: str) -> Iterator[None]:
-    """Return a context manager that moves errors with the code `code` to the option `option`."""
+    """Return a context manager that reports errors with the code `code` at the option `option`."""
     try:
         yield
     except SpeccError as failed:
@@ -66,8 +66,8 @@ def normalize_scores(
     normalize: Normalizer,
     index_variables: IndexVariables,
 ) -> Tensor:
-    """Normalize scores [batch, (heads,) q, k] into attention weights over each query's visible
-    keys.
+    """Normalize scores [batch, (heads,) q, k] to attention weights over the visible keys of a
+    query.
 
     A key with the score -inf is masked out.
     """
@@ -137,7 +137,7 @@ def _apply_definition(
 
 
 def _softmax_over_queries(ctx: CallContext, scores: Tensor, mask: Tensor) -> Tensor:
-    """Apply softmax along the queries that attend to each key, i.e. the second-to-last axis."""
+    """Apply softmax over the queries that attend to a key, i.e. along the second-to-last axis."""
 
     def swap_last_axes(x: Tensor) -> Tensor:
         rank = len(x.shape)
@@ -170,8 +170,8 @@ def squeeze_mask_heads_axis(ctx: CallContext, tensor: Tensor, rank: int) -> Tens
 
 @register_builtin()
 def masked_softmax(ctx: CallContext, scores: Tensor, mask: Mask) -> Tensor:
-    """Apply softmax over the keys, the last axis, with masked keys excluded. The weights are zero
-    if all keys are masked.
+    """Apply softmax over the unmasked keys, i.e. along the last axis. The weights are zero if all
+    keys are masked.
     """
     return _normalize_masked(ctx, scores, mask, SOFTMAX_NORMALIZER)
 
@@ -190,7 +190,7 @@ def _normalize_masked(
     if rank not in (2, 3, 4):
         title = "scores must be [batch, key], [batch, query, key] or [batch, heads, query, key]"
         ctx.raise_error("E0307", title, "scores", describe_value(scores))
-    # scores [batch, key] have a single query without a position
+    # scores [batch, key] belong to a single query, which has no position
     query_scores = ctx.insert_axis(scores, 1) if rank == 2 else scores
     key_axis = len(query_scores.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
@@ -227,7 +227,9 @@ def weights_by(ctx: CallContext, normalize: Normalizer, scores: Tensor, *, mask:
 
 @register_builtin()
 def weigh(ctx: CallContext, weights: Tensor, values: Tensor) -> Tensor:
-    """Sum `values` [… k, d] with `weights` [… q, k] or [… k]. The result is [… q, d] or [… d]."""
+    """Sum `values` [… k, d] over the keys, weighted by `weights` [… q, k] or [… k]. The result is
+    [… q, d] or [… d].
+    """
     if len(weights.shape) == len(values.shape) - 1:
         query_axis = len(weights.shape) - 1
         return ctx.squeeze_axis(
@@ -259,7 +261,7 @@ def evaluate_bias_option(
 
 
 def get_weight_scope(ctx: CallContext, function: Score) -> str:
-    """Return the weight scope of a score or normalizer, which defaults to that of the call."""
+    """Return the weight scope of a score or normalizer, by default the weight scope of the call."""
     if not function.weight_path:
         return ctx.scope
     definition_env = function.env or ctx.env

@@ -38,12 +38,12 @@ def conv(
     `kernel`, `stride` and `dilation` are one number, or one number per axis, such as `[3, 5]`.
     `groups` is the number of channel groups, which are convolved independently. `padding` is the
     number of zeros at both ends: a number, `[2, 0]` for start and end of the time axis, `[height,
-    width]`, or `[[2, 0], [1, 1]]` for start and end of each axis. `padding=same` keeps the length
-    (an odd number of zeros puts the additional zero at the end). `padding=causal` pads only at the
-    start, so that no output depends on later positions. With `keep` [batch, time], masked-out
-    positions are treated as zeros, and the results are (out, keep) with the mask of the output
-    positions. Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=` and
-    `bias=` accept tensors in place of stored weights.
+    width]`, or `[[2, 0], [1, 1]]` for start and end of each axis. `padding=same` keeps the length.
+    If it adds an odd number of zeros, the additional zero is at the end. `padding=causal` pads only
+    at the start, so that no output depends on later positions. With `keep` [batch, time],
+    masked-out positions are treated as zeros, and the results are (out, keep) with the mask of the
+    output positions. Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=`
+    and `bias=` accept tensors in place of stored weights.
     """
     operand = WindowedInput(ctx, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -136,7 +136,8 @@ def average_pool(
     includes padded zeros in the mean.
     """
     window = WindowedInput(ctx, x).make_pool_window(kernel, stride, ONE, padding)
-    # with padding, there is no default, because the defaults of PyTorch and ONNX differ
+    # the option has no default if there is padding, because PyTorch and ONNX have different
+    # defaults
     if count_include_pad is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `count_include_pad=true`, PyTorch's default, or `count_include_pad=false`"]
         title = "missing option `count_include_pad` of `average_pool` (required with padding)"
@@ -161,7 +162,7 @@ def conv_keep(
     """Compute the padding mask [batch, time] of the output of a convolution or pooling. `keep`
     [batch, time] is the padding mask of the input.
 
-    The padding of a sequence does not change its number of valid output positions. If windows
+    The number of valid output positions of a sequence does not depend on its padding. If windows
     extend past the end of a sequence, the values at padded positions must be zero, as in `conv(…,
     keep=keep)`.
     """
@@ -185,7 +186,7 @@ def _mask_input(ctx: CallContext, operand: WindowedInput, keep: Tensor) -> Tenso
 
 def _compute_output_mask(ctx: CallContext, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
     """Return the padding mask of the output positions of the sliding-window op `op`."""
-    # an op that preserves positions maps each input position to one output position
+    # a position-preserving op has one output per input position, so the mask is unchanged
     if op.is_position_preserving(0):
         return keep
     return ctx.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_output_lag(0)), keep)

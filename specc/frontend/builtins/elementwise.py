@@ -106,7 +106,7 @@ def identity(ctx: CallContext, x: Tensor) -> Tensor:
 @register_builtin()
 def where(ctx: CallContext, condition: Tensor, then: Anything, otherwise: Anything) -> Tensor:
     """Select elements from `then` where the condition is true, and from `otherwise` elsewhere."""
-    # the types of two numbers determine the element type of the result
+    # if both branches are numbers, their types determine the element type of the result
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
         dtype = "i64" if is_integral(then) and is_integral(otherwise) else "f32"
         if isinstance(then, bool):
@@ -140,8 +140,8 @@ def in_same_group(ctx: CallContext, x: Tensor, y: Tensor) -> Tensor:
 
 @register_builtin()
 def cast(ctx: CallContext, x: Tensor, *, to: Literal["float", "int", "bool"]) -> Tensor:
-    """Convert to another element type. True is converted to 1, floats are truncated towards zero,
-    and all values except 0 are converted to true.
+    """Convert to another element type. True becomes 1. Floats are truncated towards zero when cast
+    to integers. When cast to bool, all values except 0 become true.
     """
     if to == "bool":
         if x.type.dtype == "bool":
@@ -178,7 +178,7 @@ def int_(ctx: CallContext, x: Anything) -> EvalResult:
 
 @register_builtin()
 def at_least(ctx: CallContext, x: Anything, least: Anything) -> EvalResult:
-    """Return `x`. Raise E0417 if `x` is less than `least`, e.g. to check an argument."""
+    """Return the argument `x` after a check: raise E0417 if `x` is less than `least`."""
     if not isinstance(x, Number) or not isinstance(least, Number):
         ctx.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
     number, minimum = get_static_float(x), get_static_float(least)

@@ -21,7 +21,7 @@ def index_tensor(base: Tensor, expr: ast.Index, env: LexicalScope) -> Tensor:
     for item in _expand_ellipsis(base, expr):
         if isinstance(item, ast.Slice):
             value = _slice_axis(nodes, value, axis, item, env)
-            axis += 1  # a slice keeps its axis, and an index removes its axis
+            axis += 1  # a slice keeps the axis to which it applies, and an index removes the axis
         elif _is_new_axis(item):
             value = nodes.add_op(ops.Insert(axis), value)
             axis += 1
@@ -73,7 +73,7 @@ INDEX_HELPS = {
     True: "a mask, score or bias indexes tensors by `b`, `h`, `i` and `j` alone; instead of "
     "`keep[j - 1]`, shift the tensor that you pass, as in `pad(keep, before=1)`",
 }
-"""The help for an index that is not a scalar. The key is True for indices in definitions."""
+"""The help for a non-scalar index, by whether the index is in a mask, score or bias definition."""
 
 
 def _gather_position(
@@ -103,7 +103,7 @@ def _evaluate_slice_end(end: ast.Expr, length: Dim, env: LexicalScope) -> Dim:
     if not isinstance(bound, Dim):
         title = f"a slice must have integer bounds, not {describe_value(bound)}"
         raise_error("E0208", title, end.span)
-    # the sign of a symbolic bound is unknown, so a bound such as `-n` counts from the end
+    # the sign of a symbol is unknown, so a symbolic bound with a minus sign counts from the end
     has_minus_sign = isinstance(end, ast.UnaryOp) and (bound.number or 0) == 0
     is_negative = bound.number is not None and bound.number < 0
     return length + bound if has_minus_sign or is_negative else bound
@@ -201,7 +201,7 @@ def gather(ctx: CallContext, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS)
     ):
         if ids_length.number == 1 and length.number != 1:
             ids = ctx.add_op(ops.Expand(leading_axis, length), ids)
-    # if `ids` lacks the axis, like a result of `argmax`, one position per leading index is selected
+    # if `ids` lacks the axis, like a result of `argmax`, select one position per leading index
     lacks_axis = len(ids.shape) == axis_index
     if lacks_axis:
         ids = ctx.insert_axis(ids, axis_index)

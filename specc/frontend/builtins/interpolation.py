@@ -73,10 +73,10 @@ def grid_sample(
     """Sample a feature map [batch, channels, height, width] at the points `grid` [batch, ..., 2],
     like PyTorch's `grid_sample`. The result is [batch, channels, ...].
 
-    Points are (x, y) in [-1, 1]. -1 and 1 are the outer edges of the border pixels, or their
-    centers with `align_corners`. Points outside the feature map have the value 0 by default.
-    `padding_mode=border` uses the nearest pixel, and `padding_mode=reflection` mirrors the feature
-    map at its border.
+    Points are (x, y) in [-1, 1]. The values -1 and 1 are the outer edges of the border pixels, or
+    with `align_corners` the centers of the border pixels. Points outside the feature map have the
+    value 0 by default. `padding_mode=border` uses the nearest pixel, and `padding_mode=reflection`
+    mirrors the feature map at its border.
     """
     return ctx.add_op(ops.GridSample(mode, padding_mode, align_corners), x, grid)
 
@@ -141,7 +141,7 @@ def _require_factor(ctx: CallContext, factor: Number) -> float:
 
 
 def _scale_length(ctx: CallContext, length: Dim, factor: float) -> Dim:
-    """Return the size of a resized axis, i.e. the product of size and factor, rounded down."""
+    """Return the size of a resized axis: the original size times the factor, rounded down."""
     if length.number is not None:
         # as in PyTorch, the product is rounded down: 100 · 0.29 becomes 28
         return Dim.from_value(math.floor(length.number * factor))

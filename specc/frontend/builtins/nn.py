@@ -42,8 +42,8 @@ def dropout(ctx: CallContext, x: Tensor, p: float) -> Tensor:
 
 @register_builtin()
 def affine(ctx: CallContext, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `x @ weight.T + bias` with the tensors `weight` [out, in], for example tied to an
-    embedding, and `bias` [out].
+    """Compute `x @ weight.T + bias` with the tensors `weight` [out, in] and `bias` [out]. The
+    weight may be tied to an embedding, for example.
     """
     _check_float_tensor(ctx, x)
     return ctx.add_op(ops.Linear(), x, weight, bias)
@@ -67,7 +67,7 @@ def _record_index_bound(ctx: CallContext, ids: Tensor, size: Dim) -> None:
     """Record that the ids of a graph input are indices into a table of `size` entries."""
     builder = ctx.env.context.builder
     for name, value in builder.inputs.items():
-        # record bounds only for graph inputs, because callers cannot set other ids
+        # record bounds only for graph inputs, because callers cannot pass any other ids
         if value is ids.value:
             facts = builder.input_facts[name]
             builder.input_facts[name] = replace(facts, upper_bound=facts.upper_bound or size)
@@ -197,7 +197,7 @@ def _get_channel_axis(ctx: CallContext, x: Tensor, axis: Dim) -> int:
 
 @register_builtin(has_weights=True)
 def parameter(ctx: CallContext, *, shape: tuple[Dim, ...], init: str = NORMAL_INIT) -> Tensor:
-    """Return a weight tensor of shape `shape`, whose name is the path after `@`."""
+    """Return a weight tensor of shape `shape`. Its name is the weight path after `@`."""
     return ctx.add_weight("", shape, init, ["shape"] * len(shape))
 
 

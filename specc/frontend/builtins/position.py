@@ -32,7 +32,7 @@ def positions(
     unpadded position before it, or 0. For any other tensor, the result is int[n]: the indices 0, 1,
     … along `axis`. `offset` is added to all position ids.
     """
-    # position ids are the cumulative sum of the mask minus 1, and 0 in left padding
+    # position ids are the cumulative sum of the mask, minus 1, and 0 at left-padded positions
     if x.type.dtype == "bool":
         count = ctx.add_op(ops.CumSum(ctx.resolve_axis(x, axis)), ctx.add_op(ops.Cast("i64"), x))
         index = ctx.add_binary_op("sub", count, ctx.add_constant(1, "i64"))
@@ -126,7 +126,7 @@ def rope(
     theta by `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of the feature pairs
     of a head, and has the option `factor=1.0`. `axial` computes separate frequencies for the
     section of each position axis of `rotate`. `longest` is the maximum sequence length, by default
-    `original`. `--context-length` sets `longest`. The model rejects longer sequences.
+    `original`. `--context-length` sets `longest`. The compiled model rejects longer sequences.
     """
     options = locals()
     numbers: dict[str, RopeNumber] = {
@@ -168,7 +168,7 @@ def _raise_option_of_other_kind(ctx: CallContext, kind: str, name: str) -> NoRet
 
 
 def _check_exclusive_options(ctx: CallContext, kind: str, option_names: set[str]) -> None:
-    """Raise E0201 for mutually exclusive options, or for an option whose companion is missing."""
+    """Raise E0201 for mutually exclusive options, or if only one of two related options is set."""
     if kind == "yarn" and "attention_factor" in option_names and option_names & {*MSCALE_OPTIONS}:
         title = (
             "`attention_factor` cannot be combined with `mscale` and `mscale_all_dim`, which "
@@ -193,14 +193,14 @@ def _check_rotated_width(ctx: CallContext, rope: Rope, width: Dim, head_width: D
     # for a single feature pair, the exponent of the scaled theta is infinite
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         ctx.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")
-    # for `proportional`, the option `part` is a fraction of the whole head
+    # for `proportional`, the option `part` is the rotated fraction of the whole head
     if rope.kind == "proportional" and width != head_width:
         title = "`proportional` computes the number of rotated features, so `dim` must not be set"
         ctx.raise_error("E0203", title, "dim", helps=["remove `dim`"])
 
 
 PairOrder: TypeAlias = Literal["contiguous", "interleaved"]
-"""The order of the feature pairs of several position axes."""
+"""The order in which several position axes share the feature pairs of a head."""
 
 
 @register_builtin()

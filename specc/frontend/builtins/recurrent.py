@@ -23,7 +23,7 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""The directions of a layer, by value of `direction`. True means backward in time."""
+"""The directions in which a layer reads a sequence (True is backward), by value of `direction`."""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",
@@ -99,9 +99,9 @@ def gru(
     contains the final states, layer by layer, forward before backward. `start` has the layout of
     `last` and defaults to zeros. Time steps masked out by `keep` leave the state unchanged and
     output zeros. `reset=before` applies the reset gate before the recurrent projection (the paper),
-    `reset=after` after it (PyTorch). `update` is the state, `old` or `new`, that an update gate of
-    1 selects. Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden, hidden],
-    `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, with `_l1` and so on for further layers, and
+    `reset=after` after it (PyTorch). `update` names the state, `old` or `new`, that is selected
+    where the update gate is 1. Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden,
+    hidden], `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, with `_l1` and so on for further layers, and
     `_reverse` for the backward direction. The gate order is reset, update, new.
     """
     stack = _LayerStack(
@@ -160,7 +160,7 @@ def lstm(
 
 @dataclass(frozen=True, kw_only=True)
 class _LayerStack:
-    """A stack of recurrent layers of the same type, with the call that creates the stack."""
+    """A stack of recurrent layers of the same type, and the call in the spec that creates it."""
 
     ctx: CallContext
     hidden: Dim

@@ -23,8 +23,8 @@ from specc.ir.dim import Dim, max_dims, min_dims
 def min_(
     ctx: CallContext, x: Anything, *others: Anything, axis: Dim | None = None
 ) -> Tensor | Number:
-    """Return the elementwise minimum of several operands, the minimum along `axis`, or the
-    minimum of a list of numbers.
+    """Return the elementwise minimum of several operands or of a list. With `axis`, return the
+    minimum of a tensor along this axis.
     """
     return _compute_extreme(ctx, "min", x, others, axis)
 
@@ -33,8 +33,8 @@ def min_(
 def max_(
     ctx: CallContext, x: Anything, *others: Anything, axis: Dim | None = None
 ) -> Tensor | Number:
-    """Return the elementwise maximum of several operands, the maximum along `axis`, or the
-    maximum of a list of numbers.
+    """Return the elementwise maximum of several operands or of a list. With `axis`, return the
+    maximum of a tensor along this axis.
     """
     return _compute_extreme(ctx, "max", x, others, axis)
 
@@ -64,7 +64,7 @@ INTEGER_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "min": min_dims,
     "max": max_dims,
 }
-"""The elementwise functions that map two dimensions to a dimension."""
+"""The functions that compute a dimension from two dimensions, by name."""
 
 
 def _require_operands(
@@ -107,7 +107,7 @@ def add_reduction(ctx: CallContext, fn: str, x: SpecValue, axis: Dim) -> Tensor:
 
 @register_builtin(name="sum")
 def sum_(ctx: CallContext, x: Anything, *, axis: Dim = LAST_AXIS) -> Tensor | Number:
-    """Sum along an axis, or sum a list of numbers or tensors."""
+    """Sum a tensor along an axis, or sum the numbers or tensors in a list."""
     if not isinstance(x, tuple):
         return add_reduction(ctx, "sum", x, axis)
     return _fold_operands(ctx, "add", _require_operands(ctx, "sum", x, x)) if x else ZERO
@@ -139,8 +139,8 @@ def argmax(ctx: CallContext, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 @register_builtin()
 def cumsum(ctx: CallContext, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
-    """Return the cumulative sum along an axis, including the current position. True is converted to
-    1.
+    """Return the cumulative sum along an axis, including the current position. In a boolean tensor,
+    true counts as 1.
     """
     if x.type.dtype == "bool":
         x = ctx.add_op(ops.Cast("i64"), x)

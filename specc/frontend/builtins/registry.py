@@ -123,7 +123,7 @@ def register_builtin(*, name: str = "", has_weights: bool = False) -> Callable[[
 
 @dataclass
 class CallContext:
-    """The context of a built-in function call: its location, arguments and scope, and a builder."""
+    """The context of a built-in function call: location, arguments, scope and node builder."""
 
     env: LexicalScope
     expr: ast.Call
@@ -204,7 +204,7 @@ class CallContext:
             declared_by=self.expr.function.path,
         )
         existing_weight = self.env.context.builder.parameter_facts.get(path)
-        # check the shape first, because two calls can share a weight only if its shape is the same
+        # check the shape first, because calls can share a weight only if they use the same shape
         if existing_weight and existing_weight.type.shape != stored_shape:
             raise_shape_conflict_error(
                 existing_weight, replace(weight, type=Type("f32", stored_shape))
@@ -272,8 +272,8 @@ class CallContext:
 
 
 def _check_weight_dim(ctx: CallContext, dim: Dim, name: str, option: str) -> Dim:
-    """Check a dimension of the weight `name`, and return it. Its origin is the option `option` if
-    the call sets this option.
+    """Check a dimension of the weight `name`, and return the dimension. Its origin is the option
+    `option` if the call sets this option.
     """
     span = ctx.argument_spans.get(option)
     check_weight_dim(ctx.env.context, dim, name, span or ctx.span)

@@ -31,7 +31,7 @@ def check_token_independence(
     ctx: CallContext, body: Graph, captured: Sequence[Value], length: str
 ) -> None:
     """Raise E0331 if an expert's output for a token depends on other tokens or on their number.
-    Raise E0333 if the body of the expert contains a dynamic dimension. `length` is the symbolic
+    Raise E0333 if the expert's body contains a dynamic dimension other than `length`, the symbolic
     number of tokens that are routed to an expert.
     """
     origins: Mapping[Node, NodeOrigin] = {
@@ -51,7 +51,7 @@ def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
     """Yield the nodes of an expert body that depend on the number of routed tokens. An expert must
-    not depend on this number, because it depends on the whole batch.
+    not depend on this number, because the number depends on the whole batch.
     """
     yield from (node for node, _ in body.nodes if is_dynamic_size_node(node))
     for node in collect_required_nodes(captured):
@@ -81,7 +81,7 @@ def _check_no_dynamic_length(
 def _find_token_mixing(body: Graph) -> Iterator[Node]:
     """Yield the nodes through which the output for a token depends on other tokens."""
     tokens = next(iter(body.inputs.values()))
-    # trace the token axis from the input. Only a dependence on the same position is allowed.
+    # trace the token axis through the body: an output may depend only on its own position
     read_sets = trace_axis_reads(body, {tokens: AxisReadSet({tokens.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
         result_reads = [read_sets[r] for r in results if r in read_sets]
@@ -138,8 +138,9 @@ def route(
     experts: Dim,
     keep: Tensor | None = None,
 ) -> Tensor:
-    """Compute a mixture of experts (MoE): for each token, the sum of the outputs of the experts
-    `ids`, weighted by `gates` (arXiv:1701.06538, eq. 1). `x` is [… d], `ids` and `gates` are [… k].
+    """Compute a mixture of experts (MoE). The output for a token is the sum of the outputs of its
+    experts `ids`, weighted by `gates` (arXiv:1701.06538, eq. 1). `x` is [… d], `ids` and `gates`
+    are [… k].
 
     `to` is the block that computes one expert. The experts' weights are stored with a leading axis
     of length `experts`. Tokens masked out by `keep` […] are not routed, and their output is zeros.
@@ -177,7 +178,7 @@ OPERAND_DTYPES = {
     "gates": ("floats", ("f32", "f16", "bf16", "f64")),
     "keep": ("bools", ("bool",)),
 }
-"""The element types of the operands except `x`."""
+"""The allowed element types of each operand except `x`, with a plural noun for messages."""
 
 
 def _check_routed_operands(
@@ -269,7 +270,7 @@ def _elaborate_expert(
     """
     context, expr = ctx.env.context, ctx.expr
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, ctx.argument_spans.get("x"))}
-    # call the expert block in the scope in which the spec calls `route`
+    # evaluate the call of the expert block in the scope of the call of `route`
     function = ast.Name("to", span=expr.function.span)
     inner_call = ast.Call(function, (ast.Name("x", span=expr.span),), span=expr.span)
     (length,) = tokens.type.shape[-2].symbols()

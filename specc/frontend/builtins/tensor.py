@@ -36,7 +36,7 @@ from specc.ir.signature import (
 def build_rearrange_ops(
     ctx: CallContext, x: Tensor, pattern: str, sizes: tuple[Dim, ...]
 ) -> list[Op]:
-    """Return the ops that rearrange `x` by a pattern. Raise E0306 for an invalid pattern."""
+    """Return the ops that apply a `rearrange` pattern. Raise E0306 for an invalid pattern."""
     parsed = _parse_rearrange(ctx, x, pattern)
     # remove axes from last to first, because removing an axis shifts the axes after it
     empty = [n for n, axis in enumerate(parsed.left) if not axis]
@@ -45,7 +45,7 @@ def build_rearrange_ops(
     order = parsed.find_permutation()
     if order != tuple(range(len(order))):
         steps.append(ops.Transpose(order))
-    # insert and merge axes from first to last, so that the index `n` is the index in the result
+    # insert and merge axes from first to last, so that `n` is the index of an axis in the result
     for n, axis in enumerate(parsed.right):
         if not axis:
             steps.append(ops.Insert(n))
@@ -55,7 +55,7 @@ def build_rearrange_ops(
 
 
 def _parse_rearrange(ctx: CallContext, x: Tensor, text: str) -> RearrangePattern:
-    """Parse the pattern of a rearrange. Raise E0306 if the pattern is invalid for `x`."""
+    """Parse the pattern of a `rearrange` call. Raise E0306 if the pattern is invalid for `x`."""
     if text.count("->") != 1:
         ctx.raise_error(
             "E0306", "the pattern must contain one `->`, as in `b n (h d) -> b h n d`", "pattern"
@@ -212,7 +212,7 @@ def _require_tensors(
     """Return the items of a list. Raise E0203 if the list is empty or an item is not a tensor."""
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
-        # for an empty list, the message describes the list `()` itself
+        # if the list is empty, the message describes the empty list
         invalid = next((item for item in items if not isinstance(item, Tensor)), ())
         title = (
             f"`{function_name}` expects a list of tensors, got {describe_value(invalid)} in "
@@ -271,8 +271,8 @@ def delay(
 
 
 def get_fill_value(ctx: CallContext, x: Tensor, fill: SpecValue, option: str) -> float:
-    """Return the fill value of the positions that an operation adds to `x`. `fill` is the value of
-    the option `option`. Raise E0203, E0206 or E0315 if `fill` does not fit the element type.
+    """Return the fill value for positions that an op adds to `x`. `fill` is the value of the option
+    `option`. Raise E0203, E0206 or E0315 if `fill` does not fit the element type.
     """
     description = f"`{option}` of `{ctx.expr.function.path}`"
     nodes = ctx.make_node_builder(option)

@@ -12,7 +12,7 @@ SizeOption: TypeAlias = Dim | tuple[Dim, ...]
 """The value of a size option: one number for all axes, or one number per axis."""
 
 EndPadding: TypeAlias = Dim | tuple[Dim, ...] | tuple[tuple[Dim, ...], ...]
-"""The padding at both ends: one number, one number per axis, or a pair (start, end) per axis."""
+"""The value of `padding`: one number, one number per axis, or one pair (start, end) per axis."""
 
 PaddingOption: TypeAlias = EndPadding | Literal["same", "causal"]
 
@@ -228,7 +228,7 @@ def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
     """Return the (start, end) padding of each axis."""
     per_axis = padding if isinstance(padding, tuple) else (padding,) * axes
     single = tuple(p for p in per_axis if isinstance(p, Dim))
-    # for a single axis, the padding may be a pair `[2, 0]` instead of a nested list `[[2, 0]]`
+    # for a single axis, accept a pair `[2, 0]` instead of the nested list `[[2, 0]]`
     if axes == 1 and len(single) == 2:
         return (single,)
     return [p if isinstance(p, tuple) else (p, p) for p in per_axis]
@@ -259,8 +259,8 @@ def _raise_same_with_stride(ctx: CallContext, window: SlidingWindow) -> NoReturn
 
 
 def _compute_causal_padding(ctx: CallContext, span: int, stride: int) -> tuple[int]:
-    """Return the causal padding at the start of the time axis. There is one output per `stride`
-    positions. The window of the first output ends at position `stride - 1`.
+    """Return the causal padding at the start of the time axis. With this padding, there is one
+    output per `stride` positions, and the window of the first output ends at position `stride - 1`.
     """
     before = span - (stride - 1)
     if before < 0:
