@@ -17,8 +17,9 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     For n input and m output pixels, `bilinear` and `bicubic` (a = -0.75) place output pixel i at
     input position `(i + 0.5) · n / m - 0.5`, or with `align_corners` at `i · (n - 1) / (m - 1)`.
     `nearest` selects input pixel `⌊i · n / m⌋`, and `nearest_exact` selects input pixel `⌊(i + 0.5)
-    · n / m⌋`, computed in float32. `factors` override `m / n`. `antialias` widens the filter
-    (triangle, or cubic with a = -0.5) by the downsampling factor, and does not support `factors`.
+    · n / m⌋`, computed in float32. `factors` replace the scale factors `m / n`. `antialias` widens
+    the filter (triangle, or cubic with a = -0.5) by the downsampling factor, and does not support
+    `factors`.
     """
 
     axis: int
@@ -56,9 +57,9 @@ class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
     """Sample a feature map at points, like PyTorch's `grid_sample`.
 
     Points are (x, y) from -1 to 1. If `align_corners` is True, -1 and 1 are the centers of the
-    first and last pixel, otherwise their outer edges. Points beyond the border get 0 (`zeros`), the
-    nearest pixel's value (`border`), or the value of the pixel mirrored at the border
-    (`reflection`).
+    first and last pixel, otherwise their outer edges. The value at a point outside the feature map
+    is 0 (`zeros`), the value of the nearest pixel (`border`), or the value of the pixel mirrored at
+    the border (`reflection`).
     """
 
     mode: str

@@ -104,8 +104,8 @@ class Attend(
     (arXiv:1706.03762, eq. 1). Each of the `g` key heads serves `h / g` adjacent query heads
     (grouped-query attention, arXiv:2305.13245). `cap > 0` is logit soft-capping: a score s becomes
     `cap · tanh(s / cap)` before the bias (arXiv:2408.00118). An attention sink is an additional
-    score per head without a value vector. Without a mask, no key is masked. The output of a query
-    without visible keys is zeros.
+    score per head without a value vector. Without a mask, no key is masked. If all keys of a query
+    are masked, its output is zero.
     """
 
     scale: float
@@ -181,7 +181,7 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
     (arXiv:2104.09864, eq. 15).
 
     With several position axes (M-RoPE, arXiv:2409.12191, sec. 2.1.1), there is one operand per
-    axis, and pair n has the position on axis `axes[n]`. `frequencies` overrides `theta^(-2n/dim)`
+    axis, and pair n uses the position on axis `axes[n]`. `frequencies` overrides `theta^(-2n/dim)`
     for RoPE scaling. Cosines and sines are multiplied by `factor` (YaRN's attention factor). Angles
     are computed in float64 and rounded once. `max_positions` is the maximum sequence length for
     which the frequencies are valid, or 0 if they are valid for any length.
@@ -249,11 +249,11 @@ class MixtureOfExperts(
     The operands are the tokens, the expert indices, the gate weights, `keep` if `has_mask` is True,
     `stacked_count` tensors with one slice per expert along their first axis, and values that the
     body captures. Tokens where `keep` (bool [*s]) is false are not routed, and their outputs are
-    zeros. Expert indices that are out of range are ignored. An expert that is selected twice counts
-    twice. The body computes one expert. The inputs of the body are the tokens routed to the expert,
-    [1, …, tokens, d] with the rank of `x`, the slice of each stacked tensor for the expert, and the
-    captures. The output of the body has one position per token and is computed for each token
-    independently.
+    zero. Expert indices that are out of range are ignored. An expert that is selected twice counts
+    twice. The body computes the output of one expert. The inputs of the body are the tokens that
+    are routed to the expert (shape [1, …, tokens, d], with the rank of `x`), the expert's slice of
+    each stacked tensor, and the captured values. The output of the body has one position per token
+    and is computed for each token independently.
     """
 
     body: "Graph"

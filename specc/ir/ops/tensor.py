@@ -46,7 +46,7 @@ class Extent(Op, sig="a[*a t@ *b] -> i[t]", is_view=True):
 
 
 class Size(Op, sig="-> i[]", is_view=True):
-    """An axis size as an integer scalar. During generation, the size of the time axis is
+    """The size of an axis, as an integer scalar. During generation, the size of the time axis is
     unknown.
     """
 
@@ -83,7 +83,7 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]", is_elementwise=True):
 
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]", is_elementwise=True):
     """Elementwise comparison `eq ne lt le gt ge`, or `same_group` (true if the group ids are equal
-    and positive). A decode step must process all positions of a group along the time axis.
+    and positive). In generation, one decode step must process all positions of a group.
     """
 
     left, right = Operand(0), Operand(1)
