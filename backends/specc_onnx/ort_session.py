@@ -94,7 +94,8 @@ def _create_session(
     ort_provider = get_ort_provider(provider)
     memory = SessionMemoryMappings()
     try:
-        # The first session of a process changes the floating-point mode of its thread.
+        # The first session of a process changes the floating-point mode of the thread that creates
+        # it.
         with silence_provider_startup(provider), flush_denormals(), memory.record_mappings():
             session = onnxruntime.InferenceSession(
                 model,
@@ -127,7 +128,7 @@ def _create_session(
 
 def _raise_load_error(model: bytes, name: str, provider: str, error: Exception) -> NoReturn:
     """Raise E0923 with ONNX Runtime's exception `error` as a note. For a bf16 model on the CPU, the
-    note explains instead that the CPU does not support bf16.
+    note says instead that the CPU does not support bf16.
     """
     title = f"ONNX Runtime cannot load `{escape_text(name)}` for {provider}"
     if provider == "cpu" and _has_bf16_values(model):
@@ -155,8 +156,8 @@ def _has_bf16_values(model: bytes) -> bool:
 def _make_session_options(
     provider: str, threads: int, directory: str, without_activation_quantization: bool = False
 ) -> onnxruntime.SessionOptions:
-    """Return the session options for a provider. `threads` is the number of threads, and
-    `directory` contains the external weights ("" for none).
+    """Return the ONNX Runtime session options for an execution provider. `threads` is the number of
+    threads, and `directory` contains the external weights ("" for none).
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL

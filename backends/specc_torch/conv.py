@@ -31,7 +31,7 @@ def _run_on_windows(
 ) -> Tensor:
     """Call `apply_windows` with `x` in channels-first layout and the number of windows per axis,
     and return its result, which has `channels` channels. If there are no windows, return an empty
-    tensor without the call, because PyTorch rejects axes smaller than a window.
+    tensor without calling `apply_windows`, because PyTorch rejects axes smaller than a window.
     """
     x = _swap_channels(op.kernel, x)
     window_counts = count_windows(op, x.shape[2:])
@@ -118,7 +118,7 @@ def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Ten
     def average_windows(x: Tensor, window_counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, 0.0)
         mean = _get_function("avg_pool", op)(padded, op.kernel, stride=op.stride)
-        # PyTorch divides by the kernel size; divide by the number of counted elements instead.
+        # PyTorch divides by the kernel size, not by the number of counted elements.
         element_counts = x.new_ones(())
         for elements in count_window_elements(op, x.shape[2:], window_counts):
             element_counts = element_counts[..., None] * torch.tensor(elements, device=x.device)

@@ -48,7 +48,7 @@ def resize(op: ops.Resize, context: ForwardContext, x: Tensor) -> Tensor:
 
 
 def _resize_to_nearest(op: ops.Resize, x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Resize axes to the nearest source elements, one axis at a time."""
+    """Resize axes by nearest-neighbor interpolation, one axis at a time."""
     for n, size in enumerate(sizes):
         step = 1 / op.factors[n] if op.factors else None
         length = x.shape[op.axis + n]

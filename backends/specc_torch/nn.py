@@ -107,8 +107,8 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
     normalizer = exponentials.sum(axis, keepdim=True)
     if sinks is not None:
         normalizer = normalizer + torch.exp(sinks - maximum)
-    # Divide by 1 instead of replacing the result of 0 / 0: the NaN gradient of 0 / 0 would pass
-    # through `torch.where`.
+    # The divisor is 1 where the sum is 0: the NaN gradient of 0 / 0 would pass through
+    # `torch.where`.
     return exponentials / torch.where(normalizer == 0, 1.0, normalizer)
 
 
@@ -278,7 +278,7 @@ def mixture_of_experts(
         inputs.gates.reshape(-1, experts_per_token),
     )
     if inputs.keep is not None:
-        # the index -1 selects no expert
+        # padded tokens get the index -1, which selects no expert
         ids = torch.where(inputs.keep.reshape(-1, 1), ids, -1)
     width = context.evaluate_dim(op.get_expert_output().type.shape[-1])
     result = torch.zeros(tokens.shape[0], width, dtype=context.float_dtype, device=context.device)

@@ -30,7 +30,7 @@ def rnn(op: ops.Rnn, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
         return (ACTIVATION_FUNCTIONS[op.activation](inputs + state_projection),)
 
     states = _list_initial_states(x, x.recurrent_weights.shape[1:])
-    # PyTorch has no fused layer for the sigmoid.
+    # PyTorch has no fused RNN layer with a sigmoid activation.
     if _can_use_torch_layer(x) and op.activation != "sigmoid":
         layer = torch.rnn_tanh if op.activation == "tanh" else torch.rnn_relu
         return _run_torch_layer(layer, x, states, op.reverse)
@@ -82,7 +82,7 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
         return output if x.projection is None else linear(output, x.projection), c
 
     states = _list_initial_states(x, [x.recurrent_weights.shape[1], len(x.input_weights) // 4])
-    # PyTorch's layer has no peepholes. Layers with a projection also run step by step.
+    # PyTorch's layer has no peepholes. Layers with a projection are also computed step by step.
     if _can_use_torch_layer(x) and x.peepholes is None and x.projection is None:
         return _run_torch_layer(torch.lstm, x, states, op.reverse)
     return _run_cell(compute_step, x, states, op.reverse)

@@ -98,8 +98,8 @@ class SpecModule(nn.Module):
         )
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield each parameter with its name in the spec. A tied parameter is yielded once per
-        name.
+        """Yield each parameter with its name in the spec. A tied parameter is yielded once under
+        each of its names.
         """
         for name in self.graph.parameters:
             scope, parameter_name = self._get_scope(name)
@@ -113,7 +113,7 @@ class SpecModule(nn.Module):
         """Write the parameters to a safetensors file atomically. Tied parameters are written once.
         Raise E0833 if `path` exists, specc did not write it, and `force` is False.
 
-        The metadata marks the names and shapes as those of the spec, so the `load` rules for
+        The metadata says that names and shapes are those of the spec, so the `load` rules for
         published checkpoints are not applied to the file.
         """
         tensors = {n: _to_numpy(p) for n, p in self.named_spec_parameters() if n not in self.ties}
@@ -188,8 +188,8 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return `values` with a value for `root`. If there is none, use the value of a parameter that
-    is tied to `root`.
+    """Return `values` with a value for `root`. If `values` has no value for `root`, use the value
+    of a parameter that is tied to `root`.
     """
     if root in values:
         return values

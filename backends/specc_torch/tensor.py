@@ -208,7 +208,7 @@ def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
 
 
 def make_full_tensor(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
-    """Return a tensor filled with `value`. It has the shape of `x`, in which axes of the sizes
-    `lengths` replace `axis`.
+    """Return a tensor that is filled with `value`. The shape is that of `x` with `axis` replaced by
+    axes of the sizes `lengths`.
     """
     return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)

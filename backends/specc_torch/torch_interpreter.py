@@ -55,8 +55,8 @@ class ForwardContext:
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
     def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:
-        """Return a scalar tensor. It is filled on the device, because a copy from the host would
-        synchronize the GPU.
+        """Return a scalar tensor. The scalar is filled on the device, because a copy from the host
+        would synchronize the GPU.
         """
         return torch.full((), value, dtype=dtype, device=self.device)
 

@@ -160,8 +160,8 @@ def check_output_path(path: str | Path, *, force: bool = False) -> None:
 
 
 def unwrap_spec_module(model: nn.Module) -> SpecModule:
-    """Return the `SpecModule` inside wrappers such as `DataParallel`. Raise E0820 if none
-    exists.
+    """Return the `SpecModule` inside wrappers such as `DataParallel`. Raise E0820 if there is no
+    `SpecModule`.
     """
     inner_module = model
     # `torch.compile` stores the wrapped module as `_orig_mod`, and `DataParallel` as `module`

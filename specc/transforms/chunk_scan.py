@@ -31,7 +31,7 @@ CHUNK = Dim.from_value(CHUNK_LENGTH)
 
 @dataclass(frozen=True, kw_only=True)
 class LinearRecurrence:
-    """The operands of a linear recurrence in a loop body. No operand depends on the state.
+    """The operands of a linear recurrence in a loop body. The operands do not depend on the state.
 
     The last two axes of the state are the key axis and the value axis, in either order: `key_axis`
     is -2 or -1. The value axis of keys and queries is absent or has size 1. The key axis of values
@@ -49,7 +49,7 @@ class LinearRecurrence:
 
     @property
     def value_axis(self) -> int:
-        """The value axis of the state, which is also an axis of the results."""
+        """The index of the state's value axis, which is also an axis of the results."""
         return -3 - self.key_axis
 
 
@@ -57,8 +57,8 @@ def build_chunkwise_recurrence(
     b: GraphBuilder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
 ) -> NodeResults:
     """Add nodes that compute the loop `op` with the body `recurrence` chunk by chunk. Return the
-    results of the loop: the final state and a scan output per query. `args` are the operands of the
-    loop.
+    results of the loop: the final state and a scan output per query. `args` contains the operands
+    of the loop.
     """
     operands, inner = op.split_operands(args), op.split_body_inputs()
     length, rank = operands.scanned[0].shape[1], operands.initial_carries[0].rank
@@ -132,8 +132,8 @@ class _ChunkedOperands:
         return queries | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return `value` at all positions. Remove its axis `axis`, of size 1, if it has the rank of
-        the state. `full_values` maps values of the body to values at all positions.
+        """Return `value` at all positions. If the value has the rank of the state, remove the axis
+        `axis`, which has size 1. `full_values` maps values of the body to values at all positions.
         """
         x = full_values[value]
         if value.rank < self.rank:
@@ -150,8 +150,8 @@ class _ChunkedOperands:
 
 def _add_masks(b: GraphBuilder, solves_system: bool) -> list[Value]:
     """Add [64, 64] masks of the lower triangle, with and without the diagonal. If `solves_system`
-    (delta rule), also add the identity and, for each block size 1, 2, 4, …, a mask of the blocks to
-    the left of every second diagonal block.
+    is True (delta rule), also add the identity and, for each block size 1, 2, 4, …, a mask of the
+    blocks to the left of every second diagonal block.
     """
     positions = b.add_op(ops.Range(CHUNK))
     row, column = b.add_op(ops.Insert(1), positions), b.add_op(ops.Insert(0), positions)
@@ -273,9 +273,9 @@ class _ChunkBodyBuilder(RecurrentCellBuilder):
 
 @dataclass(frozen=True)
 class _Decays:
-    """The decays in a chunk. `pairs`, [*lead, 64, 64], is the decay from each position to each
-    later position, and zero for earlier positions. `total`, [*lead, 64, 1], is the decay from the
-    state before the chunk to each position, or None if the recurrence has no decay.
+    """The decays in a chunk. `pairs`, [*lead, 64, 64], contains the decay from each position to
+    each later position, and zeros for earlier positions. `total`, [*lead, 64, 1], contains the
+    decay from the state before the chunk to each position (None if the recurrence has no decay).
     """
 
     pairs: Value
@@ -300,5 +300,5 @@ class _Decays:
         return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))
 
     def decay_state(self, body: _ChunkBodyBuilder, x: Value) -> Value:
-        """Return `x` multiplied by the decay from the start of the chunk to each position."""
+        """Return `x` multiplied by the decay from the beginning of the chunk to each position."""
         return x if self.total is None else body.add_op("mul", self.total, x)

@@ -6,8 +6,8 @@
     }                                          }
 
 The loop body is matched against patterns: the graphs of the cells in `specs/std/recurrent.specc`.
-Other scan outputs may depend on the scanned values and the new state. They remain in a loop without
-loop-carried values, which is vectorized completely.
+Other scan outputs may depend on the scanned values and the new state. These scan outputs remain in
+a loop without loop-carried values, which is vectorized completely.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,8 +168,9 @@ def _match_cell(
 def _match_value(
     pattern: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Match a value against a pattern. Return `bindings` extended by the pattern's inputs, or None
-    if the value does not match. Operands of sums and products match in either order.
+    """Match a value against a pattern. Return `bindings` extended by the pattern inputs that were
+    matched, or None if the value does not match. Operands of sums and products match in either
+    order.
     """
     if pattern.node is None:
         return _match_leaf(pattern, value, bindings, pattern_inputs)
@@ -200,7 +201,7 @@ def _match_leaf(
 def _match_operands(
     patterns: NodeOperands, values: NodeOperands, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Match all operands of a node. An absent optional operand may be None or omitted."""
+    """Match all operands of a node. An optional operand that is absent may be None or omitted."""
     extended: LeafBindings | None = bindings
     for pattern, value in zip_longest(patterns, values):
         if pattern is None or extended is None:
@@ -270,7 +271,7 @@ class _LoopFusion:
         return (states if v is state else next(values) for v in scan_outputs)
 
     def _subtracts_from_one(self) -> bool:
-        """Return True if the constant from which gates are subtracted is 1."""
+        """Return True if gates are subtracted from the constant 1."""
         if "one" not in self.leaves:
             return True
         value = self.outer.get(self.leaves["one"], self.leaves["one"])
@@ -288,7 +289,7 @@ class _LoopFusion:
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
     ) -> Value | None:
-        """Return the weight of all gates: the concatenation of two weights, or the weight of which
+        """Return the weight of all gates: the concatenation of two weights, or one weight of which
         both are slices.
         """
         if first_part is None or other_part is None:
@@ -298,7 +299,7 @@ class _LoopFusion:
                 Node(ops.Slice(0, start, middle), (Value() as source,)),
                 Node(ops.Slice(0, other_start, stop), (Value() as other,)),
             ) if source is other:
-                # the two slices are adjacent and cover the complete weight
+                # the two slices are adjacent and together cover the complete weight
                 if start == 0 and other_start == middle and stop == source.shape[0]:
                     return source
         return self.b.add_op(ops.Concat(0), first_part, other_part)

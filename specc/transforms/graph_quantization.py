@@ -51,7 +51,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
         if not isinstance(op, layers):
             return None
         weights = select_entries(b.parameters, weight_names or ()).values()
-        # the quantizable operands are weights or views of weights
+        # the operands that can be quantized are weights or views of weights
         if weight_names is None or any(find_underlying_weight(a) in weights for a in args[1:3]):
             return expand_recurrent_to_scan(b, op, args)
         return None
@@ -90,8 +90,8 @@ def _is_lstm_weight(node: Node, operand_index: int) -> bool:
 
 @dataclass(frozen=True)
 class QuantizedParameters:
-    """The codes, scales and zero points (None if absent) of a quantized weight or of a view of a
-    quantized weight. `is_transposed` is true for a transposed view.
+    """The codes, scales and zero points (None if absent) of a quantized weight, or of a transposed
+    or sliced view of the weight. `is_transposed` is true for a transposed view.
     """
 
     codes: Value
@@ -255,8 +255,9 @@ class _WeightQuantizer:
         return self.builder.add_node(op, self.new_values[ids], weight.codes, weight.scales)
 
     def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
-        """Convert a loop or a mixture of experts. Codes, scales and zero points of each quantized
-        weight become inputs of the body. Stacked weights are sliced by expert.
+        """Convert a loop or a mixture of experts. The codes, scales and zero points of each
+        quantized weight become inputs of the loop body or expert body. Stacked weights are sliced
+        by expert.
         """
         operands = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())

@@ -39,7 +39,7 @@ INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
 """Ops whose results are indices, which may change if their operand is rounded."""
 
 UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
-"""Ops without float operands. Their values are in [-1, 1] and cannot overflow in 16 bits."""
+"""Ops without float operands. The results are in [-1, 1] and cannot overflow in 16 bits."""
 
 ERROR_STABLE_FUNCTIONS = frozenset(
     ("abs", "gelu", "gelu_tanh", "neg", "relu", "sigmoid", "silu", "tanh")
@@ -73,8 +73,8 @@ def can_compute_in_operand_dtype(op: Op) -> bool:
 
 
 def is_precision_preserving(op: Op) -> bool:
-    """Return True if an op only moves, scales or shifts the result of a MatMul. Its result then has
-    the precision of the MatMul. Norms are excluded.
+    """Return True if an op only moves, scales or shifts the result of a MatMul. The result of the
+    op then has the precision of the MatMul. Norms are excluded.
     """
     return can_compute_in_operand_dtype(op) and not isinstance(op, NORM_OPS)
 
@@ -92,7 +92,7 @@ HALF_STATE_ROLES = ("key", "value")
 
 
 def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
-    """Convert a graph to compute in `half_dtype`. Its inputs and outputs keep their types."""
+    """Convert a graph to compute in `half_dtype`. Inputs and outputs keep their types."""
     return _convert_graph(graph, half_dtype, {}, dict.fromkeys(graph.outputs, "f32"))[0]
 
 
@@ -138,8 +138,8 @@ def _convert_graph(
     output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
     """Convert a graph. `input_dtypes` and `output_dtypes` map names of float inputs and outputs to
-    dtypes. All other outputs keep the dtype in which they are computed. Return the graph, and the
-    dtypes of outputs that are not in `output_dtypes`, by name.
+    dtypes. All other outputs keep the dtype in which they are computed. Return the graph, and map
+    the names of outputs that are not in `output_dtypes` to their dtypes.
     """
     builder = GraphBuilder()
     half = _HalfConverter(
@@ -174,8 +174,8 @@ def _convert_graph(
 
 
 def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
-    """Return `input_facts`, with the dtype `half_dtype` if the input is a float and `passed_dtype`,
-    the dtype of the passed value (None: f32), is `half_dtype`.
+    """Return `input_facts`, with the dtype `half_dtype` if the input is f32 and the dtype of the
+    passed value, `passed_dtype` (None: f32), is `half_dtype`.
     """
     if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
         return replace(input_facts, type=replace(input_facts.type, dtype=half_dtype))
@@ -183,9 +183,9 @@ def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str 
 
 
 def _find_output_matmuls(graph: Graph, output_dtypes: Mapping[str, str]) -> set[Node]:
-    """Return the MatMul nodes that compute logits or router scores. They are computed in f32,
-    because their results are f32 outputs or select indices, possibly after ops that move or shift
-    values.
+    """Return the MatMul nodes that compute logits or router scores. These MatMuls are computed in
+    f32, because their results are f32 outputs or select indices, possibly after ops that move or
+    shift values.
     """
     inner_values: set[Value] = set()
     products: set[Node] = set()
@@ -205,7 +205,8 @@ def _find_output_matmuls(graph: Graph, output_dtypes: Mapping[str, str]) -> set[
 def _find_unbounded_values(graph: Graph) -> set[Value]:
     """Return the quotients of values that depend only on inputs, such as a time series divided by
     its standard deviation. Also return the values computed from these quotients, up to a norm or
-    another op with bounded results. With a divisor close to zero, the quotients overflow float16.
+    another op with bounded results. If the divisor is close to zero, the quotients overflow
+    float16.
     """
     input_values = {v for v in graph.inputs.values() if v.dtype == "f32"}
     weight_dependent = {*graph.parameters.values()}
@@ -270,8 +271,8 @@ class _HalfConverter:
         if value not in self.half_values:
             node = value.node
             is_neutral = self.precision_classes[value] == "neutral"
-            # Views of weights remain views, because the lowering looks up the stored weight through
-            # views.
+            # Views of weights remain views, because the lowering finds the stored weight by
+            # following views.
             if node is not None and is_neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
                 self.half_values[value] = self.builder.add_node(node.op, *args)[value.index]
@@ -281,7 +282,7 @@ class _HalfConverter:
         return self.half_values[value]
 
     def get_computed_value(self, value: Value) -> Value:
-        """Return the converted value in the dtype in which it is computed."""
+        """Return the converted value in the dtype of its precision class."""
         return (
             self.half_values[value]
             if self.precision_classes[value] == "half"

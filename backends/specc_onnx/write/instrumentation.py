@@ -1,6 +1,6 @@
 """Copy a compiled model with additional outputs: attention weights, or execution counts.
 
-The `Attention` operator returns the attention weights only as its fourth output, with
+The `Attention` operator returns the attention weights only as the fourth output, with
 `qk_matmul_output_mode=3`. In the copy, an `If` that guards an `Attention` against empty inputs is
 replaced by its branch with the `Attention`, so the copy requires nonempty inputs. Blocked attention
 is replaced by dense attention.
@@ -25,7 +25,7 @@ from specc_onnx.lower.subgraphs import iterate_node_subgraphs
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
 """Name of the output with execution counts."""
 MAX_SEARCH_DEPTH = 16
-"""Maximum number of nodes between a branch condition and the constants in its comparisons."""
+"""Maximum number of nodes between a branch condition and the constants that it compares."""
 MAX_COMPARED_CONSTANT = 2**16
 MAX_CONSTANT_ELEMENTS = 64
 """Maximum number of elements of a constant in a branch condition."""
@@ -61,8 +61,8 @@ _Producers = dict[str, NodeProto | TensorProto]
 def _iterate_graph_scopes(
     graph: GraphProto, outer_producers: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
-    """Yield each graph with the nodes and initializers that are visible in the graph, by value
-    name.
+    """Yield each graph with a map from value names to the nodes and initializers that are visible
+    in the graph.
     """
     producers: _Producers = {**outer_producers, **{t.name: t for t in graph.initializer}}
     producers |= {name: node for node in graph.node for name in node.output}
@@ -90,7 +90,7 @@ def _iterate_source_constants(name: str, producers: _Producers, depth: int) -> I
 
 def add_execution_count_output(model: ModelProto) -> tuple[str, ...]:
     """Add the output `EXECUTION_COUNTS_OUTPUT` i64[n] with the execution count of each subgraph, if
-    there are subgraphs. Return the names of the subgraphs in the order of their counts.
+    there are subgraphs. Return the names of the subgraphs in the order of their execution counts.
     """
     names = tuple(_iterate_subgraph_names(model.graph))
     if names:
@@ -113,7 +113,7 @@ def _iterate_subgraph_names(graph: GraphProto) -> Iterator[str]:
 
 @dataclass
 class _ExecutionCounter:
-    """A helper that adds nodes to count the executions of the `size` subgraphs of a model."""
+    """A helper that adds nodes to count how often the `size` subgraphs of a model are executed."""
 
     size: int
     subgraph_index: int = 0
@@ -124,7 +124,7 @@ class _ExecutionCounter:
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, terms: list[str]) -> str:
-        """Add nodes that sum `terms` and the counts of all subgraphs. Return the sum's name."""
+        """Add nodes that sum `terms` and all subgraph execution counts. Return the sum's name."""
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_subgraphs(node)):
@@ -140,8 +140,8 @@ class _ExecutionCounter:
         return sum_name
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
-        """Add an output with the counts of its subgraphs to `node`, and append constants to
-        `nodes`.
+        """Add an output to `node` with the execution counts of the node's subgraphs, and append
+        constants to `nodes`.
         """
         result = self._make_name()
         if node.op_type == "If":
@@ -181,7 +181,7 @@ class _ExecutionCounter:
         return counts
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
-        """Add a constant i64[size] that is one-hot at `index` (None: zeros). Return its name."""
+        """Add a constant i64[size]: 1 at `index`, 0 elsewhere (None: only 0). Return its name."""
         counts = np.zeros(self.size, np.int64)
         if index is not None:
             counts[index] = 1
@@ -217,7 +217,8 @@ def add_attention_outputs(
     model: ModelProto, locations: Iterable[Mapping[str, str]]
 ) -> dict[str, str]:
     """Add an output with attention weights `[b, h, q, k]` for each attention layer in `locations`
-    that the model contains. Return the output names by scope. Repeated scopes are numbered.
+    that the model contains. Return the output names by scope. If several layers have the same
+    scope, the scopes are numbered.
     """
     names: dict[str, str] = {}
     for location in locations:
@@ -240,7 +241,7 @@ def _expose_weights_output(model: ModelProto, location: Mapping[str, str]) -> st
     """Add a layer's attention weights to the model as a value. Return the value's name, or None if
     the model does not contain the layer.
     """
-    # If a branch was inlined, its value has the name of the `If` result.
+    # If a branch was inlined, the value in the branch has the name of the `If` result.
     value = location.get("blocks") or location.get("guard") or location.get("node", "")
     if "guard" in location:
         _inline_branch(model, value, "then_branch")

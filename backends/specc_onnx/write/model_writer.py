@@ -51,9 +51,9 @@ def write_model(
     sidecar_files: Sequence[tuple[str, bytes]] = (),
 ) -> WriteResult:
     """Write `graph` as the model `path`. `metadata` returns the metadata of the built model.
-    `verify_load=False` skips the load check in ONNX Runtime. The names of `sidecar_files` (suffix,
-    content) contain a content hash. These files replace the previous model's side files. Raise one
-    of E0810 to E0815, E0821, E0823, E0824 or E0923, or an error of `parameters`.
+    `verify_load=False` skips the load check in ONNX Runtime. The `sidecar_files` (suffix, content)
+    get names with a content hash. These files replace the sidecar files of the previous model.
+    Raise one of E0810 to E0815, E0821, E0823, E0824 or E0923, or an error of `parameters`.
     """
     prepared = build_verified_models(
         [graph],
@@ -109,7 +109,7 @@ def build_verified_models(
         matrix_dtype=dtype,
     )
     if placement.plan.copied_tensors:
-        # the directory may not exist yet, so its nearest existing parent is checked
+        # the directory may not exist yet, so the nearest existing parent directory is checked
         existing_parents = (f for f in (directory, *directory.parents) if f.exists())
         check_free_disk_space(next(existing_parents, directory), placement.plan.copied_bytes)
     built_models = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
@@ -165,8 +165,8 @@ def write_verified_models(
     parameters: ParameterSource,
     entries: Sequence[tuple[str, MetadataBuilder | None]],
 ) -> str | None:
-    """Write the shared weights, then each graph to its entry (file name, metadata). Return the name
-    of the weight file, or None if all weights are inline or linked.
+    """Write the shared weights, then write each graph as specified by its entry (file name,
+    metadata). Return the name of the weight file, or None if all weights are inline or linked.
     """
     placement = verified.placement
     data = write_weight_file(out, stem, placement, parameters)
@@ -174,7 +174,8 @@ def write_verified_models(
         digest = out.file_digests[data]
         new_file = {data: WeightFileMetadata(digest.bytes, digest.sha256)}
         placement = replace(placement, weight_files={**placement.weight_files, **new_file})
-    # Weights are written first, because the model contains their file name and offsets.
+    # Weights are written first, because the model contains the name of the weight file and the
+    # offsets.
     for built_model, (name, metadata) in zip(verified.models, entries, strict=True):
         set_initializer_data(built_model, placement, parameters, data)
         if metadata:
@@ -228,6 +229,6 @@ def add_metadata(model: ModelProto, metadata: Mapping[str, str]) -> None:
 
 
 def serialize_model(model: ModelProto) -> list[bytes | memoryview]:
-    """Serialize a model deterministically. Its metadata contains a hash of the other bytes."""
+    """Serialize a model deterministically. The metadata contains a hash of the other bytes."""
     add_metadata(model, {HASH_KEY: BLANK_HASH})
     return insert_model_hash(model.SerializeToString(deterministic=True))

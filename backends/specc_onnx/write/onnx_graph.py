@@ -1,7 +1,7 @@
 """Build an ONNX model from an IR graph: lower the graph, remove unused nodes, name values and add
 doc strings.
 
-Nodes get their final names after unused nodes are removed, so that a scope's first attention node
+Unused nodes are removed before nodes get their final names, so that a scope's first attention node
 is named e.g. `h/3/attn/Attention`. Weights are initializers without data, which
 `specc_onnx.write.model_writer` adds.
 """
@@ -130,9 +130,9 @@ class OnnxBuildResult:
     """A built ONNX model without the data of its weights.
 
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
-    `attention_weight_locations` locate the attention weights of each layer: `scope` and `dtype`,
-    then `weights` (a value) or `node` (the result of an `Attention`), and `guard` if the node is
-    inside an `If`. `types` are the IR types of inputs, outputs and stored weights by name.
+    `attention_weight_locations` describe where each layer's attention weights are: `scope` and
+    `dtype`, then `weights` (a value) or `node` (the result of an `Attention`), and `guard` if the
+    node is inside an `If`. `types` are the IR types of inputs, outputs and stored weights by name.
     `length_inputs` maps symbolic dimensions to scalar inputs that contain their sizes.
     `branch_thresholds` maps symbolic dimensions to the sizes above which the model takes a
     different branch.
@@ -186,7 +186,7 @@ def build_model(
 def _list_model_inputs(
     graph: Graph, caches: Sequence[KVCacheNames], buffers: Sequence[str]
 ) -> tuple[dict[str, Type], dict[str, str]]:
-    """Return the input types by name, and map dimensions to the scalar inputs with their sizes."""
+    """Return the input types by name, and the scalar input with the size of each dimension."""
     types = {name: value.type for name, value in graph.inputs.items()}
     types |= {name: get_kv_buffer_type(types[name]) for name in buffers}
     if not caches:
@@ -215,9 +215,9 @@ def finish_model(
     outputs: Mapping[str, Tensor],
     weights: Mapping[str, TensorProto],
 ) -> OnnxBuildResult:
-    """Remove unused nodes, assign final names and build the model of a lowered graph. `inputs` are
-    the input types and `outputs` the returned tensors, by name. `weights` are the initializers from
-    `add_initializers`.
+    """Remove unused nodes, assign final names and build the model of a lowered graph. `inputs`
+    contains the input types, and `outputs` contains the returned tensors, by name. `weights`
+    contains the initializers that `add_initializers` returned.
     """
     output_names = _name_outputs(g, inputs, outputs)
     used_names = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
@@ -288,8 +288,8 @@ def add_initializers(
     ties: Mapping[str, str],
 ) -> dict[str, TensorProto]:
     """Add an initializer for each stored parameter, and a cast if its storage dtype differs from
-    its type. Return the initializers by parameter name. The docstring of `build_model` describes
-    `storage_dtypes` and `ties`.
+    its type. Return the initializers by parameter name. See `build_model` for `storage_dtypes` and
+    `ties`.
     """
     weights: dict[str, TensorProto] = {}
     for name, value in parameters.items():

@@ -1,7 +1,7 @@
 """Shape rules for contrib operators, additional checks for standard operators, and constant folding
 of the integers in shape computations.
 
-Each rule follows ONNX's documentation of the operator. Nodes with unlisted operators or unknown
+Each rule follows ONNX's documentation of the operator. Nodes with other operators or with unknown
 operands are not folded.
 """
 
@@ -48,9 +48,10 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 class OperatorSignature:
     """The signature of an operator, i.e. the axis names of its operands and results.
     `compute_lengths` computes the sizes of named axes from attributes and known sizes. If
-    `uses_operand_types` is True, `result_types` are indices of operands with the same element type,
-    otherwise type codes. `operand_types` are required element types by operand index.
-    `required_attributes` are attribute values that a node must have for the signature to apply.
+    `uses_operand_types` is True, `result_types` contains the index of an operand with the same
+    element type for each result, otherwise type codes. `operand_types` maps operand indices to
+    required element types. `required_attributes` maps attributes to values that a node must have
+    for the signature to apply.
     """
 
     signature: str
@@ -63,8 +64,9 @@ class OperatorSignature:
     def infer_axis_lengths(
         self, inferred_types: InferredTypes, node: NodeProto
     ) -> dict[str, tuple[int, ...]]:
-        """Map each axis name of the signature to axis sizes (several for `*r`), which are computed
-        from a node's operands and attributes. Raise OperandMismatchError if two operands disagree.
+        """Map each axis name of the signature to axis sizes, which are computed from a node's
+        operands and attributes (`*r` has several sizes). Raise OperandMismatchError if two operands
+        have different sizes for the same axis name.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._check_form(inferred_types, node, attributes)
@@ -125,8 +127,8 @@ def _compute_block_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[st
 
 
 def _compute_table_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[str, int]:
-    """Return the dimensions of `GatherBlockQuantized`'s quantized table. Raise OperandMismatchError
-    unless the row size is a multiple of `block_size`.
+    """Return the dimensions of the quantized table of a `GatherBlockQuantized`. Raise
+    OperandMismatchError unless the row size is a multiple of `block_size`.
     """
     if "w" not in lengths:
         raise OperandMismatchError("the shape of its table is not static")
@@ -216,8 +218,8 @@ RECURRENT_SHAPES = {
     )
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }
-"""Signatures of recurrent layers. They check that the shapes of input, weights and states agree.
-ONNX's shape inference checks only the input.
+"""Signatures of recurrent layers. The signatures check that the shapes of input, weights and states
+agree. ONNX's shape inference checks only the input.
 """
 
 

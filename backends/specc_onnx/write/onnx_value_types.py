@@ -1,5 +1,5 @@
-"""Types of ONNX values with concrete axis sizes. The verifier infers these types, compares them
-with declared types, merges them, and joins the types of two branches.
+"""Types of ONNX values with concrete axis sizes. The verifier infers these types, compares and
+merges them with declared types, and joins the types of two branches.
 """
 
 import re
@@ -36,9 +36,9 @@ class OperandMismatchError(Exception):
 @dataclass(kw_only=True)
 class InferredTypes:
     """The inferred types of a model's values at concrete sizes (`lengths`), and small integer
-    `constants`. The inferred types must agree with `declared_types`. `unknown_lengths` are declared
-    dimensions (value, axis, formula) whose symbols have no size in `lengths`. `is_reached` is False
-    in a branch that may not run.
+    `constants`. The inferred types must agree with `declared_types`. `unknown_lengths` contains the
+    declared dimensions (value, axis, formula) with a symbol that has no size in `lengths`.
+    `is_reached` is False in a branch that may not run.
     """
 
     lengths: Mapping[str, int]
@@ -51,8 +51,8 @@ class InferredTypes:
     _shapes: dict[str, PartialShape | None] = field(default_factory=dict, init=False)
 
     def add_value(self, name: str, type: TypeProto, constant_value: Array | None = None) -> None:
-        """Add the inferred type of a value, and its elements if they are a small integer constant.
-        Raise InvalidModelError if the type contradicts the declared type.
+        """Record the inferred type of a value, and the elements of a small integer constant. Raise
+        InvalidModelError if the type contradicts the declared type.
         """
         declared_type = self.declared_types.get(name)
         if declared_type is not None:
@@ -68,7 +68,7 @@ class InferredTypes:
             self.constants[name] = constant_value
 
     def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
-        """Add the declared types of `values`. `self.lengths` replaces symbolic dimensions."""
+        """Record the declared types of `values`. `self.lengths` replaces symbolic dimensions."""
         for value in values:
             self.declared_types[value.name] = resolve_symbolic_dims(value.type, self.lengths)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -89,7 +89,8 @@ class InferredTypes:
             else:
                 formulas.append((name, axis, text, length))
         for name, axis, text, length in formulas:
-            # a symbol with a dot is an axis of a loop-carried value, and is in no formula
+            # a symbol with a dot is the size of an axis of a loop-carried value, and occurs in no
+            # formula
             is_carried_axis = "." in text
             if not is_carried_axis:
                 _solve_formula(text, length, lengths)
@@ -125,9 +126,9 @@ def choose_distinct_dim_sizes(
     lower_limits: Mapping[str, int] | None = None,
     upper_limits: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return a size for every symbolic dimension of `dims`, by name: distinct primes above
-    `lower_limits` and at most `upper_limits`, or the nearest sizes that satisfy the length
-    constraints of `graph`. Return {} if no sizes satisfy the constraints.
+    """Return a size for every symbolic dimension of `dims`, by name: distinct primes between
+    `lower_limits` and `upper_limits`, or the nearest sizes that satisfy the length constraints of
+    `graph`. Return {} if no sizes satisfy the constraints.
     """
     all_dims = list(dims)
     static_lengths = {d.number for d in all_dims if d.number is not None}
@@ -135,8 +136,8 @@ def choose_distinct_dim_sizes(
     primes = _choose_primes(symbols, static_lengths, graph, lower_limits or {}, upper_limits or {})
     lengths = find_valid_dim_sizes(graph, primes, excluded={*primes.values(), *static_lengths})
     if not lengths:
-        # If `max_position_embeddings` is small, there may be too few valid sizes to assign a
-        # distinct one to each symbolic dimension.
+        # If `max_position_embeddings` is small, there may be fewer valid sizes than symbolic
+        # dimensions.
         smallest_lengths = {
             s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)
         }
@@ -157,7 +158,7 @@ def _choose_primes(
 ) -> dict[str, int]:
     """Return ascending primes that are not in `excluded_lengths`, one per symbolic dimension."""
     primes: dict[str, int] = {}
-    # Smaller primes often occur as feature sizes and head counts.
+    # Smaller primes often occur as feature sizes and numbers of heads, so they are not used.
     last_prime = 10
     for symbol in symbols:
         has_limit = symbol in lower_limits
@@ -165,7 +166,7 @@ def _choose_primes(
         min_length = max(last_prime + 1, min_length, graph.min_lengths.get(symbol, 0))
         prime = _find_prime(min_length, excluded_lengths | {*primes.values()})
         primes[symbol] = min(prime, upper_limits.get(symbol, prime))
-        # A high lower limit of one symbol must not raise the sizes of the others.
+        # A high lower limit of one symbol must not raise the sizes of the other symbols.
         last_prime = last_prime if has_limit else primes[symbol]
     return primes
 
@@ -188,7 +189,7 @@ def read_shape(type: TypeProto) -> PartialShape | None:
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return None
-    # the value of an absent field is 0
+    # `dim_value` is 0 if the field is absent
     return tuple(
         [d.dim_value or (0 if d.HasField("dim_value") else None) for d in tensor.shape.dim]
     )
@@ -231,7 +232,7 @@ def _check_equal_length(
 
 
 def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
-    """Solve a formula for its only symbolic dimension of unknown size, and add this size to
+    """Solve a formula for the only symbolic dimension without a known size, and add the size to
     `lengths`. For example, if `new` is 5 and `new + past` is 5, `past` is 0.
     """
     unknown_symbols = _collect_formula_symbols(text) - lengths.keys()

@@ -1,9 +1,9 @@
 """Verify a built ONNX model with ONNX's checker, with type inference for every value, and by
 loading it in ONNX Runtime.
 
-The verifier checks a copy in which weights are inputs, so models of any size can be checked.
-Verification fails because of a bug in specc, or because the runtime is too old for the requested
-opset.
+The verifier checks a copy in which weights are inputs, so models of any size can be checked. A
+model fails verification because of a bug in specc, or because the runtime is too old for the
+requested opset.
 
 ONNX's shape rules are applied node by node with concrete axis sizes and folded integer constants,
 because whole-graph shape inference loses symbolic dimensions at the first `Reshape`. Rules that
@@ -143,8 +143,8 @@ def _infer_body(
 
 
 def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the result types of an `If`: the types of the selected branch, or the joined types of
-    both branches if the condition is unknown.
+    """Infer the result types of an `If`, which are the types of the selected branch, or the joined
+    types of both branches if the condition is unknown.
     """
     condition = inferred_types.constants.get(node.input[0])
     is_then_branch = None if condition is None else bool(condition.all())
@@ -191,8 +191,8 @@ def _infer_scan(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
 
 def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Infer the output types of a `Loop` from its first iteration. Loop-carried values may grow, so
-    an axis size is known only if the iteration does not change it. The loop-carried values
-    determine the symbolic dimensions of the body.
+    an axis size is known only if it is the same after an iteration. The symbolic dimensions in the
+    body are computed from the loop-carried values.
     """
     body = get_node_attribute(node, "body")
     loop_counters, initial_types = (
@@ -211,8 +211,8 @@ def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     )[1:]
     inferred_types.check_unknown_lengths()
     inferred_types.lengths, inferred_types.unknown_lengths = outer_lengths, outer_unknown
-    # The first iteration's results are the second iteration's inputs, in which loop-carried values
-    # with a common symbolic dimension must still agree.
+    # The results of the first iteration are the inputs of the second iteration, in which
+    # loop-carried values with a common symbolic dimension must still agree.
     next_lengths = _read_symbol_lengths(body.input[2:], final_types)
     _check_carries(
         [resolve_symbolic_dims(v.type, next_lengths) for v in body.input[2:]], final_types
@@ -292,7 +292,7 @@ def verify_built_model(built_model: OnnxBuildResult, *, verify_load: bool = True
 
 def verify_model_statically(built_model: OnnxBuildResult, model: ModelProto) -> InferredTypes:
     """Run ONNX's checker and `check_value_types` on `model`, a result of
-    `convert_weights_to_inputs`. Return the inferred types of its values.
+    `convert_weights_to_inputs`. Return the inferred types of the model's values.
     """
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -330,8 +330,8 @@ def convert_weights_to_inputs(built_model: OnnxBuildResult) -> ModelProto:
 
 def check_value_types(built_model: OnnxBuildResult, model: ModelProto) -> InferredTypes:
     """Check that inputs, outputs and weights have the types in the IR graph. Check that the
-    declared types of all values agree with the types inferred for distinct axis sizes. Return the
-    inferred types.
+    declared types of all values agree with the types that are inferred if all axis sizes are
+    distinct. Return the inferred types.
     """
     for value in (*model.graph.input, *model.graph.output):
         expected_info = make_value_info(value.name, built_model.types[value.name])
@@ -342,7 +342,8 @@ def check_value_types(built_model: OnnxBuildResult, model: ModelProto) -> Inferr
             )
     inferred_types = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
     long_lengths = _choose_lengths(built_model, built_model.branch_thresholds)
-    # The model may take other branches for long inputs, so types are also inferred for long inputs.
+    # The model may take other branches for long inputs, so types are also inferred with large axis
+    # sizes.
     if built_model.branch_thresholds and all(
         long_lengths.get(s, 0) > n for s, n in built_model.branch_thresholds.items()
     ):
@@ -356,7 +357,7 @@ def _choose_lengths(
     graph = built_model.graph
     types = (*built_model.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
-    # Trial sizes must not exceed the size of position embeddings.
+    # Trial sizes must not exceed the number of position embeddings.
     max_lengths = find_max_lengths(graph)
     return choose_distinct_dim_sizes(
         dims, graph, lower_limits, max_lengths if lower_limits else None

@@ -99,7 +99,7 @@ def write_package(
 
 
 def _find_superseded_files(directory: Path, previous_index: PackageIndex | None) -> Sequence[str]:
-    """Return the names of the previous package's files that are no longer referenced."""
+    """Return the names of the previous package's files that the new package does not reference."""
     if previous_index is None:
         return []
     return filter_unreferenced_files(
@@ -118,8 +118,8 @@ def _check_output_files(
     input_paths: Sequence[Path],
     force: bool,
 ) -> dict[str, FileDigest]:
-    """Return the extra files that already exist with equal content. Raise E0811, E0814 or E0833 if
-    another output file may not be written.
+    """Return the extra files that already exist with the same content. Raise E0811, E0814 or E0833
+    if another output file may not be written.
     """
     file_names = [
         *(p.file for p in graphs.values()),
@@ -137,8 +137,8 @@ def _check_output_files(
 
 
 def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[ExtraFile]) -> None:
-    """Assert that there is a graph. Assert that file names contain no directory and are distinct,
-    even on case-insensitive file systems.
+    """Assert that the package has a graph. Assert that file names contain no directory and are
+    distinct, even on case-insensitive file systems.
     """
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
     assert graphs, "a package requires a graph"

@@ -44,7 +44,7 @@ QUANTIZED_OPERANDS = {
         "zero points": (3, TensorProto.UINT8),
     },
 }
-"""Operand index and element type of an operator's quantized operands, by operand role."""
+"""The operand index and element type of each quantized operand, by operator and role."""
 PER_TENSOR_ACTIVATION_OPS = frozenset(
     {"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QAttention"}
 )
@@ -63,8 +63,8 @@ def has_per_tensor_activation_scales(model: ModelProto) -> bool:
 
 
 def remove_activation_quantization(model: ModelProto) -> None:
-    """Replace activation quantization in a model with identities, and integer MatMuls with float
-    MatMuls of the weight codes, in place. Weight scales are still applied.
+    """Replace activation quantization in a model by identities, and integer MatMuls by float
+    MatMuls of the weight codes, in place. The weight scales are still applied.
     """
     for graph in iterate_nested_graphs(model.graph):
         nodes = [replacement for node in graph.node for replacement in _make_exact_product(node)]
@@ -86,7 +86,7 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
         case "DynamicQuantizeLinear":
             codes, scale, zero_point = node.output
             yield helper.make_node("Identity", node.input[:1], [codes])
-            # the scale is 1, and the zero point is unused
+            # the value is not quantized, so the scale is 1 and the zero point is unused
             yield helper.make_node("Constant", [], [scale], value_float=1.0)
             yield helper.make_node("Constant", [], [zero_point], value_int=0)
         case "DynamicQuantizeLSTM":
@@ -142,7 +142,7 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
 
 def add_quantized_matmul_outputs(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
     """Add the operands and results of quantized MatMuls, except those in branches and experts, as
-    graph outputs. Return each MatMul with the output names of its operands and results by role.
+    graph outputs. Return each MatMul with the names of the added outputs by operand or result role.
     """
     matmuls: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
@@ -173,13 +173,13 @@ def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
 def _find_operand_roles(
     node: NodeProto, constant_types: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Return the name and element type of a quantized node's operands and results by role."""
+    """Return the names and element types of a quantized node's operands and results by role."""
     result, inputs = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":
             return {"x": (inputs[0], TensorProto.FLOAT), "y": (result, constant_types[inputs[2]])}
         case "MatMulInteger":
-            # activations without a zero point are signed
+            # activations without a zero point are signed integers
             code_type = TensorProto.UINT8 if len(inputs) > 2 else TensorProto.INT8
             # a non-constant zero point is a result of `DynamicQuantizeLinear`
             is_dynamic_zero_point = len(inputs) > 2 and inputs[2] not in constant_types

@@ -41,7 +41,8 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 class WeightPlacement:
     """The storage location of each weight. `tensors` are the tensors in storage order. `ties` maps
     tied parameters to stored parameters. If `is_inline` is True, weights that are not linked are
-    stored in each ONNX file. `weight_files` are the external files, once they have been written.
+    stored in each ONNX file. `weight_files` contains the external weight files after they have been
+    written.
     """
 
     tensors: Mapping[str, ExternalTensor]
@@ -143,9 +144,9 @@ def _make_external_tensor(
     opset: int,
     reasons: dict[Path, str],
 ) -> ExternalTensor:
-    """Return a weight in its storage dtype. This is the dtype in the checkpoint file only if a
-    model in the output `directory` can link the file. `reasons` collects why files cannot be
-    linked.
+    """Return the description of a weight in its storage dtype. The storage dtype is the dtype in
+    the checkpoint file only if a model in the output `directory` can link the file. `reasons`
+    records why files cannot be linked.
     """
     shape = values.parameters[name].shape
     file_dtype = values.get_stored_dtype(name)
@@ -184,9 +185,9 @@ def set_initializer_data(
     values: ParameterSource,
     weight_file: str | None,
 ) -> None:
-    """Add the weights to a model's initializers. For inline weights, add their values. For all
-    other weights, add their location in the weight file `weight_file` or in the checkpoint as ONNX
-    external data.
+    """Add the weights to a model's initializers. If the weights are inline, add their values.
+    Otherwise, add the location of each weight, in the weight file `weight_file` or in the
+    checkpoint, as ONNX external data.
     """
     plan = placement.plan
     locations = (
