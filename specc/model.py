@@ -117,14 +117,14 @@ class Model(InferenceModel):
         """Load the full-forward graph with static shapes, as in
         `model.with_static_shapes(batch=8).run(…)` for a batch size of 8.
 
-        Shape computations are folded into constants, and with the `cuda` provider each run replays
-        a CUDA graph. Raise E0981 unless `lengths` contains all symbolic dimensions of the inputs.
+        Shape computations are folded into constants. With the `cuda` provider, each run replays a
+        CUDA graph. Raise E0981 unless `lengths` contains all symbolic dimensions of the inputs.
         """
         return specialize_to_static_shapes(self.full_forward_model, lengths)
 
     def attention(self, **inputs: object) -> tuple[OutputArrays, AttentionWeights]:
-        """Run the model. Return its outputs by name, and the attention weights [batch, heads,
-        query, key] of each layer by scope.
+        """Run the model. Return the outputs of the model by name, and the attention weights [batch,
+        heads, query, key] of each layer by scope.
         """
         return self.full_forward_model.attention(**inputs)
 
@@ -145,8 +145,8 @@ class Model(InferenceModel):
         """Generate a sequence for each prompt with continuous batching. The results are in the
         order of the prompts.
 
-        `batch_size` sequences are decoded together. When a sequence ends, the next prompt is
-        assigned to its batch slot. For an invalid prompt, yield a diagnostic
+        Up to `batch_size` sequences are decoded together. When a sequence ends, its batch slot
+        becomes free for the next prompt. For an invalid prompt, yield a diagnostic
         (`specc.runtime.batched_generation`). Raise E0701 if the spec has no `generate` section, and
         E0891 if `batch_size` is invalid.
         """
@@ -154,8 +154,8 @@ class Model(InferenceModel):
         return generate_each(generator, prompts, batch_size, generator.resolve_settings(settings))
 
     def stream(self, **constant_inputs: object) -> InputStream:
-        """Start streaming inference. Pass chunks of the streamed input to `push` of the result.
-        `constant_inputs` are the inputs without a time axis.
+        """Start streaming inference. Pass chunks of the streamed input to the `push` method of the
+        returned stream. `constant_inputs` are the inputs without a time axis.
 
         Raise E0977 if the spec has no `stream` section.
         """

@@ -74,8 +74,9 @@ def load(
             )
         )
     )
-    # open the sessions now to raise their errors here and not at the first use; a generative or
-    # streaming package opens the session of its full-forward graph when that graph is first run
+    # open the sessions now, so that errors are raised here and not at the first use. In a
+    # generative or streaming package, the session of the full-forward graph is opened when it is
+    # first used.
     if loaded_model.generator is None and loaded_model.streaming_model is None:
         _ = loaded_model.scoring_model
     return loaded_model

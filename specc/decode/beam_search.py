@@ -23,7 +23,7 @@ from specc.decode.token_selection import (
 )
 
 MIN_SCORE = float(np.finfo(np.float32).min)
-"""The minimum score of a beam, and the score of an unused beam."""
+"""The minimum score of a beam, which is also the score of an unused beam."""
 
 StopPredicate = Callable[[Sequence[int]], bool]
 """A predicate: True if the last token of a sequence completes a stop string."""
@@ -165,7 +165,7 @@ def _advance_beams(
     )
     scores = mask_disallowed_tokens(scores, settings, position)
     if settings.renormalize_logits:
-        # skip rows without candidates, because the logits of a finished beam are ignored
+        # skip beams without a candidate, whose scores are all -inf
         has_candidates = scores.max(axis=1) > -np.inf
         scores = scores.copy()
         scores[has_candidates] = compute_log_softmax_f32(scores[has_candidates])
@@ -247,7 +247,8 @@ def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> boo
 
     If `early_stopping` is True, a full list is final. Otherwise, a full list is final if no live
     beam can reach a better score. The best possible score is computed for the current length. With
-    `early_stopping: never` and a positive length penalty, it is computed for the maximum length.
+    `early_stopping: never` and a positive length penalty, the best possible score is computed for
+    the maximum length instead.
     """
     if len(search.finished) < settings.num_beams:
         return False

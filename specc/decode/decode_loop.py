@@ -82,10 +82,10 @@ def iterate_decode_steps(
 ) -> Iterator[DecodeStepOutput]:
     """Yield the tokens after `prompt` int64 [batch, n] step by step, until all sequences end.
 
-    `padding_mask` bool [batch, n] is the mask of the prompt. The session has a separate mask.
-    The model does not process the last token of a sequence. Log-probabilities are computed from the
-    model's logits, before penalty, temperature and filters. The seed and the batch index, or the
-    index in `sample_indices`, determine the sampling of a sequence. A sequence with the delay d in
+    `padding_mask` bool [batch, n] is the mask of the prompt. The session has its own mask. The
+    model does not process the last generated token. Log-probabilities are computed from the model's
+    logits, before penalty, temperature and filters. The seed and the batch index, or the entry of
+    `sample_indices`, determine the random numbers of a sequence. A sequence with the delay d in
     `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch, longest delay].
     """
     assert settings.strategy in ("greedy", "sample"), "`run_beam_search` implements beam search"
@@ -171,7 +171,7 @@ class FlattenedCodebookSession:
         return logits.reshape(-1, logits.shape[-1])
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder sequences. Keep the codebooks of a batch element together."""
+        """Reorder the batch elements. The codebooks of a batch element stay together."""
         self.session.reorder(indices[:: self.num_codebooks] // self.num_codebooks)
 
 
@@ -201,7 +201,7 @@ def apply_delay_pattern(
     prompt: Ints, settings: GenerationSettings, padding_mask: Bools | None = None
 ) -> DelayedPrompt:
     """Shift each codebook of a prompt, int64 [batch, n, codebooks], by its delay. The positions
-    before the first token contain the start token, or the padding token without a start token.
+    before the first token contain the start token or, if there is none, the padding token.
     """
     delays = settings.delay_pattern or (0,) * prompt.shape[2]
     fill_token = settings.start[0] if settings.start else settings.padding_token

@@ -25,7 +25,7 @@ from specc.diagnostics.diagnostic import Diagnostic, SpeccError
 
 
 class GenerationArguments(TypedDict, total=False):
-    """Generation settings as keyword arguments (see docs/generation.md). None means not set."""
+    """Generation settings as keyword arguments (docs/generation.md). The value None is ignored."""
 
     strategy: Literal["greedy", "sample", "beam"] | None
     max_tokens: int | None
@@ -86,8 +86,8 @@ class GenerationSettings:
     `forced_eos_token_id` is generated at the maximum length. No n-gram of size
     `no_repeat_ngram_size` occurs twice, and no sequence of `bad_words_ids` is generated.
     `delay_pattern` is the delay of each codebook in steps (`specc.decode.decode_loop`).
-    `guidance_scale` is the scale of classifier-free guidance (`specc.runtime.guidance`), 1 for
-    none. `renormalize_logits` makes beam search apply log-softmax after the logits processors.
+    `guidance_scale` is the scale of classifier-free guidance (`specc.runtime.guidance`), which 1
+    disables. `renormalize_logits` makes beam search apply log-softmax after the logits processors.
     `log_probs` requests each token's log-probability, computed from the model's logits before any
     penalty, temperature or filter.
     """
@@ -140,7 +140,7 @@ def merge_caller_settings(
     spec_settings: Mapping[str, object], **caller_settings: object
 ) -> GenerationSettings:
     """Merge the spec's `generate` block (`Model.generation.settings`) with the caller's settings,
-    which take precedence. None means not set.
+    which take precedence. A setting with the value None is ignored.
 
     Strategy options of the spec apply only if the caller does not select a different strategy. If
     the caller names no strategy, an option such as `temperature` or `num_beams` selects the

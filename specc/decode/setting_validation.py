@@ -36,7 +36,7 @@ def make_unknown_setting_error(
     setting_name: str, valid_names: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
     """Return the error E0731 for the unknown name of a setting or strategy. `valid_names` are the
-    known names. `noun` is the kind of name, e.g. "generation setting".
+    known names. `noun` describes the name, for example as a "generation setting".
     """
     # prefer the equivalent of another program's setting to a setting with a similar name
     groups = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
@@ -192,9 +192,9 @@ def find_spec_setting_errors(
 ) -> list[Diagnostic]:
     """Return all errors in the `generate` settings of a spec, which are plain Python values.
 
-    `spans` maps e.g. "stop" to the span of the setting's value, and "stop name" to the span of the
-    setting's name. The keys of strategy options are e.g. "strategy.num_beams" and
-    "strategy.num_beams name".
+    `spans` maps keys to source spans: `stop` to the value of the setting `stop`, and `stop name` to
+    its name. The keys of a strategy option are, for example, `strategy.num_beams` and
+    `strategy.num_beams name`.
     """
     span_by_name = spans or {}
     errors: list[Diagnostic | None] = []

@@ -130,7 +130,7 @@ def raise_invalid_array_error(path: str, reason: str, fix: str) -> NoReturn:
 
 
 def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
-    """Return the arrays of a JSON document by name. A number or nested list has the name ""."""
+    """Return the arrays of a JSON document by name. The name of a number or nested list is ""."""
     value = load_strict_json(data, name)
     if isinstance(value, dict):
         return {

@@ -176,7 +176,7 @@ VARIANCE_EPSILON = 1e-7
 """Epsilon that is added to the variance of a waveform before normalization, as in transformers."""
 MEL_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0
-"""Log-mel values are clipped to at most this number of powers of ten below the maximum."""
+"""Log-mel values (log10) are clipped from below to the maximum minus this value."""
 MAX_MEL_FREQUENCY = 8000.0
 """Upper frequency of Whisper's mel filters in Hz, for any sampling rate."""
 KALDI_WINDOW, KALDI_HOP, KALDI_FFT = 400, 160, 512
@@ -204,7 +204,7 @@ def compute_audio_features(recording: AudioRecording, config: AudioConfig, name:
             "E0842",
             f"`{escape_text(name)}` has a sampling rate of {recording.sample_rate} Hz, "
             f"but the model expects {config.sample_rate} Hz",
-            notes=["audio must have the sampling rate on which the model was trained"],
+            notes=["the model requires the sampling rate of its training data"],
             helps=[f"convert it: ffmpeg -i FILE -ar {config.sample_rate} -ac 1 sound.wav"],
         )
     samples = recording.samples
@@ -248,7 +248,9 @@ def compute_log_mel_spectrogram(samples: Floats, config: LogMelConfig) -> Floats
 
 
 def compute_kaldi_filter_banks(samples: Floats, config: FilterBankConfig) -> Floats:
-    """Compute Kaldi filter banks, float32 [frames, bins], from windows inside the audio."""
+    """Compute Kaldi filter banks, float32 [frames, bins], from windows that lie entirely inside the
+    audio.
+    """
     features = np.zeros((config.num_frames, config.num_mel_bins), np.float32)
     if len(samples) >= KALDI_WINDOW:
         frames = _frame_samples(samples.astype(np.float64), KALDI_WINDOW, KALDI_HOP)

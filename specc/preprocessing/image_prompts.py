@@ -253,8 +253,8 @@ def get_image_placeholder(tokenizer: HfTokenizer) -> str:
 def replace_image_placeholders(
     text: str, tokenizer: HfTokenizer, grids: Sequence[tuple[int, int]]
 ) -> str:
-    """Replace each image's placeholder in a text if the tokenizer defines replacements by token
-    grid. Raise E0991 if the numbers of placeholders and images differ.
+    """Replace each image's placeholder in a text if its replacement depends on the token grid.
+    Raise E0991 if the numbers of placeholders and images differ.
     """
     placeholder = get_image_placeholder(tokenizer)
     first, *parts = text.split(placeholder) if placeholder else [text]

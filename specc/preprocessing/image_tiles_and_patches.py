@@ -29,7 +29,7 @@ MAX_ASPECT_RATIO = 200
 MAX_LONGEST_SIDE = 4096
 SEARCH_PRECISION, MAX_SCALE = 1e-5, 100.0
 MIN_SHRINK_RATIO = 1.1
-"""LLaVA-OneVision shrinks a feature map if the size ratio is at least this value."""
+"""LLaVA-OneVision shrinks a feature map if its side exceeds the maximum by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PreprocessedImage:
 
 
 ResizedImage: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
-"""Images `[height, width, channels]`, the value of the shape input, and the grid of tokens."""
+"""Images `[height, width, channels]`, the value of the shape input, and the token grid size."""
 
 
 def preprocess_pixels(pixels: Array, config: ImageConfig) -> PreprocessedImage:
@@ -240,7 +240,9 @@ def _split_into_best_grid(pixels: Array, config: ImageConfig) -> ResizedImage:
 
 
 def _choose_grid_size(sides: ImageSize, config: ImageConfig) -> ImageSize:
-    """Choose the size in `size_bounds` that keeps the most pixels, with the least padding."""
+    """Choose the size in `size_bounds` that keeps the most pixels. Among equals, prefer the size
+    with the least padding.
+    """
 
     def score_size(size: tuple[int, ...]) -> tuple[int, int]:
         scale = min(size[1] / sides[1], size[0] / sides[0])
@@ -252,7 +254,7 @@ def _choose_grid_size(sides: ImageSize, config: ImageConfig) -> ImageSize:
 
 
 def _count_grid_tokens(sides: ImageSize, size: ImageSize, config: ImageConfig) -> int:
-    """Count the tokens of all tiles: one per unpadded feature, and one newline token per row."""
+    """Count the tokens of all tiles: one per feature outside the padding, and a newline per row."""
     tile = config.size[0]
     token_rows, token_columns = (n // tile * (tile // config.size_multiple) for n in size)
     rows, columns = sides

@@ -188,7 +188,9 @@ def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
 
 
 def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
-    """Return the (height, width) whose shorter side is `edge`. Raise E0904 above MAX_PIXELS."""
+    """Return the (height, width) whose shorter side is `edge`. Raise E0904 if the image would have
+    more than MAX_PIXELS pixels.
+    """
     short, long = min(rows, columns), max(rows, columns)
     longer = max(1, edge * long // short)
     if longer * edge > MAX_PIXELS:
@@ -197,7 +199,9 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, config: ImageConfig) -> ImageSize:
-    """Return the resized (height, width) as in DETR and YOLOS. Raise E0990 above `config.size`."""
+    """Return the resized (height, width) as in DETR and YOLOS. Raise E0990 if a side exceeds
+    `config.size`.
+    """
     edge, max_edge = config.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)
@@ -228,7 +232,7 @@ def _compute_fitted_size(rows: int, columns: int, config: ImageConfig) -> ImageS
 
 
 def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
-    """Center-crop an image. Pad a smaller image with black."""
+    """Crop the center of an image, or pad a smaller image with black on all sides."""
     if pixels.shape[:2] == size:
         return pixels
     rows, columns = pixels.shape[:2]

@@ -60,7 +60,7 @@ class LengthBound:
     reason: str = ""
 
     def describe_violated_limit(self, length: int) -> str:
-        """Return the limit that `length` violates, e.g. `at most 512`, or ""."""
+        """Return the limit that `length` violates, such as `at most 512`, or "" if it is valid."""
         if length < self.low:
             return f"at least {self.low}"
         is_too_long = self.high is not None and length > self.high
@@ -296,7 +296,7 @@ def check_left_padding(name: str, mask: Array, stride: int) -> None:
             "E0325",
             f"`{name}` has {positions} of left padding, expected a multiple of the stride {stride}",
             notes=[
-                f"batch element {row}: this padding shifts the positions that the strides merge"
+                f"batch element {row}: strides would merge other positions than without padding"
             ],
             helps=[f"pad on the right, or on the left by a multiple of {stride}"],
         )

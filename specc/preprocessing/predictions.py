@@ -344,8 +344,8 @@ def _label_token(token: Fields, scores: Floats, task: Task, **changes: object) -
 def _group_tokens(
     tokens: Sequence[Fields], continues: Callable[[Fields, Fields], bool]
 ) -> list[list[Fields]]:
-    """Group consecutive tokens. If `continues` is true for a token, it joins the group of the
-    previous token.
+    """Group consecutive tokens. A token joins the group of the previous token if
+    `continues(previous, token)` is true.
     """
     groups: list[list[Fields]] = []
     for token in tokens:
@@ -359,7 +359,9 @@ def _group_tokens(
 def _make_word(
     tokens: Sequence[Fields], task: Task, tokenizer: HfTokenizer, strategy: str
 ) -> Fields:
-    """Merge the tokens of a word. `strategy` selects its label: first, best or mean scores."""
+    """Merge the tokens of a word. `strategy` selects the scores of the word: those of the first
+    token, those of the best token, or the mean.
+    """
     scores = tokens[0]["scores"]
     if strategy == "max":
         scores = max(tokens, key=lambda token: token["scores"].max())["scores"]

@@ -131,7 +131,7 @@ def _parse_records(
 
 def adapt_output_format_to_rank(config: OutputFormat, rank: int) -> OutputFormat:
     """Return the postprocessing for image scores [batch, classes] or pixel scores [batch, classes,
-    height, width]. Task heads of the same spec may have either rank.
+    height, width]. The task heads of one spec may output either of them.
     """
     match config:
         case ClassificationOutput() if rank == 4:

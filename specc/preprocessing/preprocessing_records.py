@@ -74,12 +74,12 @@ class ImageConfig(AliasedFieldRecord):
     `auto` inverts an image with a light border, for models that were trained on light strokes over
     a dark background.
 
-    If `sizing` is set, the output size depends on the image. It is within `size_bounds` and a
-    multiple of `size_multiple`. For tiled images, `size` is the tile size. `patch_lengths` flattens
-    patches: (side) with channels last, or (side, merge, frames) for blocks of merge × merge,
-    repeated for each frame. `shape_input` is the input with image shapes. `overview_tokens` precede
-    the tokens of tiles. If `max_side` is set, a feature map of more than 1.21 · `max_side`² tiles
-    is shrunk, and several images in one prompt are not tiled.
+    If `sizing` is set, the output size depends on the image: a multiple of `size_multiple` within
+    `size_bounds`. For tiled images, `size` is the tile size. `patch_lengths` splits the image into
+    flattened patches: (side) puts channels last; (side, merge, frames) forms blocks of merge ×
+    merge patches, repeated for each frame. `shape_input` contains image shapes. `overview_tokens`
+    is the number of tokens before those of the tiles. If `max_side` is set, a feature map of more
+    than 1.21 · `max_side`² tiles is shrunk, and several images in one prompt are not tiled.
     """
 
     tag = "image"
@@ -152,7 +152,7 @@ class VocabTokenizer(AliasedFieldRecord):
 
 @immutable_dataclass
 class CharTokenizer(VocabTokenizer):
-    """A character-level tokenizer. Longer entries (`<pad>`, `<end>`) are special tokens."""
+    """A character-level tokenizer. Multi-character entries (`<pad>`) are special tokens."""
 
     tag = "characters"
 

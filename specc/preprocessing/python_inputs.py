@@ -64,8 +64,8 @@ COMMENT = re.compile("#.*")
 
 
 def suggest_tokenizer(name: str, type: Type, spec_sources: Mapping[str, str]) -> list[str]:
-    """Return the help for a text that is passed to the input `name` without a tokenizer, or [] if
-    the type is not a batch of token ids. `spec_sources` are the spec files of the model.
+    """Return the help texts for passing text to the input `name`, which has no tokenizer. Return []
+    if the type is not a batch of token ids. `spec_sources` are the spec files of the model.
     """
     if (type.dtype, type.rank) != TOKEN_IDS:
         return []

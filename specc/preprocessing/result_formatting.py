@@ -49,8 +49,8 @@ def decode_detections(
 
     `logits` are [queries, classes], `boxes` are [queries, 4] as (center_x, center_y, width, height)
     from 0 to 1. With `softmax`, the last class is "no object", and each query has at most one
-    object. With `sigmoid`, a query has an object for each class with one of the `max_detections`
-    highest scores.
+    object. With `sigmoid`, the `max_detections` highest scores of all queries and classes are
+    objects, so a query may have several objects.
     """
     scores, queries, class_ids = _list_candidates(config, logits.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[: config.max_detections]
@@ -312,7 +312,8 @@ def _format_class_maps(name: str, config: SegmentationOutput, value: Array) -> F
 def _read_class_ids(name: str, config: SegmentationOutput, value: Array) -> tuple[Array, int]:
     """Return class ids [batch, height, width] and the number of classes.
 
-    The number of classes is that of the labels or scores, or else the largest id + 1.
+    The number of classes is the number of labels or colors or, without either, the number of scores
+    or the largest id + 1.
     """
     declared_count = len(config.labels) or len(config.palette)
     if value.dtype.kind == "f":

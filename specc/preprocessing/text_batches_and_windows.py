@@ -38,8 +38,8 @@ def encode_text_inputs(
 
 
 def encode_input_texts(texts: Sequence[object], tokenizer: TextConfig, name: str) -> list[Array]:
-    """Encode the texts of the input `name`. Raise the first error. The message contains the number
-    of the text.
+    """Encode the texts of the input `name`. Raise the error of the first text that cannot be
+    encoded, with the number of the text.
     """
     results: list[Array] = []
     for number, text in enumerate(texts):
@@ -87,7 +87,9 @@ def batch_sequences(
 
 
 def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
-    """Return True if a generated input may be padded on the left, or any other input must be."""
+    """Return True if padding is on the left: if the mask requires it or, for a generated input,
+    allows it.
+    """
     mask_input = find_mask_input(graph, name)
     side = graph.input_facts[mask_input].padding_side if mask_input else ""
     return side == "left" or (side == "any" and name == generated_input)

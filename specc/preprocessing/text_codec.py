@@ -32,8 +32,8 @@ def encode_text_to_ids(text: str, tokenizer: TextConfig) -> NDArray[np.int64]:
 
 
 def encode_texts_to_ids(texts: Sequence[str], tokenizer: TextConfig) -> list[Array]:
-    """Encode several texts. All ids are converted to an array at once, which is fast. Raise the
-    errors of `encode_text_to_ids`.
+    """Encode several texts. For speed, the ids of all texts are converted to a single array, which
+    is then split. Raise the errors of `encode_text_to_ids`.
     """
     rows = [_encode_ids(text, tokenizer) for text in texts]
     return split_by_sequence_lengths(np.array([*chain.from_iterable(rows)], np.int64), rows)

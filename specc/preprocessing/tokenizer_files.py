@@ -192,12 +192,12 @@ class HfTokenizer(AliasedFieldRecord):
 
     If `adds_special_tokens` is True, the tokenizer adds its special tokens, such as [CLS] and
     [SEP]. Start and end tokens are added unless the tokenizer has already added them.
-    `image_token_repetition` is the id of an image placeholder and its number of repetitions.
-    `placeholder_replacement` is a placeholder in texts and its replacement before tokenization: one
-    text, or the texts of a grid cell (with `$row` and `$column`), between rows, after the last row,
-    and of an image without a grid. `prompt_start_token_id` is the token after the last placeholder.
-    `prompt_end_text` is appended to a prompt without this token. `chat_template` renders messages
-    to a prompt.
+    `image_token_repetition` is the id of an image placeholder and the number of its repetitions in
+    the prompt. `placeholder_replacement` is a placeholder in texts and its replacement before
+    tokenization: one text, or the texts of a grid cell (with `$row` and `$column`), between rows,
+    after the last row, and of an image without a grid. `prompt_start_token_id` is the token after
+    the last placeholder. `prompt_end_text` is appended to a prompt without this token.
+    `chat_template` renders messages to a prompt.
     """
 
     tag = "tokenizer"

@@ -112,8 +112,8 @@ MAX_NORMALIZED_LENGTH = 1 << 25
 """Maximum length in characters of a text after all steps of one component (E0941). The `tokenizers`
 package needs up to 32 bytes per character."""
 MAX_LENGTH_WITHOUT_LIMIT = 256
-"""Maximum number of characters or ids of a call without a time limit. A time limit requires a
-thread, and starting a thread takes as long as a call with 256 characters.
+"""Maximum number of characters or ids that a call processes without a time limit. A time limit
+requires a thread, and starting a thread takes as long as a call with 256 characters.
 """
 TIMEOUT_SECONDS = 20
 """Time limit of a call in seconds. The limit increases by 20 µs per character; typical tokenizers
@@ -206,7 +206,7 @@ _overdue_calls: list[Thread] = []
 
 
 Tokenizer = Any
-"""A `tokenizers.Tokenizer`. Annotations cannot use the class: `tokenizers` is optional."""
+"""A `tokenizers.Tokenizer`. Annotations cannot use this class, because the package is optional."""
 
 TOKENIZER_HELPS = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
 
@@ -379,7 +379,7 @@ def _load_tokenizer(text: str) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if isinstance(tokenizer.model, library.models.BPE) and tokenizer.model.dropout:
-        model = tokenizer.model  # this is a reference, so setting `dropout` changes the tokenizer
+        model = tokenizer.model  # `model` is a reference, so this changes the tokenizer
         model.dropout = None
     return tokenizer
 

@@ -28,8 +28,8 @@ CLASS_TOKENS = ("[CLS]", "[DIST]")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionAxisLabeler:
-    """A labeler of attention map axes, based on a model and its prepared inputs. `generated_tokens`
-    (int64 [batch, target]) are set if the model is generative.
+    """A labeler of attention map axes for a model and its prepared inputs. `generated_tokens`
+    (int64 [batch, target]) is None unless the model is generative.
     """
 
     model: LoadedModel
@@ -37,8 +37,9 @@ class AttentionAxisLabeler:
     generated_tokens: Array | None = None
 
     def label_axis(self, dim: Dim | None, count: int) -> AttentionMapAxis:
-        """Label the `count` positions of an axis with tokens, audio times or image patches, or else
-        with indices. `dim` is the symbolic size of the axis, or None if unknown.
+        """Label the `count` positions of an axis with tokens, audio times or image patches, or with
+        indices if none of these apply. `dim` is the symbolic size of the axis, or None if it is
+        unknown.
         """
         return (
             self._label_text(dim, count)
@@ -50,7 +51,7 @@ class AttentionAxisLabeler:
     def label_axes(
         self, dims: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
     ) -> tuple[AttentionMapAxis, AttentionMapAxis]:
-        """Return the labeled query and key axes of an attention map of `shape` [… query, key]."""
+        """Return the labeled query and key axes of an attention map with the given shape."""
         query_dim, key_dim = dims
         query_axis = self.label_axis(query_dim, shape[-2])
         is_generated = (
@@ -89,7 +90,9 @@ class AttentionAxisLabeler:
         return ""
 
     def _label_text(self, length: Dim | None, count: int) -> AttentionMapAxis | None:
-        """Label the `count` tokens of the text input with size `length`, or return None."""
+        """Label an axis with the `count` tokens of a text input of size `length`. Return None if no
+        input matches.
+        """
         sequence_input = self.model.input_signature.sequence_input
         for name, array in self.arrays.items():
             tokenizer = self._find_tokenizer(name)
@@ -101,7 +104,7 @@ class AttentionAxisLabeler:
         return None
 
     def _find_tokenizer(self, name: str) -> TextConfig | None:
-        """Return the tokenizer of an input, or else of the output if the input is generated."""
+        """Return the tokenizer of an input. A generated input may use that of the output."""
         config = self.model.manifest.preprocessing.get_input_config(name)
         if isinstance(config, TEXT_CONFIGS):
             return config
@@ -146,7 +149,7 @@ class AttentionAxisLabeler:
         return None
 
     def _label_generated_tokens(self) -> AttentionMapAxis | None:
-        """Label the first batch element's generated tokens, or return None without a tokenizer."""
+        """Label the generated tokens of batch element 0. Return None if there is no tokenizer."""
         tokenizer = self._find_output_tokenizer()
         if tokenizer is None or self.generated_tokens is None:
             return None

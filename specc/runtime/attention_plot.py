@@ -98,7 +98,7 @@ def capture_attention(
     an output `alignment`, return only the map of this output.
 
     `generated_tokens` (int64 [batch, target]) are the tokens of a generative model. Raise E0931 if
-    the model has no attention weights, or no layer matches `scope`.
+    the model has no attention weights, or if no layer matches `scope`.
     """
     labeler = AttentionAxisLabeler(
         model=model, arrays=model.prepare_inputs(inputs), generated_tokens=generated_tokens
@@ -136,7 +136,7 @@ def capture_generation_attention(
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
     tokens = np.array([result.tokens], np.int64)
     if result.num_codebooks:
-        # the graph expects tokens [batch, time, codebooks], with delays per codebook
+        # the graph expects tokens [batch, time, codebooks] with each codebook shifted by its delay
         tokens = np.array([[step.tokens[0] for step in stream.logged_steps]], np.int64)
     # pass only inputs without a time axis; the other inputs are recomputed for the whole sequence
     inputs_of_first: dict[str, object] = {
@@ -151,8 +151,8 @@ def capture_generation_attention(
 def _make_attention_maps(
     labeler: AttentionAxisLabeler, weights: Arrays, scope: str
 ) -> list[AttentionMap]:
-    """Make the attention maps of the first batch element. Raise E0931 if no layer matches `scope`,
-    or if the weights are not [batch, heads, query, key].
+    """Create the attention maps of the first batch element. Raise E0931 if no layer matches
+    `scope`, or if the weights are not [batch, heads, query, key].
     """
     graph, model = labeler.model.manifest.graph, labeler.model
     selected = select_matching_scopes(list(weights), scope)
@@ -178,7 +178,9 @@ def _make_attention_maps(
 def _make_attention_map(
     scope: str, weights: Array, axes: tuple[AttentionMapAxis, AttentionMapAxis]
 ) -> AttentionMap:
-    """Make an attention map from weights float64 [heads, query, key]. Exclude masked positions."""
+    """Create an attention map from attention weights, float64 [heads, query, key]. Exclude masked
+    positions.
+    """
     return AttentionMap(
         scope=scope,
         weights=weights,

@@ -28,8 +28,8 @@ class AttentionNode:
 
 
 def find_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
-    """Return the attention nodes of a graph by scope, in graph order. A number distinguishes
-    several nodes in one scope: `self.attn`, `self.attn 2`.
+    """Return the attention nodes of a graph by scope, in graph order. If a scope has several
+    attention nodes, they are numbered: `self.attn`, `self.attn 2`.
     """
     locations: dict[str, AttentionNode] = {}
     for scope, location in _iterate_locations(graph, ()):
@@ -44,7 +44,7 @@ def find_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the attention weights and the mask of a node. A missing value is None."""
+    """Return the attention weights and the mask of a node, or None for a value it does not have."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -88,8 +88,8 @@ def compute_attention_weights(
 ) -> Arrays:
     """Compute the attention weights [batch, heads, query, key] of every layer, by scope. `inputs`
     are prepared inputs, and `output_weights` are attention weights that the compiled model outputs.
-    `get_parameters` loads the parameters of the model. It is called only if attention weights that
-    are missing in `output_weights` depend on parameters.
+    `get_parameters` loads the parameters of the model. It is called only if `output_weights` lacks
+    attention weights that depend on parameters.
     """
     locations = find_attention_nodes(graph)
     weights_by_scope = {
@@ -187,15 +187,17 @@ def _is_returned(
     name: str, location: AttentionNode, returned: Arrays, locations: Mapping[str, AttentionNode]
 ) -> bool:
     """Return True if the model output `name` contains the attention weights of `location`."""
-    # The output of a loop is one slice per iteration. If a scope has two attention nodes, a model
-    # compiled by another version may output either node.
+    # Inside a loop, an output of the model contains one slice per iteration. If a scope has two
+    # attention nodes, a model compiled by another version may output either node.
     if location.loops or name not in returned or {f"{name} 2"} & {*returned, *locations}:
         return False
     return np.ndim(returned[name]) == location.value.rank
 
 
 def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str, Value]]:
-    """Return a copy of the graph that also outputs the requested values, and the added outputs."""
+    """Return a copy of the graph with the requested values as additional outputs, and these
+    outputs.
+    """
     builder = GraphBuilder()
     copies = builder.copy_inputs_and_parameters(graph)
     added_outputs: dict[str, Value] = {}
@@ -213,8 +215,8 @@ def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str
 
 
 def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str, ...]]:
-    """Return the loop with scan outputs for values of its body, and the names of the values. The
-    returned loop computes the same results without an early exit, i.e. in all iterations.
+    """Return a copy of the loop with additional scan outputs for `body_values`, and their names.
+    The copy computes the same results, but has no early exit: it runs all iterations.
     """
     assert isinstance(op, ops.Scan)
     body, added_outputs = _add_outputs(op.body, body_values)

@@ -21,7 +21,9 @@ MIN_FREE_POSITIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class ActiveSequences:
-    """The sequences of one decoder session that remain in the batch, as indices int64 [kept]."""
+    """The sequences of one decoder session that remain in the batch. `batch_indices` is int64
+    [kept].
+    """
 
     session: KVCacheSession
     batch_indices: Ints
@@ -48,7 +50,7 @@ def prepend_padding_positions(
 
 
 def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> dict[str, Array]:
-    """Stack the prepared inputs of several prompts into a batch, padded on the side of the mask."""
+    """Pad the prepared inputs of several prompts to equal sizes, and stack them into a batch."""
     stacked = {}
     for name in prompts[0]:
         type = input_signature.graph.inputs[name].type
@@ -159,7 +161,8 @@ class _MergedBatch:
             step_count = min(steps.shape[1], kept_length)
             begin, end = prefix_length + kept_length - step_count, prefix_length + kept_length
             elements[:, begin:end] = steps[:, steps.shape[1] - step_count :]
-            # the first position of a sequence is padding, and its state left-pads the sequence
+            # the first position of each sequence is padding, so its state fills the added padding
+            # positions
             if step_count < kept_length and step_count:
                 elements[:, prefix_length:begin] = steps[:, :1]
             start += len(steps)
@@ -187,7 +190,7 @@ class _MergedBatch:
     def _stack_inputs(
         self, names: Iterable[str], graph: Graph, read: Callable[[KVCacheSession, str], Array]
     ) -> dict[str, Array]:
-        """Stack the inputs `names` of `graph`. `read` returns an input of a session."""
+        """Stack the inputs `names` of `graph`. `read` returns an input value of a session."""
         stacked = {}
         for name in names:
             type = graph.inputs[name].type
@@ -207,7 +210,7 @@ class _MergedBatch:
         return merged, np.concatenate(tokens)
 
     def _right_align(self, array: Array) -> Array:
-        """Crop or left-pad an array [batch, positions] to the number of positions in the batch."""
+        """Crop or left-pad an array [batch, positions] to the length of the merged batch."""
         length = min(array.shape[1], self.padded_length)
         aligned = np.zeros((len(array), self.padded_length), array.dtype)
         aligned[:, self.padded_length - length :] = array[:, array.shape[1] - length :]
@@ -226,7 +229,7 @@ class _MergedBatch:
 
 
 def _count_positions(part: ActiveSequences) -> int:
-    """Return the number of positions of the longest sequence, from its first valid token on."""
+    """Return the length of the longest sequence, counted from its first valid token."""
     positions = part.padded_length
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):

@@ -26,8 +26,8 @@ IndexedPrompt = tuple[int, GenerationStream]
 def generate_each(
     generator: Generator, prompts: object, batch_size: object, settings: GenerationSettings
 ) -> Iterator[GenerationResult | Diagnostic]:
-    """Yield the result or the diagnostic of every prompt, in order. A prompt has no batch axis. It
-    is the value of the first required input, or a mapping of inputs by name.
+    """Yield the result or the diagnostic of every prompt, in order. A prompt has no batch axis. The
+    prompt is the value of the first required input, or a mapping from input names to values.
 
     Raise E0891 if the prompts or the batch size are invalid, or if a prompt contains several
     sequences.
@@ -114,7 +114,7 @@ def generate_in_batches(
 def _can_share_batch(
     generator: Generator, first: GenerationStream, second: GenerationStream
 ) -> bool:
-    """Return True if two prompts have equal shapes and equal limits of generated tokens."""
+    """Return True if two prompts have equal shapes and equal maximum numbers of new tokens."""
     shapes = {
         make_batching_key(generator.input_signature, t.prepared_inputs) for t in (first, second)
     }
@@ -153,12 +153,14 @@ def _join_prompts(
 
 
 def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object]:
-    """Convert a prompt to inputs with batch size 1. Raise E0910 if the inputs are ambiguous."""
+    """Convert a prompt to inputs with batch size 1. Raise E0910 if an input name is unknown, or if
+    a mapping is required.
+    """
     required = generator.input_signature.required_inputs
     if not isinstance(prompt, Mapping) and not required:
         raise_error(
             "E0910",
-            "the model has no text input, so each prompt must be a mapping of input names",
+            "the model has no text input, so each prompt must map input names to values",
             helps=["for example {'ids': [1, 2]}"],
         )
     inputs = prompt if isinstance(prompt, Mapping) else {required[0]: prompt}

@@ -149,9 +149,9 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
 class ContinuousBatch(Generic[T]):
     """A decode batch of at most `batch_size` sequences with continuous batching. `slots` are the
     batch elements of `session`. `prepare` batches prompts that start together. `get_shape` returns
-    equal values for these prompts. `on_start` is called with the indices of all active sequences
-    when sequences are added. `processed_tokens` counts the tokens that the model has processed, and
-    `valid_tokens` counts the processed tokens that are not padding.
+    equal values for prompts that may share a batch. `on_start` is called with the indices of all
+    active sequences when sequences are added. `processed_tokens` counts the tokens that the model
+    has processed, and `valid_tokens` counts the processed tokens that are not padding.
     """
 
     model: GenerativeModel
@@ -165,9 +165,9 @@ class ContinuousBatch(Generic[T]):
     valid_tokens: int = 0
 
     def generate(self, inputs: Iterable[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Generate a sequence for each input, and yield sequences as they finish. The sampling of a
-        sequence depends on the seed and on the index of the sequence. An error ends only the
-        sequence that caused it.
+        """Generate a sequence for each input, and yield sequences as they finish. The random
+        numbers of a sequence depend on the seed and on the index of the sequence. An error ends
+        only the sequence that caused it.
         """
         iterator = iter(inputs)
         next_input = next(iterator, None)
@@ -241,8 +241,8 @@ class ContinuousBatch(Generic[T]):
         return session, stream, self._feed_tokens(session, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
-        """Add the input tokens of the encoder to `processed_tokens`, and the valid tokens to
-        `valid_tokens`.
+        """Add the number of encoder input tokens to `processed_tokens`, and the number of those
+        that are not padding to `valid_tokens`.
         """
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
         for name, value in stream.prepared_inputs.items():

@@ -37,8 +37,8 @@ MIN_BUFFER_POSITIONS = 64
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after the prompt in a new KV buffer."""
 PROMPT_TO_FREE_RATIO = 4
-"""Prompt positions per free position in a new KV buffer: the capacity is 1.25 × the prompt
-length."""
+"""Number of prompt positions per free position in a new KV buffer. The value 4 corresponds to a
+capacity of 1.25 × the prompt length."""
 
 
 class FullForwardSession:
@@ -108,7 +108,8 @@ class StepSessions:
             if state.initial_output:
                 states[state.name] = outputs[state.initial_output]
                 continue
-            # a state that no encoder output initializes has size 0 along the time axis, or zeros
+            # a state that no encoder output initializes is empty along its time axis, or zero if it
+            # has none
             shape = [
                 d.evaluate(lengths) if n != state.time_axis else 0
                 for n, d in enumerate(state.type.shape)
@@ -265,8 +266,9 @@ class KVCacheSession:
 
 def _choose_slice_size(session: KVCacheSession, tokens: Ints) -> int:
     """Return the number of sequences to prefill together. One call processes at most `chunk_size`
-    tokens or one sequence. Only the first step with in-place buffers is split by sequences: the
-    kernel cannot append a chunk to the non-empty caches of several sequences.
+    tokens, or a single longer sequence. Only the first step with in-place buffers is split into
+    groups of sequences, because the kernel cannot append a chunk to the non-empty caches of several
+    sequences.
     """
     if not session.buffers or session.is_started or not session.chunk_size or not tokens.size:
         return len(tokens)
@@ -338,7 +340,7 @@ def _allocate_outputs(session: KVCacheSession, batch_size: int) -> DeviceTensors
 
 
 def _select_last(logits: Array) -> Floats:
-    """Return the logits of the last position of logits [batch, n, …, vocab] or [batch, vocab]."""
+    """Return the last position of logits that are [batch, n, …, vocab] or [batch, vocab]."""
     last_logits: Floats = logits if logits.ndim == 2 else logits[:, -1]
     return last_logits
 

@@ -43,9 +43,7 @@ CreateDecoderSession = Callable[[Arrays], FullForwardSession | KVCacheSession]
 def find_text_tokenizer(
     preprocessing: PreprocessingConfig, generation: GenerateSection
 ) -> TextConfig | None:
-    """Return the tokenizer of generated text: that of the output or, if it has none, of the
-    input.
-    """
+    """Return the tokenizer of the output or, if the output has none, of the generated input."""
     output_config = dict(preprocessing.outputs).get(generation.logits_output)
     if isinstance(output_config, TextOutput):
         return output_config.vocabulary
@@ -55,8 +53,8 @@ def find_text_tokenizer(
 
 @dataclass(kw_only=True)
 class GenerativeModel:
-    """A generative model. `input_signature` describes its inputs. `max_context` is the maximum
-    sequence length, which the position embedding `length_limiting_table` determines.
+    """A generative model. `input_signature` describes the inputs of the model. `max_context` is the
+    maximum sequence length, which the position embedding `length_limiting_table` determines.
     `create_decoder_session` starts a decode loop in Python, and `standalone_session` runs a
     standalone generator, whose settings are `compiled_settings`. `logits_vocabulary_size` is the
     number of logits per position. `allows_empty_prompt` is true if the first token can be sampled
@@ -103,7 +101,7 @@ class GenerationRequest:
     """A request to generate at most `max_new_tokens` tokens for each sequence in the batch
     `prompt`, which has the padding mask `padding_mask`. If `starts_without_prompt` is true, the
     caller passed no prompt, and `prompt` is the start token or empty. `sample_indices` determine
-    the random stream of each sequence. The default is the batch index.
+    the random numbers of each sequence. By default, they are the batch indices.
     """
 
     model: GenerativeModel
@@ -160,9 +158,10 @@ def prepare_chat_inputs(
     inputs: Mapping[str, object] = NO_INPUTS,
     images: Sequence[object] = (),
 ) -> dict[str, object]:
-    """Return `inputs` with a chat as prompt ids and with its images (`images`, or the image files
-    in the messages). Raise E0424 if there is no chat template, E0910 if the model has no image
-    input, and E0991 if the number of images differs from the number of image parts in the chat.
+    """Return `inputs` with the chat as prompt ids and with the images of the chat. These are
+    `images` or, if empty, the image files in the messages. Raise E0424 if there is no chat
+    template, E0910 if the model has no image input, and E0991 if the number of images differs from
+    the number of image parts in the chat.
     """
     sequence_input, preprocessing = input_signature.sequence_input, input_signature.preprocessing
     tokenizer = find_chat_tokenizer(input_signature)
@@ -192,8 +191,8 @@ def prepare_prompt_inputs(
     start: Sequence[int],
     allows_empty_prompt: bool = False,
 ) -> Arrays:
-    """Prepare arrays for every input: the prompts as one batch or, without prompts, the start
-    tokens. Without start tokens, the prompt is empty if `allows_empty_prompt` is true.
+    """Prepare arrays for every input. If the caller passes no prompts, start tokens are the
+    prompts. Without start tokens, the prompt is empty if `allows_empty_prompt` is true.
     """
     sequence_input = input_signature.sequence_input
     if sequence_input not in inputs:
@@ -277,7 +276,8 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],
         )
-    # left padding aligns the last tokens of all sequences; the padding mask excludes the padding id
+    # left padding aligns the last tokens of all sequences, and the padding mask excludes the
+    # padding
     padding = [0] * num_codebooks if num_codebooks else 0
     padded = [[padding] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]

@@ -36,8 +36,8 @@ class GenerationResult:
     if the model has a tokenizer, `score` if beam search was used, and `log_probs` if requested.
     `complete` is true if a stop token or stop string ended the sequence.
 
-    For a model with `num_codebooks` codebooks, `tokens` and `log_probs` are [time, codebooks],
-    flattened and without delays, and `complete` is true if a stop token ended every codebook.
+    For a model with `num_codebooks` codebooks, `tokens` and `log_probs` are flattened arrays [time,
+    codebooks] without delays. `complete` is true if a stop token ended every codebook.
     """
 
     tokens: tuple[int, ...]
@@ -63,7 +63,7 @@ T = TypeVar("T", int, float)
 
 
 def split_by_codebook(values: tuple[T, ...], num_codebooks: int) -> tuple[tuple[T, ...], ...]:
-    """Split values [time, codebooks], flattened, into one tuple per codebook."""
+    """Split a flattened array [time, codebooks] into one tuple per codebook."""
     return tuple(values[k::num_codebooks] for k in range(num_codebooks))
 
 
@@ -72,8 +72,8 @@ class GenerationStream(GenerationRequest):
     """A stream of generated tokens for a batch of prompts. Iterate over the stream for tokens or
     over `pieces` for text, or call `results` for the final sequences.
 
-    `logged_steps` stores the decode steps. A second iteration starts with the first step.
-    `hypotheses` are the results of a finished beam search.
+    `logged_steps` stores the decode steps. Every iteration over the stream starts with the first
+    step. `hypotheses` are the results of a finished beam search.
     """
 
     logged_steps: list[DecodeStepOutput] = field(default_factory=list)
@@ -168,8 +168,9 @@ class GenerationStream(GenerationRequest):
         return step is not None
 
     def _create_step_iterator(self) -> Iterator[DecodeStepOutput]:
-        """Run a beam search, or start another strategy. The iterator must not refer to the stream:
-        a reference cycle would keep the KV cache of an abandoned stream in memory.
+        """Run a beam search, or start the decode loop of another strategy. The iterator must not
+        refer to the stream: a reference cycle would keep the KV cache of an abandoned stream in
+        memory.
         """
         if self.settings.strategy == "beam":
             hypotheses = _run_beam_search(self)
@@ -216,7 +217,9 @@ class GenerationStream(GenerationRequest):
 
 
 def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | None:
-    """Decode tokens to text up to a stop token or stop string. Return None without a tokenizer."""
+    """Decode tokens to text up to a stop token or stop string. Return None if there is no
+    tokenizer.
+    """
     if request.model.decode_fn is None:
         return None
     stop_tokens, stop_strings = request.settings.stop, request.settings.stop_strings
@@ -278,7 +281,7 @@ def _iterate_beam_tokens(
 
 
 def _raise_no_hypothesis(row: int) -> NoReturn:
-    """Raise E0961: the settings suppress all next tokens of a sequence."""
+    """Raise E0961, because the settings suppress every possible next token of a sequence."""
     raise_error(
         "E0961",
         f"the generation settings suppress every token of sequence {row + 1}",
@@ -314,9 +317,10 @@ def _run_beam_search(request: GenerationRequest) -> list[list[BeamHypothesis]]:
 def convert_results_to_arrays(
     stream: GenerationStream, results: list[list[GenerationResult]]
 ) -> Arrays:
-    """Return the tokens, int64 [batch, num_return_sequences, longest], or int64 [batch, longest]
-    with one sequence per prompt, and the scores if there are any. With several codebooks, tokens
-    and log-probabilities are [batch, codebooks, longest].
+    """Return the tokens, and the scores if there are any. The tokens have the shape [batch,
+    num_return_sequences, longest], or [batch, longest] if there is one sequence per prompt. If the
+    model has several codebooks, tokens and log-probabilities have the shape [batch, codebooks,
+    longest].
     """
     # all prompts have the same number of sequences, so the sequences form one array
     sequences = [result for row in results for result in row]

@@ -138,8 +138,8 @@ class Generator(GenerativeModel):
         )
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
-        """Return a generator with a shorter maximum context. Other inputs, e.g. image embeddings,
-        also use positions of the position embedding.
+        """Return a generator whose maximum context excludes the positions that other inputs, e.g.
+        image embeddings, use in the position embedding.
         """
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_dim_sizes(self.input_signature.graph, prepared)
@@ -153,7 +153,7 @@ class Generator(GenerativeModel):
 
 
 def make_generator(model: LoadedModel) -> Generator | None:
-    """Create the generator of a single-graph model, or None if the model is not generative."""
+    """Create the generator of a single-graph model. Return None if the model is not generative."""
     generation, graph = model.manifest.generate_section, model.manifest.graph
     if generation is None:
         return None

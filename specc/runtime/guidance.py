@@ -18,8 +18,9 @@ from specc.runtime.model_inputs import ModelInputs, find_axis_of_length
 @dataclass(frozen=True)
 class GuidedDecoderSession:
     """A decoder session for a batch of n sequences. `session` has 2 n batch elements: each sequence
-    with the condition, followed by the same sequence without it. If `uses_log_probs` is True, the
-    session extrapolates log-probabilities. The difference matters for a repetition penalty.
+    with the condition, followed by the same sequence without the condition. If `uses_log_probs` is
+    True, the session extrapolates log-probabilities instead of logits. The two are not equivalent
+    if a repetition penalty is applied.
     """
 
     session: DecoderSession
@@ -46,7 +47,7 @@ def create_guided_decoder_session(
     model: GenerativeModel, settings: GenerationSettings, prepared_inputs: Arrays
 ) -> DecoderSession:
     """Create the decoder session for prepared inputs, with guidance unless the guidance scale is 1.
-    Raise E0733 if the model has no padding mask, which masks out the condition.
+    Raise E0733 if the model has no padding mask that can mask out the condition.
     """
     if settings.guidance_scale == 1:
         return model.create_decoder_session(prepared_inputs)

@@ -15,9 +15,9 @@ def find_valid_id_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, 
     """Return the range of valid values for each integer input that determines indices of embedding
     lookups or gathers. `sizes` are the sizes of symbolic dimensions.
 
-    Index expressions of the form `x + 1` or `-x` are inverted. For other expressions such as
-    `embedding(max(ids, 0))`, the result is the index range of the smallest table. Loop bodies are
-    skipped, because scanned inputs have declared bounds.
+    For index expressions such as `x + 1` or `-x`, the range of `x` is exact. For other expressions
+    such as `embedding(max(ids, 0))`, the result is the index range of the smallest table. Loop
+    bodies are skipped, because scanned inputs have declared bounds.
     """
     integers = [v for v in graph.inputs.values() if _is_integer(v)]
     sources: dict[Value, set[Value]] = {v: {v} for v in integers}
@@ -40,7 +40,7 @@ def find_valid_id_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, 
 def _shift_operand(
     node: Node, shifts: Mapping[Value, Shift], sizes: Mapping[str, int]
 ) -> Shift | None:
-    """Return the shift that a view, negation or integer addition computes, or None."""
+    """Return the shift of an input if a node is a view, negation or integer addition, or None."""
     op, (first, second, *_) = node.op, (*node.args, None, None)
     left, right = (shifts.get(x) if x else None for x in (first, second))
     if left and (op.is_view or isinstance(op, ops.Cast)):
@@ -58,7 +58,7 @@ def _shift_operand(
 
 
 def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
-    """Return the integer (a constant or a dimension size) that all elements equal, or None."""
+    """Return the constant or dimension size that is the value of all elements, or None."""
     source = skip_views(value, ops.Cast)
     if source is not None and isinstance(source.op, ops.Size):
         return source.op.length.evaluate(sizes)
@@ -67,8 +67,8 @@ def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
 
 
 def _invert_shift(shift: Shift, indices: range) -> range:
-    """Return the range of input values whose shifted value is a valid index, non-negative if
-    possible.
+    """Return the range of input values whose shifted values are valid indices. Negative values are
+    excluded if a non-negative value is valid.
     """
     _, sign, offset = shift
     low, high = sorted((sign * (indices.start - offset), sign * (indices.stop - 1 - offset)))

@@ -230,7 +230,7 @@ def get_model_for_attention_maps(model: InferenceModel) -> LoadedModel:
     if scoring_model is None:
         reason = "available only in the graph `score`, which this package does not contain"
     elif scoring_model.manifest.decoding is not None:
-        reason = "not available in a standalone generator, which computes them inside its loop"
+        reason = "not available in a standalone generator, whose decode loop is in the graph"
     else:
         return scoring_model
     raise_error(
@@ -279,10 +279,10 @@ def open_compiled_model(
     verify_contents: bool = False,
     files: PackageFiles | None = None,
 ) -> InferenceModel:
-    """Open the model file or package at `path`. If `verify_contents` is True, verify all bytes by
-    hash. `files` are the files of the package if they are already open.
+    """Open the model file or package at `path`. If `verify_contents` is True, verify the complete
+    contents by hash. `files` are the files of the package if they are already open.
 
-    Raise E0802 or E0830 to E0832 if a package cannot be opened or lacks `graph`.
+    Raise E0802 or E0830 to E0832 if a package cannot be opened or has no graph `graph`.
     """
     if not os.path.lexists(path):
         _raise_missing_model(Path(path))

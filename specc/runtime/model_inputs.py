@@ -57,7 +57,7 @@ from specc.preprocessing.text_batches_and_windows import (
 class ModelInputs:
     """The inputs of `graph`, their `preprocessing`, and the graph `defaults` that computes omitted
     inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds of each
-    symbolic dimension. Left padding must be a multiple of `padding_strides`. Masks in
+    symbolic dimension. The size of left padding must be a multiple of `padding_strides`. Masks in
     `right_padded_masks` may only be padded on the right. `unused_inputs` have no consumer.
     `spec_sources` are the spec files of the model, by name.
     """
@@ -120,13 +120,13 @@ class ModelInputs:
         return name in self.graph.inputs and is_left_padded(self.graph, name, self.sequence_input)
 
     def suggest_tokenizer(self, name: str) -> list[str]:
-        """Return the help for a text that is passed to an input without a tokenizer, or []."""
+        """Return the help texts for passing text to an input that has no tokenizer, or []."""
         return suggest_tokenizer(name, self.graph.inputs[name].type, self.spec_sources)
 
     def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, including computed defaults."""
         kinds = {s.name: s for s in self.input_specs}
-        # check the input names before converting values to report unknown names first
+        # check the input names first, to report unknown names before invalid values
         arrays = {name: np.empty(0) for name in inputs if name not in kinds}
         converted = {
             name: self._convert_value(name, value)
@@ -213,7 +213,7 @@ class PerTokenInputs:
     side. Any other input without a default raises E0944. `arrays` contains the values at all
     positions, of which the last `new_position_count` are new. `constant_inputs` have no time axis.
     `tokens` are int64 [batch, n]. `default_tables` caches token-wise defaults. The padding mask is
-    false for sequences that are finished (`is_finished`, bool [batch]).
+    false at new positions of finished sequences (`is_finished`, bool [batch]).
     """
 
     input_signature: ModelInputs

@@ -23,15 +23,16 @@ from specc.runtime.index_ranges import find_constants_compared_to_inputs, find_v
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
 ]
-"""A function that samples the inputs of a graph with the given axis sizes and probability of
-True."""
+"""A function that samples the inputs of a graph for given dimension sizes and a given probability
+of True in booleans."""
 
 DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
 MAX_PLAIN_INT = 10
 PLAIN_INT_BOUNDS = (3, MAX_PLAIN_INT)
 """Exclusive upper bounds of random integers that are not used as indices."""
 SPECIAL_ID_SHARE = 0.3
-"""Fraction of ids that are sampled from constants in comparisons, e.g. image tokens."""
+"""Fraction of ids that are sampled from the constants with which the graph compares ids, e.g. image
+tokens."""
 DEFAULT_DENSITY = 0.7
 """Default probability of True in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
@@ -268,11 +269,13 @@ class StepInputSampler:
 
     @property
     def _chunk_size(self) -> int:
-        """The number of input positions per position of the step."""
+        """The number of input positions that form one position of the step graph."""
         return self.metadata.chunk_config.step_length if self.metadata.chunk_config else 1
 
     def get_max_lengths(self, step: Graph) -> dict[str, int]:
-        """Return the maximum past and new length if a position embedding limits their sum."""
+        """Return the maximum lengths. If a position embedding limits the sum of past and new
+        length, each of them gets half of the limit.
+        """
         bounds = {n: b.high for n, b in self.metadata.length_bounds.items() if b.high is not None}
         if self.metadata.max_context is None:
             return bounds
@@ -291,7 +294,7 @@ class StepInputSampler:
         """Return the symbolic dimension of the past length, or "" if there is none."""
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
         lengths += [step.inputs[n].shape[1] for n in self.metadata.full_inputs]
-        # a state's axis may also contain encoder output positions
+        # the axis size of a state may also depend on the input lengths of the encoder
         encoder_inputs = self.encoder.inputs.values() if self.encoder else ()
         others = {new, *collect_shape_symbols(encoder_inputs)}
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
@@ -322,11 +325,11 @@ def _convert_dtype(value: Array, dtype: str) -> Array:
 
 
 PAST, PRESENT = "past_key_values.", "present."
-"""Prefixes of states before and after a step, named as in Optimum and onnxruntime-genai."""
+"""Name prefixes of the states before and after a step, as in Optimum and onnxruntime-genai."""
 
 
 def find_past_key_value_states(step: Graph) -> dict[str, str]:
-    """Map each state of a step graph of another exporter to the output that updates the state.
+    """Map each state of another exporter's step graph to the output that updates the state.
     Constant states (cross-attention keys and values) are omitted.
     """
     output_names = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}

@@ -83,7 +83,7 @@ class KVBufferSession:
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
 
     def _concatenate_results(self, name: str, parts: list[Array]) -> Array:
-        # an output without a time axis is that of the last call
+        # an output without a time axis is taken from the last call
         output = self.graph.outputs.get(name)
         axis = self._find_new_axis(output) if output else None
         return parts[-1] if axis is None else np.concatenate(parts, axis)
@@ -109,8 +109,8 @@ def _list_types(format: QuantizationFormat, shape: tuple[int, ...]) -> list[obje
 @dataclass(kw_only=True)
 class LoadedModel:
     """A compiled model, ready to run. `raw_session` is the session of the file. `session` has the
-    inputs of the declared graph. It differs from `raw_session` only for step graphs with in-place
-    KV buffers.
+    inputs of the declared graph. The two sessions differ only for step graphs with in-place KV
+    buffers.
 
     `model.run(pixel_values=array)` returns the outputs by name. Omitted inputs with a default are
     computed.
@@ -139,7 +139,7 @@ class LoadedModel:
         """Run the model. Return the outputs, and the attention weights [batch, heads, query, key]
         of every layer by scope.
 
-        For attention in a loop, iterations are query positions. If an iteration has several
+        If attention runs in a loop, each iteration is a query position. If an iteration has several
         queries, each iteration has a separate entry such as `self.attn turn 1`.
         """
         session, names = self._attention_session
@@ -229,7 +229,7 @@ class LoadedModel:
 def load_model(
     path: str, *, provider: str = "cpu", threads: int = 0, verify_contents: bool = False
 ) -> LoadedModel:
-    """Load a compiled model. If `verify_contents` is True, verify all bytes by hash.
+    """Load a compiled model. If `verify_contents` is True, verify the complete contents by hash.
 
     Raise E0918 if the file has no specc manifest, E0929 if the weights have changed since they were
     compiled, and E0921 or E0922 if the execution provider is not available.

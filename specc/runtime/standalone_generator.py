@@ -77,7 +77,7 @@ def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
 def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> Arrays:
-    """Return the settings that are graph inputs. A name may have the suffix `_2` as in `seed_2`."""
+    """Return the settings that are graph inputs. An input may have a suffix, as in `seed_2`."""
     values, scalars = asdict(settings), {}
     for name in SCALAR_SETTINGS:
         input_name = f"{name}_2" if name in prepared else name
@@ -169,7 +169,7 @@ def _check_computed(
 def select_compiled_settings(
     compiled_settings: Mapping[str, object], requested_strategy: object
 ) -> dict[str, object]:
-    """Return the compiled settings, which do not apply if the caller overrides the strategy."""
+    """Return the compiled settings, except strategy options if another strategy is requested."""
     strategy = compiled_settings.get("strategy")
     is_compiled_strategy = requested_strategy is None or (
         isinstance(requested_strategy, str) and requested_strategy == strategy

@@ -111,10 +111,10 @@ class StreamingModel(StepSessions):
 @dataclass(kw_only=True)
 class InputStream:
     """The state of a stream. `position_count` is the number of positions so far, and `has_ended` is
-    true after the last chunk. `past_inputs` are the past positions of inputs of which the step, or
-    the default of an omitted input, uses all positions. `lengths` are the sizes of all symbolic
-    dimensions except the time axis, inferred from the first chunk. `states` are the states after
-    the last step.
+    true after the last chunk. `past_inputs` contains the past positions of inputs if the step, or
+    the default of an omitted input, uses all their positions. `lengths` are the sizes of all
+    symbolic dimensions except the time axis, inferred from the first chunk. `states` are the states
+    after the last step.
     """
 
     model: StreamingModel
@@ -139,9 +139,10 @@ class InputStream:
         Unless `last` is True, the number of positions in a piece must be a multiple of the chunk
         size.
 
-        Raise E0976 if a piece is not a multiple of the chunk size, E0979 if a remainder at the end
-        would have produced outputs, E0978 if the stream has ended or an input is constant, E0943 if
-        a position embedding is too short, and E09xx if an input is invalid.
+        Raise E0976 if the length of a piece is not a multiple of the chunk size, E0979 if the full
+        forward pass would compute outputs from the remainder at the end, E0978 if the stream has
+        ended or an input is constant, E0943 if a position embedding is too short, and E09xx if an
+        input is invalid.
         """
         # concurrent calls of `push` run one after the other
         with self.lock:
@@ -189,7 +190,7 @@ class InputStream:
     def _check_chunk_with_past(
         self, pieces: Mapping[str, object]
     ) -> tuple[Arrays, Arrays, Lengths]:
-        """Return the results of `_check_chunk` for an input whose default uses past positions."""
+        """Return the results of `_check_chunk` if a default may depend on past positions."""
         time_axes, fully_read = self.model.time_axes, {*self.model.metadata.full_inputs}
         new_positions = {n: convert_to_array(v, n) for n, v in pieces.items() if n in time_axes}
         all_positions = {n: self._append_positions(n, v) for n, v in new_positions.items()}
@@ -204,7 +205,9 @@ class InputStream:
         return chunk, past_inputs, self._infer_fixed_lengths(prepared)
 
     def _append_positions(self, name: str, new_positions: Array) -> Array:
-        """Append new positions of an input to its past positions. Raise E0912 if shapes differ."""
+        """Append new positions of an input to its past positions. Raise E0912 if their shapes do
+        not match.
+        """
         past = self.past_inputs.get(name)
         if past is None:
             return new_positions
@@ -269,11 +272,11 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
         )
         if chunked_length != full_length:
             leftover = position_counts[1] - position_counts[0]
-            leftover_text = "1 position" if leftover == 1 else f"{leftover} positions"
+            leftover_text = "position" if leftover == 1 else f"{leftover} positions"
             raise_error(
                 "E0979",
                 f"the last {leftover_text} cannot fill a chunk of {size}, but the full forward "
-                f"pass computes {full_length - chunked_length} more of `{name}` from them",
+                f"pass would extend `{name}` by {full_length - chunked_length}",
                 notes=["the windows of this model end before the end of the chunk"],
                 helps=[f"pad to {size} positions, as the spec does", "or drop these positions"],
             )
@@ -299,7 +302,9 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
 
 
 def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
-    """Slice an array along an axis, clipped to the axis size. Keep an array of too low rank."""
+    """Slice an array along an axis, clipped to the axis size. Return an array unchanged if its rank
+    is too low.
+    """
     if value.ndim <= axis:
         return value
     end = value.shape[axis]

@@ -100,7 +100,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         arrays_per_text = [
             _make_arrays(model, task, replace(batch, encodings=[row])) for row in batch.encodings
         ]
-        # axis 0 is the text; with choices, axis 1 is the choice
+        # axis 0 indexes texts, and axis 1 indexes choices if there are any
         axis = graph.inputs[task.text_input].rank - 2
         results = _stack_results([model.run(**arrays) for arrays in arrays_per_text], axis)
     padded_left = model.input_signature.is_left_padded(task.text_input)
