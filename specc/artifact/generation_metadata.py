@@ -51,12 +51,13 @@ class GenerationMetadata:
     `signature` is a graph with exactly the inputs of the spec, and `defaults` computes omitted
     inputs. `loop_invariant_inputs` are the inputs that do not change between steps. `full_inputs`
     are the inputs that contain all positions so far. `max_context` is the maximum sequence length
-    (None if unlimited). It equals the size of the position embedding table `length_limiting_table`.
-    `length_bounds` are the bounds of other symbolic dimensions. If the prompt is empty, the first
-    token is sampled from the `encode` output `first_token_logits`. `in_place_states` are the states
-    whose buffers a step updates in place (`specc.runtime.decoder_sessions`). If
-    `allows_mixed_lengths` is True, a batch may contain sequences of different lengths
-    (`specc.runtime.batch_slots`). `chunk_config` is None for a generative model.
+    (None if unlimited). This maximum is the size of the position embedding table
+    `length_limiting_table`. `length_bounds` are the bounds of other symbolic dimensions. If the
+    prompt is empty, the first token is sampled from the `encode` output `first_token_logits`.
+    `in_place_states` are the states whose buffers a step updates in place
+    (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths` is True, a batch may contain
+    sequences of different lengths (`specc.runtime.batch_slots`). `chunk_config` is None for a
+    generative model.
     """
 
     generation: GenerateSection
@@ -123,14 +124,15 @@ def parse_length_bounds(data: object) -> dict[str, LengthBound]:
     bounds = {}
     for name, bound_data in data.items() if isinstance(data, dict) else ():
         match bound_data:
-            # Ignore an invalid bound. An invalid size is reported later, when the graph is run.
+            # ignore an invalid bound, because the runtime reports invalid sizes when the graph is
+            # run
             case [int() as low, None | int() as high, str() as reason]:
                 bounds[str(name)] = LengthBound(low, high, reason[:300])
     return bounds
 
 
 def _convert_state(state: DecodeState) -> Json:
-    """Convert a state to JSON. The type is omitted, because the step graph declares it."""
+    """Convert a state to JSON. Omit its type, because the step graph declares the type."""
     return {
         "name": state.name,
         "next_output": state.next_output,
@@ -347,7 +349,8 @@ def _raise_invalid_package(path: str, reason: str) -> NoReturn:
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     """Return the bounds of each symbolic dimension by name. The bounds are derived from the `dims`
     section, from minimum sizes that ops require, and from position embeddings. A position embedding
-    may also limit a sum of dimensions. The key of this bound is an expression such as `past + seq`.
+    may also bound a sum of dimensions. A bound on a sum has an expression such as `past + seq` as
+    its key.
     """
     max_lengths, min_lengths = find_length_limits(graph), find_min_lengths(graph)
     bounds = {

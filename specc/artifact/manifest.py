@@ -66,7 +66,7 @@ SCALAR_SETTINGS = (
     "min_p",
     "repetition_penalty",
 )
-"""Generation settings that are scalar inputs of a standalone generator."""
+"""Generation settings that a standalone generator takes as scalar inputs."""
 
 FIXED_SETTINGS: Mapping[str, str] = {
     "strategy": "strategy",
@@ -103,7 +103,7 @@ of settings that are inputs."""
 
 QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
 MAX_FLOAT32_ERROR = 1e39
-"""Upper bound of a weight's absolute quantization error. It exceeds every float32 value."""
+"""Upper bound of a weight's absolute quantization error, larger than any float32 value."""
 ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 

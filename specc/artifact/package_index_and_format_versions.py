@@ -32,7 +32,9 @@ from specc.io.safe_read import (
 
 FORMAT_VERSION = 2
 KeyRenames: TypeAlias = Mapping[str, "str | tuple[str, KeyRenames]"]
-"""New keys by old key. A pair also contains the renames in the value or in each list element."""
+"""Maps each old key to its new key, or to a pair of the new key and the renames inside the value
+(or inside each element, if the value is a list).
+"""
 
 _GENERATE_SECTION: KeyRenames = {"growing": "sequence_input", "source": "logits_output"}
 _STATE: KeyRenames = {
@@ -79,7 +81,7 @@ VERSION_1_MANIFEST_KEYS: KeyRenames = {
 
 
 def _rename_keys(data: object, renames: KeyRenames) -> object:
-    """Return a copy of JSON data with renamed keys. Keys without a new name are copied."""
+    """Return a copy of JSON data with renamed keys. Keys that are not in `renames` are kept."""
     if isinstance(data, list):
         return [_rename_keys(element, renames) for element in data]
     if not isinstance(data, dict):
@@ -97,8 +99,8 @@ def _rename_keys(data: object, renames: KeyRenames) -> object:
 def parse_versioned_json(
     text: str | bytes, version_1_keys: KeyRenames, artifact: str, report: Callable[[str], NoReturn]
 ) -> JsonReader:
-    """Parse a JSON object of the current format version or of version 1. Call `report` if the
-    text is not a valid JSON object of these versions.
+    """Parse a JSON object of the current format version or of version 1. Call `report` with the
+    reason if the text is invalid or has an unsupported version.
     """
     data: object
     try:
@@ -173,7 +175,7 @@ MAX_BYTES = 64 * 2**20
 MAX_FILES = 10_000
 MAX_GRAPHS = 64
 BLANK_HASH = "0" * 64
-"""Placeholder for the hash of a package index while the hash is computed."""
+"""Placeholder in a package index for its hash, which is used while the hash is computed."""
 _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 
@@ -247,7 +249,7 @@ def has_valid_index_hash(data: bytes) -> bool:
 
 
 def is_portable_file_name(name: str) -> bool:
-    """Return True for a portable file name without directory that is not the index file name."""
+    """Return True for a portable file name without a directory, except the index file name."""
     return (
         _PORTABLE_NAME.fullmatch(name) is not None and not name.endswith(".") and name != INDEX_FILE
     )
@@ -376,8 +378,8 @@ def read_previous_package_index(directory: Path) -> PackageIndex | None:
 
 
 def find_deletable_files(directory: Path, index: PackageIndex) -> list[str]:
-    """Return the unmodified files of a previous package. A new package may delete these files.
-    Files whose names contain a hash are compared by name and size, all other files by content.
+    """Return the unmodified files of a previous package, which a new package may delete. Files
+    whose names contain a hash are compared by name and size, all other files by content.
     """
     superseded = []
     for name, digest in index.files.items():

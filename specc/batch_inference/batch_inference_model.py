@@ -67,7 +67,7 @@ class GenerativeBatchModel:
         )
 
     def start_generation(self, rows: Sequence[InputRow], first_row: int = 0) -> GenerationStream:
-        """Start generation for a batch of rows. The random stream of a row is derived from
+        """Start generation for a batch of rows. The random seed of a row is derived from
         `first_row` plus the row's index in the block. Raise E09xx if an input is invalid.
         """
         stream = self.generator.start_generation(

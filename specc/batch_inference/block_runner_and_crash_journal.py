@@ -64,7 +64,7 @@ class CrashJournal:
             crash_counts, current_key = entry.get("crash_counts"), entry.get("current_key")
             count_items = crash_counts.items() if isinstance(crash_counts, dict) else ()
             journal.crash_counts = {k: n for k, n in count_items if isinstance(n, int)}
-            # the process that started the rows has crashed, because the journal is not locked
+            # the journal is not locked, so the process that started these rows has crashed
             if isinstance(current_key, str) and current_key:
                 journal.crash_counts[current_key] = journal.crash_counts.get(current_key, 0) + 1
         return journal
@@ -78,7 +78,7 @@ class CrashJournal:
         append_journal_line(self.path, f"{json.dumps(data)}\n")
 
     def has_repeated_crashes(self, row_numbers: Sequence[int]) -> bool:
-        """Return True if workers have crashed twice on exactly the given group of rows."""
+        """Return True if workers have crashed twice on exactly this group of rows."""
         return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
     def find_crashing_rows(self) -> set[int]:
@@ -102,7 +102,7 @@ class CrashJournal:
 
 
 def lock_journal(path: Path) -> int | None:
-    """Lock a journal file and return its file descriptor, or None on a system without file locks.
+    """Lock a journal file and return its file descriptor, or None if the system has no file locks.
     Raise BlockingIOError if the file is locked, and E0811 to E0815 if the file cannot be created.
     """
     try:
@@ -167,12 +167,12 @@ MAX_ERROR_LENGTH = 500
 """Maximum number of characters in an error message of a part file."""
 
 ReportRows = Callable[[int], None]
-"""A progress callback. Its argument is the number of rows completed since the previous call."""
+"""A progress callback that receives the number of rows completed since the previous call."""
 
 
 @dataclass
 class BlockRunner:
-    """A runner for the blocks of a job plan. It opens the model only once."""
+    """A runner for the blocks of a job plan, which opens the model once for all blocks."""
 
     plan: JobPlan
     out: Path
@@ -363,7 +363,7 @@ class RowBlockProcessor:
         return None
 
     def _retry_rows(self, batch: Sequence[InputRow], error: Diagnostic) -> None:
-        """Compute the rows of a failed batch one by one, or record the error of a single row."""
+        """Compute each row of a failed batch separately, or record the error of a single row."""
         if len(batch) == 1:
             return self._record_error(batch[0].row_number, error)
         for row in batch:

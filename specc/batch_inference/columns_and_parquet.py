@@ -58,7 +58,7 @@ class TableColumn:
 
 
 def merge_element_types(first: str, second: str) -> str:
-    """Return the element type that represents both types, where "" is the type of null columns."""
+    """Return an element type that can represent both types. "" is the type of null columns."""
     if not first or first == second:
         return second
     if not second:
@@ -104,7 +104,7 @@ class RowBlock:
 
 @dataclass
 class DataFile(ABC):
-    """A data file or image directory. Each file format is a subclass."""
+    """A data file or image directory. Each file format has its own subclass."""
 
     path: Path
 

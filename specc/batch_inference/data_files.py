@@ -34,7 +34,9 @@ ROW_JSON_LIMITS = JsonLimits(max_depth=200, max_integer=None)
 """Limits on JSON values in rows: at most 200 nesting levels, and integers of any size."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
-"""Pattern of a quoted CSV value. The group is the closing quote, or "" without a closing quote."""
+"""Pattern of a quoted CSV value. The group contains the closing quote, or is "" if the quote is not
+closed.
+"""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The UTF-8 byte order mark."""
@@ -96,7 +98,7 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
 
 
 def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
-    """Read the lines of a block without line ends and without an empty last line."""
+    """Read the lines of a block. Strip line ends, and omit an empty last line."""
     return [line.rstrip(b"\r\n") for line in io.BytesIO(read_block_bytes(path, block))]
 
 
@@ -161,7 +163,7 @@ class JsonLinesFile(DataFile):
 def _collect_columns(
     rows: Sequence[Mapping[str, object] | UnreadableRow], columns: Sequence[str]
 ) -> ColumnValues:
-    """Return all rows' values in the selected columns."""
+    """Return the values of all rows in the selected columns."""
     return {
         name: [row if isinstance(row, UnreadableRow) else row.get(name) for row in rows]
         for name in columns
@@ -190,7 +192,9 @@ class CsvFile(DataFile):
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
     def _read_header(self) -> tuple[list[str], int]:
-        """Return the column names and the first data offset. Raise E0872 if no names are found."""
+        """Return the column names and the offset of the first data row. Raise E0872 if they are
+        invalid.
+        """
         record = next(_join_lines(read_lines(self.path)), None)
         try:
             text = "" if record is None else record.data.decode("utf-8")

@@ -147,7 +147,7 @@ def _raise_invalid_plan(path: Path) -> NoReturn:
 
 
 def _parse_plan(data: object) -> JobPlan:
-    """Parse a job plan from JSON data. Raise exceptions of various types for invalid data."""
+    """Parse a job plan from JSON data. Invalid data can raise exceptions of various types."""
     if not isinstance(data, dict):
         raise TypeError("a plan is an object")
     names = ("model", "model_hash", "output_format", "graph", "provider", "version")
@@ -291,7 +291,7 @@ def encode_part_file(
 def convert_json_columns_to_text(
     columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> None:
-    """Convert the values of columns with the type `json` to JSON strings."""
+    """Convert the values in columns of type `json` to JSON strings."""
     for column in columns:
         if column.type.element_type == "json" and not column.type.list_sizes:
             values[column.name] = [

@@ -149,7 +149,7 @@ def _check_csv_columns(
 def _list_files(request: JobRequest) -> list[Path]:
     """Return the input files, excluding part files that this job wrote to the input directory."""
     files, out = find_data_files(request.data), Path(request.out).resolve()
-    # a directory without a plan contains no output of a job
+    # without a plan file, the directory contains no output of a job
     if not (out / PLAN_DIRECTORY / PLAN_FILE).is_file():
         return files
     return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]
@@ -183,7 +183,7 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
                 helps=["process files with different columns in separate jobs"],
             )
         column_types = {n: type for n, type in merged_types.items() if type is not None}
-    # a column of nulls in every file is compatible with any type, so the type `json` is used
+    # a column that contains only nulls in every file gets the type `json`, which fits any value
     return {
         n: TableColumn(n, ColumnType("json") if type.element_type == NULL_TYPE else type)
         for n, type in column_types.items()
@@ -240,7 +240,7 @@ def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> d
 
 
 def _raise_unmapped(columns: Mapping[str, TableColumn], required: Sequence[str]) -> NoReturn:
-    """Raise E0880, suggesting a `--column` option for each model input without a column."""
+    """Raise E0880, and suggest a `--column` option for each model input without a column."""
     column = next(iter(columns)) if len(columns) == 1 else ""
     column = column if column.isidentifier() else "COLUMN"
     inputs = ", ".join(f"`{escape_text(name)}`" for name in required)

@@ -39,9 +39,9 @@ ATTENTION_PREFIX = "attention."
 
 @dataclass(frozen=True)
 class GraphOutputColumns:
-    """The table columns with the outputs of a graph. `preprocessing` formats the outputs. Only
-    `raw_outputs` are returned as arrays. Names with the prefix `attention.` select attention
-    weights by scope.
+    """The table columns with the outputs of a graph. `preprocessing` contains the postprocessing of
+    the outputs. Only `raw_outputs` are returned as arrays. Names with the prefix `attention.`
+    select attention weights by scope.
     """
 
     graph: Graph
@@ -139,8 +139,8 @@ class GraphOutputColumns:
 
 @dataclass(frozen=True)
 class BatchPadding:
-    """The padding of a batch. It is removed from outputs based on the input lengths of each row.
-    `is_left_padded` has one entry per padded input.
+    """The padding of a batch. The input lengths of a row determine the padding to remove from its
+    outputs. `is_left_padded` has one entry per padded input.
     """
 
     graph: Graph
@@ -153,7 +153,7 @@ class BatchPadding:
             try:
                 length = dim.evaluate(row_lengths)
             except DimError:
-                continue  # the size of the axis does not depend on the row
+                continue  # the size of the axis does not depend on the input lengths of the row
             if length < value.shape[axis]:
                 # prompts are padded on the left, i.e. the ends of the sequences are aligned
                 is_left_padded = any(self.is_left_padded[n] for n in self._find_padded_inputs(dim))
@@ -201,8 +201,8 @@ def _iterate_columns(name: str, config: OutputFormat, type: Type) -> Iterator[Ta
 
 
 def _format_values(name: str, config: OutputFormat, value: Array) -> Iterator[tuple[str, object]]:
-    """Yield the output columns of a row with values. Raise E0916 if `value` does not match
-    `config`.
+    """Yield the names and values of an output's table columns for one row. Raise E0916 if `value`
+    does not match `config`.
     """
     match config:
         case ClassificationOutput():
@@ -250,8 +250,8 @@ class GeneratedResultColumns:
     num_codebooks: int = 0
 
     def iterate_columns(self) -> Iterator[TableColumn]:
-        """Yield the result columns: generated text, or token ids if the model has no vocabulary.
-        With several codebooks, the token ids are one list per codebook.
+        """Yield the result columns: generated text, or token ids if the model has no vocabulary. If
+        the model has several codebooks, the column contains one list of token ids per codebook.
         """
         list_sizes = (None,) if self.returns_several_sequences else ()
         token_sizes = (

@@ -72,7 +72,7 @@ class RowConverter:
         return tuple(name for name in self.input_columns if find_mask_input(graph, name))
 
     def _is_prompt(self, name: str) -> bool:
-        """Return True if this is the generated input. The spec declares its padding side."""
+        """Return True if `name` is the generated input, whose padding side the spec declares."""
         return (
             self.is_generative
             and name == self.input_signature.sequence_input
@@ -80,7 +80,7 @@ class RowConverter:
         )
 
     def convert_rows(self, table: ColumnValues, row_count: int) -> list[InputRow | Diagnostic]:
-        """Convert all rows of a table. Return each row, or the first error of the row."""
+        """Convert all rows of a table. Return each converted row, or the row's first error."""
         errors = _find_unreadable_rows(table)
         # convert each column for all valid rows at once
         readable_rows = [row_number for row_number in range(row_count) if row_number not in errors]
@@ -101,7 +101,7 @@ class RowConverter:
     def _make_row(
         self, row_number: int, values_or_errors: Mapping[str, Array | Diagnostic]
     ) -> InputRow | Diagnostic:
-        """Return a row, or the first error of the row."""
+        """Combine the inputs of a row, or return the first error of the row."""
         arrays: dict[str, Array] = {}
         for name, value in values_or_errors.items():
             if isinstance(value, Diagnostic):
@@ -110,7 +110,7 @@ class RowConverter:
         return InputRow(row_number, arrays, self.padded_inputs)
 
     def _convert_column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
-        """Convert a column of a table. Return the value or the error of each row."""
+        """Convert a column of a table. For each row, return the converted value or its error."""
         arrays = self._convert_whole_column(name, values)
         if arrays is not None:
             return [*arrays]
@@ -142,7 +142,9 @@ class RowConverter:
         return None
 
     def _convert_array(self, name: str, value: object) -> Array:
-        """Convert the value of one row for an input. Raise E09xx if the value is invalid."""
+        """Convert the value that a row provides for one model input. Raise E09xx if the value is
+        invalid.
+        """
         graph, preprocessing = self.input_signature.graph, self.input_signature.preprocessing
         record, column = (
             preprocessing.get_input_config(name),
@@ -259,7 +261,7 @@ def make_batches(
             has_little_padding = (
                 count <= MAX_ROWS_WITHOUT_CHECK or positions <= MAX_PADDING_RATIO * valid_positions
             )
-            # this batch fits in memory if a full batch with more rows fits
+            # if a batch with more rows fits in memory, this batch fits too
             fits = (
                 count <= limits.max_rows
                 and positions <= limits.max_tokens
@@ -295,7 +297,7 @@ class CostModel:
     multiply_adds: Dim
     length_equations: dict[str, Dim] = field(default_factory=dict)
     cache: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
-    """Costs by quantity, batch size and length, cached because few distinct lengths occur."""
+    """Cached costs by quantity, batch size and length. A data set has few distinct lengths."""
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostModel":

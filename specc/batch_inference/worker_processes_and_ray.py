@@ -60,7 +60,7 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """A counter of completed rows. It reports at intervals, because one message per row is slow."""
+    """A counter of completed rows. It reports at intervals: one message per row is slow."""
 
     output: TextIO
     unreported_rows: int = 0
@@ -112,7 +112,7 @@ def _send_report(output: TextIO, **report: object) -> None:
 
 
 MAX_CRASHES = 3
-"""The job fails after this number of consecutive worker crashes without a row in progress."""
+"""The job fails after this number of consecutive worker crashes while no row was in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,9 @@ RAY_ENVIRONMENT = {
 """Environment variables that disable usage statistics and progress bars of Ray."""
 
 OBJECT_STORE_BYTES = 80 * 2**20
-"""Size of Ray's object store in bytes. The store contains block numbers, but no rows."""
+"""Size of Ray's object store in bytes. The store contains only block numbers, not the rows of the
+data set.
+"""
 
 CONNECT_TIMEOUT = 5
 """Timeout in seconds for connecting to a Ray cluster."""

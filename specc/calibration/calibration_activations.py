@@ -1,5 +1,5 @@
-"""Find the input activations of each int4 weight, including activations inside loops and experts,
-and add these activations to the outputs of the graph.
+"""Find the input activations of each int4 weight, also inside loops and experts, and add them to
+the outputs of the graph.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from specc.transforms.graph_quantization import expand_recurrent_layers
 from specc.transforms.quantizable_weights import find_underlying_weight, match_matmul
 
 WeightNames: TypeAlias = Mapping[Value, str]
-"""Weight names by the value that represents the weight in a graph or loop body."""
+"""The name of each weight, by the value that represents the weight in a graph or loop body."""
 
 
 class WeightMatrixRef(NamedTuple):
@@ -46,8 +46,8 @@ def add_activation_outputs(
 @dataclass
 class _GraphCopier:
     """A helper that copies graph nodes and collects the input activations of weights. `copies` maps
-    the graph's values to their copies. `activations_by_matrix` maps each weight matrix to the
-    copies of its activations.
+    values of the original graph to their copies. `activations_by_matrix` maps each weight matrix to
+    the copies of its activations.
     """
 
     builder: GraphBuilder
@@ -147,7 +147,7 @@ def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Va
 
 
 def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
-    """Return the weight name and the activation of a MatMul node in a list, or []."""
+    """Return the weight name and activation of a MatMul with a weight in `names`, or []."""
     product = match_matmul(node)
     weight = find_underlying_weight(node.args[product.matrix_index]) if product else None
     activations = node.args[product.activation_index] if product else None
@@ -185,8 +185,8 @@ def collect_expert_activations(
 def _tap_expert(
     builder: GraphBuilder, op: ops.MixtureOfExperts, body: Graph, args: list[Value], expert: int
 ) -> Value:
-    """Add a `MixtureOfExperts` node that runs only one expert with the body `body`, whose output is
-    an activation. Return the activations of all tokens that are routed to the expert.
+    """Add a `MixtureOfExperts` node that runs a single expert. Its body `body` outputs one of the
+    expert's activations. Return the activations of all tokens that are routed to the expert.
     """
     operands = op.split_operands(args)
     index = builder.add_op(ops.Constant(expert, operands.ids.type.dtype))
@@ -204,8 +204,9 @@ def _tap_expert(
 
 
 MAX_TAPPED_BITS = 4
-"""The number of bits of weights that are quantized with GPTQ. With more bits, GPTQ is not needed,
-because the rounding error is small."""
+"""The bit width of the weights that are quantized with GPTQ. Weights with more bits do not need
+GPTQ, because their rounding error is small.
+"""
 MAX_INPUT_FEATURES = 16_384
 """Maximum number of input features of a weight for GPTQ. For a weight of maximum size, the Gram
 matrix takes 2 GB, and the factorization another 1.5 GB."""

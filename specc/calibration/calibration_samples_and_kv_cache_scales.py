@@ -119,7 +119,7 @@ def _explain_unusable_input(name: str, array: Array, is_padding_mask: bool) -> s
 
 def _add_batch_axis(value: object, rank: int) -> object:
     """Add a batch axis to a nested list of numbers with `rank - 1` axes, where `rank` is the rank
-    of the input. Return other values unchanged.
+    of the input. Values that are not such a list are returned unchanged.
     """
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
@@ -132,7 +132,7 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, or in one batch without a batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     shapes = [v.type.shape for v in input_signature.graph.inputs.values()]
-    # None: the input is a scalar, or its first axis is not symbolic
+    # an axis name is None if the input is a scalar or if its first axis is not symbolic
     axes = {shape[0].name if shape else None for shape in shapes}
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
@@ -154,7 +154,7 @@ def _raise_mismatch(location: str, reason: str, input_signature: ModelInputs) ->
 
 
 SAMPLE_TOKENS = 128
-"""Number of tokens of a generated sample, unless the maximum context length is smaller."""
+"""Number of tokens in a generated sample, unless the maximum sequence length is smaller."""
 MAX_RANDOM_LENGTH = 24
 """Maximum size of the dynamic axes of random inputs, except the batch axis and sequence axis."""
 GENERATED_BATCH_SIZE = 8
@@ -234,7 +234,9 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 RANGE_MARGIN = 1.25
-"""Ratio of the largest value that a cache represents to the largest value in the samples."""
+"""Ratio of the largest value that a quantized cache can represent to the largest value in the
+samples.
+"""
 
 
 MAX_CODE = 127

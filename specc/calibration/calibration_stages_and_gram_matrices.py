@@ -36,7 +36,7 @@ STAGE_GRAM_BYTES = 512 << 20
 """Maximum size in bytes of the Gram matrices of a calibration stage. A node with a larger Gram
 matrix is a separate stage."""
 NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
-"""A graph node and its result values."""
+"""A graph node together with the values that it computes."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ def _find_lifetimes(
 
 @dataclass
 class _StagedGraph:
-    """The full-forward graph. Its heavy nodes are divided among stages. A node or value is heavy if
-    it depends on both inputs and weights. All other nodes are light, and are recomputed in each
+    """The full-forward graph, whose heavy nodes are divided among stages. A node or value is heavy
+    if it depends on both inputs and weights. All other nodes are light, and are recomputed in each
     stage that uses them.
     """
 
@@ -111,9 +111,9 @@ class _StagedGraph:
 
     @cached_property
     def _dependencies(self) -> dict[Value, frozenset[str]]:
-        """The set of weight names that each value depends on. The set contains `""` if the value
-        depends on inputs. The set of a heavy value is `{"", "…"}`: later stages load the value and
-        do not load the weights.
+        """Maps each value to the set of weight names that it depends on. The set also contains `""`
+        if the value depends on inputs. A heavy value has the set `{"", "…"}`, because later stages
+        load the value instead of its weights.
         """
         dependencies = {v: frozenset([""]) for v in self.graph.inputs.values()}
         dependencies |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
@@ -163,7 +163,7 @@ class _StagedGraph:
             yield group
 
     def _collect_weights(self, node: Node) -> set[str]:
-        """Return the names of the weights that a node depends on, without those of heavy values."""
+        """Return the names of the weights that a node depends on, except through heavy values."""
         light = [a for a in node.args if a and not self._is_heavy(a)]
         return {name for a in light for name in self._dependencies[a]} - {""}
 
@@ -251,9 +251,7 @@ class _FactorFiles:
         return factor
 
     def _remove_files(self, used: Iterable[WeightInputs]) -> None:
-        """Remove the factor files for `used`, except those of weights that are not quantized
-        yet.
-        """
+        """Remove the factor files for `used` that no other unquantized weight needs."""
         for activations in used:
             if {matrix.name for matrix in self.tap_points[activations]} <= self.finished_names:
                 self.paths[activations].unlink()
@@ -264,8 +262,9 @@ Sample: TypeAlias = Mapping[str, Array]
 GetSamples: TypeAlias = Callable[[], Iterable[Sample]]
 """A function that returns a new iterator over the calibration samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Executable]]
-"""A function that opens a session for a graph and loads the graph's weights. Both are released at
-the end of the `with` block."""
+"""A function that opens a session for a graph and loads the graph's weights. The session and its
+weights are released when the `with` block ends.
+"""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], QuantizedWeightFiles]
 """A function that quantizes a weight. The arguments are the weight's name, a function that returns
 the inverse Cholesky factor for each expert, and the path prefix of the files to write."""

@@ -18,11 +18,11 @@ ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 ADAPTER_PICKLE_FILE = "adapter_model.bin"
 ADAPTER_PREFIX, ADAPTER_SUFFIX = "adapter.", ".safetensors"
-"""Prefix and suffix of the file name of a language adapter, e.g. `adapter.fra.safetensors`."""
+"""Prefix and suffix of a language adapter's file name, such as `adapter.fra.safetensors`."""
 
 _IGNORED_KEYS = frozenset(
     {
-        # keys with the name of the base model and of the library
+        # keys that identify the base model and the library
         "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
         "revision", "runtime_config", "task_type",
         # keys of fully trained modules; such modules are recognized by their tensors
@@ -30,7 +30,7 @@ _IGNORED_KEYS = frozenset(
         # training settings, and initializations that do not change the base weights
         "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
         "megatron_core",
-        # options of features that are enabled by another key
+        # options that have an effect only if another key enables the feature
         "qalora_group_size",
     }
 )  # fmt: skip
@@ -63,7 +63,7 @@ def find_embedded_adapter(checkpoint: str) -> str:
 
 
 def list_adapter_config_files(adapter: str) -> list[Path]:
-    """Return the config files of an adapter. Return [] if the adapter is "" (none)."""
+    """Return the config files of an adapter, or [] if there is no adapter ("")."""
     has_no_config = not adapter or is_language_adapter(adapter)
     return [] if has_no_config else [Path(adapter) / ADAPTER_CONFIG_FILE]
 
@@ -154,7 +154,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
 
 
 def _read_list(config: JsonObject, key: str, item_type: type[Item]) -> list[Item] | None:
-    """Read the list under a key. An integer becomes a list. Return None for a string or null."""
+    """Read the list under a key. Convert an integer to a list. Return None for a string or null."""
     value = _read_value(config, key)
     if isinstance(value, str) or value is None:
         return None

@@ -129,7 +129,7 @@ def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tup
 
 def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
     """Read the preprocessor config, or the audio section of a processor config. Return the path and
-    content of the config, or (None, {}) without a config.
+    content of the config, or (None, {}) if there is no config.
     """
     path = find_repository_file(directories, PREPROCESSOR)
     if path is not None:
@@ -189,7 +189,7 @@ def _raise_unsupported_settings(path: Path, reason: str, span: Span | None) -> N
 
 def find_word_vocabulary_file(directories: Sequence[Path], span: Span | None = None) -> Path | None:
     """Return the path of the vocabulary in the first directory that contains a vocabulary, or None.
-    `convert` writes the vocabulary next to word vectors. Raise E0203 if there are several
+    `specc convert` writes such a file next to word vectors. Raise E0203 if there are several
     vocabularies.
     """
     for directory in directories:
@@ -278,7 +278,7 @@ def _iterate_added_tokens(directory: Path, config: Settings) -> Iterator[tuple[i
 
 
 def get_token_text(value: object, default: str = "") -> str:
-    """Return the text of a token. Config files store it as a string or under `content`."""
+    """Return the text of a token, which config files store as a string or under `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else default
@@ -309,7 +309,7 @@ def get_list_or_empty(settings: Settings, key: str) -> list[Any]:
 
 
 def format_ignored_key_remark(key: str, path: Path | None) -> str:
-    """Format the remark that a key of a config file has no effect."""
+    """Format a remark that says that a key in a config file has no effect."""
     return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
 
 

@@ -49,9 +49,11 @@ STRATEGIES: Mapping[tuple[bool, bool], tuple[str, tuple[str, ...]]] = {
     (True, False): ("sample", SAMPLING_KEYS),
     (False, True): ("beam", (*BEAM_SEARCH_KEYS, "num_beams")),
 }
-"""The decoding strategy and the keys of its options, by (uses sampling, uses several beams)."""
+"""The decoding strategy and the config keys of its options, by a pair of booleans: (uses sampling,
+uses several beams).
+"""
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys that only Whisper's generation_config.json contains. They select language and task."""
+"""Keys that only Whisper's generation_config.json contains, which select language and task."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default `top_k` of sampling in transformers."""
@@ -96,7 +98,7 @@ CONFIG_JSON_KEYS = TOKEN_KEYS | {
     *("do_sample", "num_beams", "repetition_penalty", "min_length", "bad_words_ids"),
     "forced_decoder_ids",
 }
-"""Generation settings that a config.json may contain. Every config.json contains token ids."""
+"""Generation settings that a config.json may contain, including the token ids."""
 
 KEY_TYPES: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("do_sample", "return_timestamps"), (bool, "true or false")),
@@ -115,7 +117,7 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
 @dataclass
 class GenerationConfigFile:
     """The generation settings of a checkpoint in generation_config.json or config.json. `settings`
-    are the settings that have been converted so far.
+    contains the settings that have already been converted.
     """
 
     path: Path
@@ -232,8 +234,8 @@ def _read_general_settings(file: GenerationConfigFile) -> None:
 
 
 def _read_forced_eos_token(file: GenerationConfigFile) -> None:
-    """Read `forced_eos_token_id`. Of a list, use the lowest id that is not suppressed, as greedy
-    search in transformers does, because all tokens of the list have equal scores.
+    """Read `forced_eos_token_id`. If it is a list, use the lowest id that is not suppressed, like
+    greedy search in transformers, where all tokens of the list get the same score.
     """
     forced_tokens = {
         key: _convert_to_token_list(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)
@@ -249,7 +251,7 @@ def _read_forced_eos_token(file: GenerationConfigFile) -> None:
 
 
 def _read_banned_tokens(file: GenerationConfigFile) -> None:
-    """Read `bad_words_ids`. Like transformers, suppress single tokens, except stop tokens."""
+    """Read `bad_words_ids`. Suppress single tokens except stop tokens, like transformers."""
     # transformers applies forced tokens before `bad_words_ids` and after suppressed tokens
     forced_tokens = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
     single_tokens, banned_sequences = list[object](), list[object]()

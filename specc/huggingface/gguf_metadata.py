@@ -143,7 +143,7 @@ def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Field
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, factors = (file.read_rope_factors(name) for name in ROPE_TENSORS)
-    if factors:  # Llama 3.1 has a single list of factors for all lengths
+    if factors:  # Llama 3.1 uses the same list of factors for all sequence lengths
         divisors: Fields = {"factor": 1.0, "attention_factor": 1.0}
         longrope: Fields = {"rope_type": "longrope", "short_factor": factors}
         return longrope | {"long_factor": factors} | divisors | original
@@ -175,7 +175,7 @@ def _build_yarn_fields(
 
 
 CONTROL, USER_DEFINED = 3, 4
-"""Types of tokens that are matched as a whole in the text."""
+"""Token types whose tokens are matched in the text as a whole, before BPE."""
 MAX_TOKEN = 512
 """Maximum length in characters of a token that a merge creates."""
 SPACE = "▁"
@@ -258,7 +258,7 @@ def _convert_tokenizer(header: GGUFHeader) -> GGUFTokenizer | None:
 
 
 def _build_tokenizer(metadata: Metadata, tokens: list[str]) -> dict[str, Any] | None:
-    """Build the tokenizer.json of a byte-level or SentencePiece BPE tokenizer, or return None."""
+    """Build the tokenizer.json of a byte-level or SentencePiece BPE tokenizer (otherwise None)."""
     model, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
     if model == "gpt2" and pre in PRE_TOKENIZERS:
         parts = _build_byte_level(metadata, tokens, PRE_TOKENIZERS[str(pre)])

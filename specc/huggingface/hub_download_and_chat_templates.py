@@ -68,7 +68,7 @@ TOKENIZER_CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.j
 MAX_TEMPLATE_FILE_BYTES = 16 << 20
 CHAT_TEMPLATE_KEY = "chat_template"
 DEFAULT_TEMPLATE = "default"
-"""Name of the default chat template among several templates."""
+"""Name of the default template if a tokenizer has several chat templates."""
 
 
 def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | None:
@@ -128,7 +128,9 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
 
 
 def _read_tokens(config: Settings, path: Path, span: Span | None) -> dict[str, str]:
-    """Read special tokens such as `bos_token` by name: strings or objects in the config."""
+    """Read the special tokens, such as `bos_token`, by name. The config stores each as a string or
+    an object.
+    """
     tokens = {k: get_token_text(v) for k, v in config.items() if k.endswith("_token")}
     special_tokens = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(special_tokens) > MAX_TOKENS:

@@ -22,7 +22,7 @@ PROCESSOR_KEY = "image_processor"
 """The key of the image processor settings in a processor_config.json."""
 MIN_CROP_RATIO = 0.01
 CONVNEXT_WARP_SIZE = 384
-"""Minimum size of images that ConvNeXt resizes without a crop."""
+"""ConvNeXt resizes images of at least this size without a center crop."""
 
 _SUPPORTED_KEYS = frozenset(
     {
@@ -166,7 +166,7 @@ def _read_sizes(reader: ImageSettingsReader) -> tuple[list[int] | None, list[int
 def _read_crop_sizes(
     reader: ImageSettingsReader, size: list[int]
 ) -> tuple[list[int], list[int] | None]:
-    """Read the sizes for ConvNeXt. ConvNeXt crops only small images."""
+    """Read the sizes for ConvNeXt, which crops only images smaller than `CONVNEXT_WARP_SIZE`."""
     if len(size) != 1:
         reader.raise_unsupported("size", "expected an object with `shortest_edge`")
     (edge,) = size
@@ -195,7 +195,7 @@ def _read_fitted_size(reader: ImageSettingsReader) -> list[int] | None:
         # if sizes are missing, use the default of the processor class
         case {**rest} if not rest:
             sizes = list(reader.defaults.size)
-    # exclude booleans, because they match `int` in a pattern
+    # exclude booleans, which the pattern `int()` also matches
     if not sizes or any(isinstance(n, bool) or n < 1 for n in sizes):
         reader.raise_unsupported("size", "unsupported size")
     return sizes
@@ -223,7 +223,7 @@ FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
     "do_center_crop": (None, False),
     "return_row_col_info": (None, True, False),
 }
-"""The only supported values of settings, unless a sizing rule supports other values."""
+"""The only supported value of each setting, unless a sizing rule supports other values."""
 
 
 def _read_dynamic_size_options(reader: ImageSettingsReader, spec: Options) -> Options:

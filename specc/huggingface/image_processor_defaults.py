@@ -112,9 +112,8 @@ CHANNEL_KEYS = ("image_mean", "image_std")
 
 
 class ImageSettingsReader:
-    """A reader of individual settings in a preprocessor config. The default of a missing setting is
-    that of the image processor class (`defaults`). The methods raise E0422 for an unsupported
-    value.
+    """A reader of individual settings in a preprocessor config. A missing setting has the default
+    of the image processor class (`defaults`). The methods raise E0422 for an unsupported value.
     """
 
     def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:

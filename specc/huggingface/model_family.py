@@ -61,8 +61,9 @@ UNSUPPORTED_CLASSES = {
 }
 """The reason why a class of a supported model type has no graph, by class name."""
 TIMM_TYPE, TIMM_ARCHITECTURE_KEY, TIMM_CONFIG_KEY = "timm_wrapper", "architecture", "pretrained_cfg"
-"""The `model_type` that specs use for timm, the config key of the network's name, and a config key
-that identifies timm. A config.json of timm has no `model_type`."""
+"""The `model_type` of timm networks in specs, the config.json key with the name of the network, and
+a key that only timm's config.json files contain. These files have no `model_type`.
+"""
 EXPECTED_VALUES = re.compile(r'^\s*expect "(\w+)" in \(([^)]*)\)', re.MULTILINE)
 CONFIG_SECTION = re.compile(
     r"^config(?: \{\n.*?^\}|:\n(?:(?:[ #].*)?\n)*)", re.MULTILINE | re.DOTALL
@@ -75,7 +76,7 @@ def load_checkpoint_config(path: str) -> JsonObject:
     """Load a config.json from a file or directory, or convert a GGUF file's metadata to a
     config.json.
 
-    Raise the errors of `load_config_json` and `read_gguf_config`.
+    Raise the same errors as `load_config_json` and `read_gguf_config`.
     """
     if not is_gguf_path(path):
         return load_config_json(path)
@@ -91,7 +92,7 @@ def has_checkpoint_config(path: str) -> bool:
 
 
 def describe_config_source(path: str) -> str:
-    """Describe the source of a checkpoint's config in messages (see `load_checkpoint_config`)."""
+    """Describe the source of a checkpoint's config, for messages (see `load_checkpoint_config`)."""
     location = "metadata of" if is_gguf_path(path) else "config.json in"
     return f"the {location} `{escape_text(path)}`"
 
@@ -128,7 +129,8 @@ def find_spec_for_checkpoint(directory: str) -> str:
 
 def is_generative(path: Path) -> bool:
     """Return True if the graph that is compiled by default for a spec file or a checkpoint
-    directory has a `generate` section. Raise the errors of reading the spec or the config.json.
+    directory has a `generate` section. Raise an error if the spec or the config.json cannot be
+    read.
     """
     library, is_checkpoint = SpecLibrary(), path.is_dir()
     spec = find_spec_for_checkpoint(str(path)) if is_checkpoint else str(path)

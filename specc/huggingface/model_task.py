@@ -46,7 +46,7 @@ SPECIAL_TOKENS_BY_FIELD = {
 """The config key and the default names of the special token in each task field."""
 NEXT_SENTENCE_LABELS = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
-"""A maximum length of at least this value means no limit."""
+"""Maximum lengths greater than or equal to this value mean that there is no limit."""
 SIGLIP_LENGTH = 64
 """The number of tokens to which SigLIP pads text, i.e. the default of `max_position_embeddings`."""
 TOKENIZERS_WITH_TOKEN_TYPE_IDS = ("Bert", "Electra", "Deberta")

@@ -158,14 +158,14 @@ def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]
 
 def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "format", *COMPRESSED_FORMATS)
-    # a section with another value of `neutral_key` changes the weights
+    # any other value of `neutral_key` changes the weights
     for key, neutral_key in (("sparsity_config", "format"), ("transform_config", "config_groups")):
         if get_object_or_empty(fields, key).get(neutral_key) not in (None, "dense", {}):
             raise _UnsupportedSettingError(f'"{key}"')
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
-    # use only the settings that are equal in all groups
+    # keep only the settings on which all groups agree
     first_scheme = weights[0] if weights else {}
     common = {
         k: v for k, v in first_scheme.items() if all(v == scheme.get(k) for scheme in weights)

@@ -121,8 +121,8 @@ def _lowercases_text(part: Part) -> bool:
 
 
 def _apply_normalizer_settings(content: Part, settings: Settings) -> Iterator[str]:
-    """Set the fields of each BertNormalizer. Without a BertNormalizer, yield `do_lower_case` if the
-    normalizers contradict the value of `do_lower_case`.
+    """Set the fields of each BertNormalizer. If there is no BertNormalizer, yield `do_lower_case`
+    if the other normalizers contradict its value.
     """
     normalizers = _list_parts(content.get("normalizer"))
     bert_normalizers = [part for part in normalizers if part.get("type") == "BertNormalizer"]
@@ -291,8 +291,9 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""The supported values of each key that is supported or does not change embeddings. () means
-all."""
+"""The supported values of each key that specc supports or that does not change embeddings. () means
+all.
+"""
 
 
 def _iterate_ignored_keys(
@@ -308,7 +309,7 @@ def _iterate_ignored_keys(
 SUPPORTED_TOKENIZER_ARGUMENTS = frozenset(
     ("model_max_length", "truncation_side", "use_fast", *BERT_NORMALIZER)
 )
-"""Tokenizer arguments that are supported or do not change embeddings."""
+"""Tokenizer arguments that specc supports or that do not change embeddings."""
 
 
 def _iterate_ignored_arguments(path: Path | None) -> Iterator[str]:
@@ -321,7 +322,7 @@ def _iterate_ignored_arguments(path: Path | None) -> Iterator[str]:
     for key, value in call_arguments.items():
         if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
             yield format_ignored_key_remark(key, path)
-    # arguments for processors of other modalities than text
+    # arguments for processors of modalities other than text
     for key, value in get_object_or_empty(settings, "processing_kwargs").items():
         if key != "text" and value:
             yield format_ignored_key_remark(key, path)
