@@ -32,9 +32,7 @@ from specc.io.safe_read import (
 
 FORMAT_VERSION = 2
 KeyRenames: TypeAlias = Mapping[str, "str | tuple[str, KeyRenames]"]
-"""Maps each old key to its new key, or to a pair of the new key and the renames inside the value
-(or inside each element, if the value is a list).
-"""
+"""Maps each old key to its new key, or to a pair: the new key and the renames inside its value."""
 
 _GENERATE_SECTION: KeyRenames = {"growing": "sequence_input", "source": "logits_output"}
 _STATE: KeyRenames = {

@@ -281,9 +281,7 @@ RAY_ENVIRONMENT = {
 """Environment variables that disable usage statistics and progress bars of Ray."""
 
 OBJECT_STORE_BYTES = 80 * 2**20
-"""Size of Ray's object store in bytes. The store contains only block numbers, not the rows of the
-data set.
-"""
+"""Size of Ray's object store in bytes. The store contains block numbers, but no data rows."""
 
 CONNECT_TIMEOUT = 5
 """Timeout in seconds for connecting to a Ray cluster."""

@@ -49,9 +49,7 @@ STRATEGIES: Mapping[tuple[bool, bool], tuple[str, tuple[str, ...]]] = {
     (True, False): ("sample", SAMPLING_KEYS),
     (False, True): ("beam", (*BEAM_SEARCH_KEYS, "num_beams")),
 }
-"""The decoding strategy and the config keys of its options, by a pair of booleans: (uses sampling,
-uses several beams).
-"""
+"""Decoding strategy and config keys of its options, by (uses sampling, uses several beams)."""
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
 """Keys that only Whisper's generation_config.json contains, which select language and task."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
