@@ -43,8 +43,8 @@ CAUSAL_MASK_SUFFIX = (
     ", with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`"
 )
 """Expressions of the spec language that appear in help texts. `MASK_TERM` (outside a normalizer)
-and `SCORES_TERM` (inside a normalizer) are true for visible keys; `CAUSAL_MASK_SUFFIX` defines
-`MASK_TERM`.
+and `SCORES_TERM` (inside a normalizer) are true for visible keys. The text in `CAUSAL_MASK_SUFFIX`
+defines `MASK_TERM`.
 """
 
 
@@ -113,7 +113,7 @@ def _make_reduction_message(text: str, help_text: str) -> CausalityErrorMessage:
 
 
 def _get_neutral_element(node: Node) -> tuple[str, float]:
-    """Return the name of a reduction and its neutral element, or "" and 0 for other ops."""
+    """Return the name and the neutral element of a reduction, or ("", 0) for other ops."""
     match node.op:
         case ops.Reduce(fn):
             return fn, NEUTRAL_ELEMENTS.get(fn, 0.0)
@@ -180,7 +180,7 @@ def find_unproven_causal_mask(qk: AttentionMatrix | None) -> UnprovenCausalMask 
 
 def has_different_downsampling_rates(qk: AttentionMatrix | None) -> bool:
     """Return True if keys and queries are downsampled differently, i.e. have different numbers of
-    positions per chunk. Their position ids are then not comparable.
+    positions per chunk. In this case, the position ids of keys and queries are not comparable.
     """
     return qk is not None and not has_equal_downsampling_rates(qk)
 
@@ -251,7 +251,7 @@ def _list_mask_operands(qk: AttentionMatrix, node: Node) -> list[AttentionMatrix
         case ops.Where() if qk.value.dtype == "bool":
             return operands
         case ops.Compare():
-            # Only comparisons of affine functions of positions are analyzed; all others are
+            # Only comparisons of affine functions of positions are analyzed. All others are
             # unknown.
             compared = [
                 solve_memoized(o, find_affine_index, {}, TraversalBudget(), None) for o in operands
@@ -381,7 +381,7 @@ def format_min_qk_offset(offsets: Interval) -> tuple[str, ...]:
 
 
 def format_position_count(offsets: Interval) -> str:
-    """Format the number of later positions that an op reads, as in `2 later positions`."""
+    """Format the number of later positions that an op reads, e.g. `2 later positions`."""
     if offsets.is_empty or offsets.low == -inf:
         return "every later position"
     return f"{-int(offsets.low)} later position{'s' if offsets.low < -1 else ''}"

@@ -1,5 +1,5 @@
 """Track the query axis and the key axis of attention scores, masks and attention weights through
-views and broadcasts. Solve recursive analyses of these matrices on an explicit stack.
+views and broadcasts, and solve recursive analyses of these matrices on an explicit stack.
 
 An attention matrix is a value together with the indices of its query axis and its key axis. A view
 permutes, inserts or removes axes, so its operand has the same elements with different axis indices.
@@ -7,7 +7,7 @@ For example, `insert` at axis 0 moves axes 0 and 1 of a value [n, n] to axes 1 a
 
 Recursive rules are generators. A rule yields subproblems, receives their results, and returns its
 own result. `solve_memoized` evaluates the rules on an explicit stack, so the depth of a graph is
-not limited. It evaluates each subproblem once, up to a limit on the number of subproblems. A chain
+not limited. Each subproblem is evaluated once, up to a limit on the number of subproblems. A chain
 of 30 `where` nodes, each with two uses of its predecessor, requires 30 evaluations instead of 2^30.
 """
 
@@ -184,9 +184,8 @@ def _is_transparent_view(qk: AttentionMatrix, op: Op, operand: Value) -> bool:
 
 
 def list_concat_operands(qk: AttentionMatrix) -> list[AttentionMatrix] | None:
-    """Return the operands of a concatenation along the query or key axis, or None for other ops.
-
-    The positions of the operand with the time axis keep their times. Prefix operands have no query
+    """Return the operands of a concatenation along the query or key axis, or None for other ops. In
+    the operand that has the time axis, each position keeps its time. Prefix operands have no query
     or key axis, because their positions have no time. Prefix operands along the axis `side` are
     omitted.
     """
@@ -247,7 +246,7 @@ def solve_memoized(
         return results[problem]
     if not budget.consume_step():
         return default
-    # The stack contains unfinished subproblems. Each is above the subproblem that waits for its
+    # The stack contains unfinished subproblems. Each one is above the subproblem that waits for its
     # result. `result` is sent to the generator at the top, and None to a new generator.
     stack = [(problem, rule(problem))]
     result, is_new = default, True

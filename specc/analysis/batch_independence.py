@@ -63,7 +63,7 @@ class _BatchAxis:
         return self.length.name not in factor.symbols() and not length.symbols() & other_symbols
 
     def is_batched_input(self, value: Value) -> bool:
-        """Return True if no input axis other than the batch axis depends on the batch size."""
+        """Return True if no input axis except the batch axis depends on the batch size."""
         batch_lengths = [d for d in value.shape if self.is_batch_dependent(d)]
         return not batch_lengths or batch_lengths == [self.length]
 
@@ -129,9 +129,9 @@ class _BatchAxis:
         )
 
     def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
-        """Return True if a loop mixes batch elements. This is the case if the loop runs along the
-        batch axis, if its mask and a result have different batch axes, or if an early exit changes
-        the results of unfinished batch elements. The loop body is checked separately.
+        """Return True if a loop mixes batch elements. A loop mixes batch elements if it runs along
+        the batch axis, if its mask and a result have different batch axes, or if an early exit
+        changes the results of unfinished batch elements. The loop body is checked separately.
         """
         if self.is_batch_dependent(
             op.get_first_scanned_operand(node).shape[op.axis]
@@ -147,7 +147,7 @@ class _BatchAxis:
 
 
 def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
-    """Return True if a loop with early exit keeps the values of finished batch elements."""
+    """Return True if a loop with early exit preserves the values of finished batch elements."""
     if op.end_condition_index == -1:
         return True
     initial_carries = op.split_body_inputs().initial_carries

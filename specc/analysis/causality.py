@@ -1,5 +1,5 @@
-"""Prove that a model is causal: no op and no input default makes a position depend on a later
-position.
+"""Prove that a model is causal, i.e. that no op and no input default makes a position depend on a
+later position.
 
 The analysis takes a graph, the name of the graph input with the time axis, and the requested
 outputs. The result is a list of errors, one per op that violates causality. If no op violates
@@ -24,8 +24,8 @@ not reported because no output depends on it:
     E0712 `y` cannot be generated along `n`: without a mask, positions attend to later positions
 
 An input default is computed from the current input. When new positions are appended, the values of
-the default at earlier positions must not change. A default without a time axis is computed once and
-must not depend on the time axis.
+the default at earlier positions must not change. A default that has no time axis is computed only
+once, so it must not depend on the time axis.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,7 +75,7 @@ def check_causality(
     ]
     for violation in flow.violations:
         if violation.node in live_nodes:
-            # the error message contains the first output that depends on the violating node
+            # the error message names the first output that depends on the violating node
             name = next(
                 n for n in outputs if violation.node in collect_required_nodes([graph.outputs[n]])
             )
@@ -237,7 +237,7 @@ def check_causality_of_defaults(
 
 
 def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
-    """Return the names of inputs on which `outputs` depend, including inputs that are outputs."""
+    """Return the names of inputs on which `outputs` depend or which are returned as outputs."""
     output_values = [graph.outputs[name] for name in outputs]
     used_values = {a for node in collect_required_nodes(output_values) for a in node.args}
     used_values.update(output_values)

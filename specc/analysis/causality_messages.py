@@ -1,5 +1,5 @@
-"""Build messages and source labels for causality errors. A message states the positions that an op
-reads, and suggests spec code to use instead.
+"""Build messages and source labels for causality errors. A message states which positions an op
+reads, and suggests spec code that avoids the violation.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def describe_causality_violation(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityErrorMessage:
     """Return the message for a causality violation of an op, which may be inside a loop body."""
-    # the fix belongs in the loop body, not at the loop
+    # the fix must be made in the loop body, not at the loop
     if violation.body_violation:
         return describe_causality_violation(*violation.body_violation, flow)
     symbol = flow.time_symbol
@@ -305,7 +305,7 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
 
 
 def format_op_name(op: Op) -> str:
-    """Return the name of an op in the spec language, for messages."""
+    """Return the spec-language name of an op, for use in messages."""
     fn = op.get_attributes().get("fn")
     return fn if isinstance(fn, str) else op.spec_name
 
@@ -313,9 +313,9 @@ def format_op_name(op: Op) -> str:
 def make_violation_labels(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return the label of the op that violates causality, and the labels of its operand. The label
-    of the op is None if the op has no source location. For a loop, label the violating op of the
-    loop body.
+    """Return the label of the op that violates causality, and the labels of the op's operand. The
+    label of the op is None if the op has no source location. For a loop, label the violating op of
+    the loop body.
     """
     containing_graph, cause = graph, violation
     while cause.body_violation:

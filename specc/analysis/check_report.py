@@ -34,9 +34,9 @@ class AxisCausality:
     """The result of a causality check along the axis with the symbolic dimension `symbol`.
 
     `is_causal` is None if no output has the axis. `reason` describes the op that reads later
-    positions. `is_bidirectional` is True if attention reads later positions and no mask of the
-    graph is causal, as in an encoder. `receptive_fields` maps each output to its receptive field
-    along the axis.
+    positions. `is_bidirectional` is True if attention reads later positions and the graph has no
+    causal mask, as in an encoder. `receptive_fields` maps each output to its receptive field along
+    the axis.
     """
 
     symbol: str
@@ -97,7 +97,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
 
 
 def _is_attention(violation: CausalityViolation) -> bool:
-    """Return True if the violating op is attention. For a loop, check the op in the loop body."""
+    """Return True if the violating op is attention, which may be inside a loop body."""
     while violation.body_violation:
         _, violation = violation.body_violation
     return isinstance(violation.node.op, ops.Attend | ops.AttentionNormalizer)
@@ -119,8 +119,8 @@ def _is_causal_mask(mask: Value, symbol: str) -> bool:
 
 
 def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Interval]:
-    """Return the receptive field of each output that has a time axis. The receptive field of an
-    attention map is computed along its query axis.
+    """Return the receptive field of each output that has a time axis. For an attention map, the
+    time axis is the query axis.
     """
     axes = {name: flow.get_state(value).axes for name, value in graph.outputs.items()}
     return {name: intervals[min(intervals)] for name, intervals in axes.items() if intervals}

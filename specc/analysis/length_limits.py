@@ -2,7 +2,7 @@
 Prove that axis sizes are never negative.
 
 A learned position embedding of size 1024 limits the sequence length to 1024, and `x[:, 0:3]` needs
-three positions. ONNX Runtime fails at run time if an axis size is outside these limits.
+three positions. If an axis size is outside these limits, ONNX Runtime fails at run time.
 """
 
 from bisect import bisect_left
@@ -56,7 +56,7 @@ def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
     limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
-            # the limit is largest if all other symbolic dimensions have their minimum
+            # the limit is largest if all other symbolic dimensions have their minimum sizes
             min_lengths = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
             max_length = compute_max_symbol_size(length, symbol, min_lengths, limit.max_length)
             if symbol not in limits or max_length < limits[symbol].max_length:
@@ -133,9 +133,9 @@ def is_rope_scaled_for_length(context_length: int, graph: Graph) -> bool:
 
 @lru_cache(maxsize=8)
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
-    """Return the minimum size of each symbolic dimension. At these sizes, all indices are in range,
-    no axis is shorter than a window over it, and no `argmax` runs over an empty axis. The minimum
-    sizes of a graph are cached.
+    """Return the minimum size of each symbolic dimension. At or above these sizes, all indices are
+    in range, no axis is shorter than a window over it, and no `argmax` is applied to an empty axis.
+    The minimum sizes of a graph are cached.
     """
     min_lengths = _find_min_window_lengths(graph)
     for node, _ in iterate_all_nodes(graph):
@@ -154,7 +154,8 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
 
 def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
     """Return the minimum size of each symbolic dimension for which no axis is shorter than a
-    sliding window over it. Omit dimensions whose windows return an empty result for an empty axis.
+    sliding window over it. Omit dimensions for which windows over an empty axis have a valid, empty
+    result.
     """
     min_lengths: dict[str, int] = {}
     nonempty_symbols: set[str] = set()
@@ -174,7 +175,7 @@ def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
     margin = length - 1  # an axis size of 0 is invalid, so the margin must be negative
     if len(margin.symbols()) == 1:
         (symbol,) = margin.symbols()
-        # sizes such as the number of windows are monotone in the symbol
+        # sizes such as the number of windows increase monotonically with the symbol
         is_valid = lambda n: not _is_below_zero(margin, symbol, n)
         yield symbol, bisect_left(range(MAX_WINDOW_LENGTH), True, key=is_valid)
 

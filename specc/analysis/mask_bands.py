@@ -2,7 +2,7 @@
 
 The analysis finds, for a value with a query axis (position `q`) and a key axis (position `k`), an
 interval of `q - k`. The value is provably false or zero outside this interval. A lower end of at
-least 0 proves causality; the upper end bounds the size of the KV cache.
+least 0 proves causality, and the upper end bounds the size of the KV cache.
 
     j <= i                 [0, ∞]
     0 <= i - j < 4         [0, 3]
@@ -11,13 +11,13 @@ least 0 proves causality; the upper end bounds the size of the KV cache.
     same group             [0, 0] in time: a group arrives in one step; else [-∞, ∞]
 
 The interval is a sound over-approximation. An unknown op has the interval [-∞, ∞]. A proof may
-therefore fail, but it is never wrong.
+therefore fail although the property holds, but a proof is never wrong.
 
 Positions are times, i.e. they are relative to the end of the prefix of their axis. The analysis
-finds two intervals. The first interval considers only keys at times >= 0; its lower end proves
-causality. The second interval considers only queries at times >= 0, because decode steps do not
-compute other queries; its upper end is the look-back. With a prefix of `m` keys and queries, the
-mask `j < m | j <= i` is causal, but `i < m | j <= i` is not.
+finds two intervals. The first interval considers only keys at times >= 0, and its lower end proves
+causality. The second interval considers only queries at times >= 0, because decode steps compute no
+other queries, and its upper end is the look-back. With a prefix of `m` keys and queries, the mask
+`j < m | j <= i` is causal, but `i < m | j <= i` is not.
 
 The two sides of a comparison are represented as affine functions of `q` and `k`. In the following
 graph, `k <= q` has the interval [0, ∞] and `q < k + 4` has the interval [-∞, 3]. The interval of a
@@ -87,7 +87,8 @@ ATTENTION_AXES = (2, 3)
 @dataclass(frozen=True, slots=True)
 class MaskBand:
     """The interval of offsets `t - u` (query time minus key time) at which a mask can be true. If
-    the search reached its limit, `is_budget_exhausted` is True and the interval is conservative.
+    the search was stopped at its limit, `is_budget_exhausted` is True and the interval is
+    conservative.
     """
 
     interval: Interval

@@ -128,7 +128,7 @@ def _is_neutral_number(node: Node, number: float) -> bool:
 
 
 def _are_indices_in_range(node: Node) -> bool:
-    """Return True if gather indices are sort indices or position ids of an equally long axis."""
+    """Return True if gather indices are sort indices or position ids of an axis of equal size."""
     assert isinstance(node.op, ops.Gather)
     match skip_views(ops.Gather.ids(node)):
         case (

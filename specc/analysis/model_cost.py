@@ -98,7 +98,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
     ops.Attend: _count_attention,
     ops.PatchEmbedding: _count_window_products,
     ops.Conv: _count_window_products,
-    # In a transposed convolution, every input element is multiplied by one filter.
+    # In a transposed convolution, every input element is multiplied by all elements of one filter.
     ops.ConvTranspose: lambda op, t: multiply_dims((*t[0].shape, *t[1].shape[1:])),
     ops.Einsum: _count_einsum,
     ops.Scan: _count_scan,

@@ -7,8 +7,8 @@ positions.
 
 An op is unaffected in three cases. The values at padded positions are provably neutral: zero, or
 the masked fill value for a maximum (see `padding_zeros`). A mask that implies `keep` masks out
-padded positions. The op does not read positions on the padded side. Position ids count earlier
-padded positions, so only differences of position ids are unaffected.
+padded positions. The op reads no positions on the padded side. Position ids count earlier padded
+positions, so only differences of position ids are unaffected.
 
 Right padding comes after all valid positions, so a cumulative sum does not read padding, but a mean
 over the axis does:
@@ -113,9 +113,9 @@ def _infer_states(
     *,
     assumes_finite: bool = False,
 ) -> Mapping[Value, PaddingFacts]:
-    """Return the padding properties of every value along the axis of the padding mask `mask_name`,
-    or {} if `mask_name` is not a padding mask of a dynamic axis. If `assumes_finite` is True, all
-    values are assumed to be finite.
+    """Return the padding properties of every value along the axis of the padding mask `mask_name`.
+    Return {} if `mask_name` is not a padding mask of a dynamic axis. If `assumes_finite` is True,
+    all values are assumed to be finite.
     """
     side, padding_mask = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
     if not side or not padding_mask.rank or padding_mask.shape[-1].number is not None:
@@ -237,7 +237,7 @@ def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
 
 
 def _describe_position(violation: PaddingViolation, padded_use: PaddedUse) -> str:
-    """Return a phrase with the location of the padding that an op reads, or "" for all padding."""
+    """Return a phrase for the location of the padding that an op reads, or "" for any location."""
     if padded_use.dependence.kind == "window":
         is_before = padded_use.dependence.min_offset >= 0
         return f" {'before' if is_before else 'next to'} each position"

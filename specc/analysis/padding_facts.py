@@ -21,8 +21,9 @@ from specc.ir.op import Op
 class PaddingSource:
     """The op through which padded positions affect valid positions. `is_count_only` is True if the
     result depends only on the number of padded positions. If `is_shifted` is True, the number of
-    padded positions only changes which positions a stride selects. `loop_body` is the body of the
-    loop that contains the op, if any. `use` is the dependence that reads the padded positions.
+    padded positions affects the result only by changing which positions a stride selects.
+    `loop_body` is the body of the loop that contains the op, if any. `use` is the dependence that
+    reads the padded positions.
     """
 
     node: Node
@@ -47,15 +48,14 @@ class PaddingFacts:
     `padding_count` is the amount that earlier padded positions add to the value. `rotary_embedding`
     is the rotation of the value's features by angles that depend on the number of padded positions.
     If `is_valid_index` is True, the value contains indices of valid positions. `padding_values` are
-    the constants at padded positions, by axis; `fill_values` are the constants that positions added
-    by `pad` or `concat` also hold. `zero_padded_sides` maps an axis to the sides, `left` and
+    the constants at padded positions, by axis. `fill_values` are those constants that positions
+    added by `pad` or `concat` also hold. `zero_padded_sides` maps an axis to the sides, `left` and
     `right`, whose padding is zero. Along `repeated_axes`, padded positions repeat the last valid
     position. `sorted_axes` are in sorted order, with padded positions last. `reversed_axes` were
-    reversed by `flip`, including their padding. `rolled_axes` contains axes that `roll` rotated,
-    including their padding. It maps each axis to the source to report if a later op depends on the
-    order of positions. `infinity_mask` is the condition of the `where` that inserted infinity, if
-    no other op can cause NaN. `padding_source` is the op through which padded positions affect
-    valid positions.
+    reversed by `flip`, including their padding. `rolled_axes` maps each axis that `roll` rotated,
+    including its padding, to the source to report if a later op depends on the order of positions.
+    `infinity_mask` is the condition of the `where` that inserted infinity, if no other op can cause
+    NaN. `padding_source` is the op through which padded positions affect valid positions.
     """
 
     zero_pad_axes: frozenset[int] = frozenset()
@@ -121,7 +121,7 @@ AxisFact: TypeAlias = Literal[
     "finite_pad_axes",
     "repeated_axes",
 ]
-"""A field of `PaddingFacts` that is a set of axes with a property at padded positions."""
+"""The name of a `PaddingFacts` field that is a set of axes with a property at padded positions."""
 
 GUARANTEES = (*get_args(AxisFact), "is_valid_index")
 HAZARDS = (

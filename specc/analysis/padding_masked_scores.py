@@ -208,8 +208,8 @@ def _is_condition_true(result: PaddedOpResult, query: int | None, key: int | Non
 
 
 def is_true_at_valid_positions(result: PaddedOpResult, qk: AttentionMatrix) -> bool:
-    """Return True if a mask is true at valid positions. A mask that compares positions must be true
-    where query and key positions are equal.
+    """Return True if a mask is true at valid positions. If the mask compares positions, it must be
+    true where query and key positions are equal.
     """
 
     def solve_truth(qk: AttentionMatrix) -> Generator[AttentionMatrix, bool, bool]:

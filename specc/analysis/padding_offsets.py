@@ -1,5 +1,5 @@
-"""Find the offset of padded positions on axes that also contain prefix or memory positions. Find
-the total stride of padding masks.
+"""Find the offset of padded positions on axes that also contain prefix or memory positions, and
+find the total stride of padding masks.
 
     concat([memory, x])          offset m: after the positions of `memory`, which are always valid
     concat([prompt, x])          offset 0, for padding of `prompt`
@@ -159,8 +159,8 @@ class PaddingOffsets:
                 pass
             case _:
                 return False
-        # With left padding, the last position is valid; with right padding, the first position is
-        # valid.
+        # The last position is valid with left padding, and the first position is valid with right
+        # padding.
         first, last = int(self.padding_side == "right"), int(self.padding_side == "left")
         margins = offset + first - stop, start - offset - self.padded_length + last
         return any(is_provably_nonnegative(d, self.min_lengths) for d in margins)

@@ -1,8 +1,8 @@
 """Track position ids that include padding, and find uses of these ids that padding does not affect.
 
 Every padded position increases each later position id `i` by 1, and `2 * i` by 2. The *padding
-count* of a value is the amount that padding adds to the value. It is a multiple of the number of
-padded positions, with a factor that may contain other values. A difference or comparison does not
+count* of a value is the amount that padding adds to the value. The padding count is the number of
+padded positions times a factor, which may contain other values. A difference or comparison does not
 depend on padding if both sides have equal counts. Softmax weights do not depend on padding if the
 scores of all positions increase by the same amount. An example is ALiBi with scores of the form
 `slope * j`. All other uses of position ids depend on the amount of padding.
@@ -163,8 +163,8 @@ def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
 
 
 def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
-    """Return True if a comparison compares position ids with the start or end of the padding. Its
-    result does not depend on the amount of padding.
+    """Return True if a comparison compares position ids with the start or end of the padding, so
+    that its result does not depend on the amount of padding.
     """
     for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
         factor, bound = _get_only_factor(count), _find_constant_length(right)

@@ -1,8 +1,8 @@
 """Infer zeros and other properties of values at padded positions.
 
-The input is a node, and the properties of its operands along one padded axis. The outputs are the
-properties of each result. The analysis is sound: the result of an unknown op has no guaranteed
-properties.
+The input is a node, and the properties of its operands along one padded axis. The output consists
+of the properties of each result at padded positions. The analysis is sound: the result of an
+unknown op has no guaranteed properties.
 
 In the following graph, scores are filled with -inf where `keep` is false. The masked fill values
 are lower than the scores at every valid position (`is_min_or_max_at_padding`), and at least one
@@ -169,8 +169,8 @@ def _iterate_masked_attention_axes(result: PaddedOpResult, op: ops.Attend) -> It
     value, operand_facts = result.value, result.operand_facts
     mask_facts = op.mask.get_entry(operand_facts)
     masked_axes = mask_facts.zero_pad_axes if op.mask(result.node) and mask_facts else ()
-    # The second result is the attention weights; the last axis of the first result is features, not
-    # keys.
+    # The second result contains the attention weights. The last axis of the first result is the
+    # feature axis, not the key axis.
     if value.shape[-1] in result.padded_lengths and MASK_KEY_AXIS in masked_axes:
         yield value.rank - 1
     # Zero times NaN is NaN.

@@ -15,9 +15,9 @@ value without a time axis contains the newest position or a reduction over all p
 Each op is checked independently of later ops: an op violates causality if position `t` of its
 result depends on a position after `t` of an operand.
 
-In the example, a centered convolution reads the previous, the current and the next position; the
-read of the next position is a violation. After the delay, each position depends on itself and the
-two positions before it. The result of `last` is the last position, without a time axis:
+In the example, a centered convolution violates causality, because it reads the previous, the
+current and the next position. After the delay, each position depends on itself and the two
+positions before it. The result of `last` is the last position, without a time axis:
 
     $ flow n
     graph "g"
@@ -97,9 +97,10 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeD
 class _TimeReads:
     """The positions that one result of a node reads along the time axes of its operands.
 
-    `intervals` maps each time axis of the result to its receptive field. `is_last_position_only` is
-    True if the result reads the last position, and `reads_all` is True if it reads all positions.
-    If the result reads the first position, `first_offsets` is the interval of distances to it.
+    `intervals` maps each time axis of the result to the receptive field along this axis.
+    `is_last_position_only` is True if the result reads the last position, and `reads_all` is True
+    if it reads all positions. If the result reads the first position, `first_offsets` is the
+    interval of distances to it.
     """
 
     intervals: dict[int, Interval]
@@ -169,7 +170,7 @@ def _follow_dependence(
     `state` is the lattice element of the operand.
     """
     if dependence.kind == "extent":
-        return []  # the op reads only the axis size
+        return []  # the op reads only the size of the axis
     if dependence.kind == "newest":
         time_reads.is_last_position_only = True
         return []
@@ -321,9 +322,7 @@ def _list_loop_result_states(
 
 
 MAX_FOLLOWED_ITERATIONS = 3
-"""Number of analyzed loop iterations. A receptive field that still grows after these iterations is
-treated as unbounded.
-"""
+"""Number of loop iterations to analyze before a growing receptive field is treated as unbounded."""
 
 
 def _merge_carry_states(

@@ -26,7 +26,7 @@ class TimeDependence:
     """The lattice element of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
 
-    A value without time axes may depend on the last position (`is_last_position_only`), on all
+    A value without time axes may depend only on the last position (`is_last_position_only`), on all
     positions (`depends_on_all`), or only on the first position. `first_offsets` are the distances
     to the first position.
     """
@@ -48,8 +48,8 @@ class TimeDependence:
 
     @property
     def depends_only_on_first_position(self) -> bool:
-        """True if the value depends only on the first position. Such a value does not change in
-        later steps.
+        """True if the value depends only on the first position. A value that depends only on the
+        first position does not change in later steps.
         """
         return not (
             self.axes
@@ -61,13 +61,13 @@ class TimeDependence:
 
 @immutable_dataclass
 class CausalityViolation:
-    """A node that violates causality by reading positions after the position that it computes.
-    `reason` is one of these strings: `ahead` (the node reads up to `-offsets.low` positions ahead),
-    `all` (it reads every position), `newest` (it combines the last position with earlier
-    positions), `length` (it needs the final size of the time axis), `captured` (a loop captures a
-    time-dependent value), `first` (prefix positions read the first position after the prefix),
-    `shape` (a result axis contains other positions than the time axis). If the node is a loop,
-    `body_violation` contains its body and the violation in the body.
+    """A node that violates causality because it reads positions after the position that it
+    computes. `reason` is one of these strings: `ahead` (the node reads up to `-offsets.low`
+    positions ahead), `all` (it reads every position), `newest` (it combines the last position with
+    earlier positions), `length` (it needs the final size of the time axis), `captured` (a loop
+    captures a time-dependent value), `first` (prefix positions read the first position after the
+    prefix), `shape` (a result axis contains other positions than the time axis). If the node is a
+    loop, `body_violation` contains its body and the violation in the body.
     """
 
     node: Node

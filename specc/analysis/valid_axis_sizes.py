@@ -25,8 +25,8 @@ MAX_TRIES = 1_500
 
 @immutable_dataclass
 class DimConstraint:
-    """A dimension whose value must be an integer. If it is a number of positions, it must also be
-    non-negative.
+    """A dimension whose value must be an integer. If the dimension is a number of positions, it
+    must also be non-negative.
     """
 
     length: Dim
@@ -103,7 +103,7 @@ def collect_dim_constraints(graph: Graph) -> frozenset[DimConstraint]:
     """
     counts = {*graph.length_equations.values()}
     counts |= {limit.max_positions - limit.length for limit in iterate_position_limits(graph)}
-    # an attribute may be negative, but its divisions must be exact and have nonzero divisors
+    # an attribute may be negative, but all divisions in it must be exact and have nonzero divisors
     attributes: set[Dim] = set()
     for node, results in iterate_all_nodes(graph):
         counts.update(list_nonnegative_dims(node), *(r.shape for r in results))

@@ -1,8 +1,8 @@
 """Compute ranges and constants of values that are valid for all model inputs.
 
-The result for a value is its minimum and maximum. Unknown bounds are infinite. Softmax weights are
-between 0 and 1, position ids are at least 0, and a position id plus one is at least 1. NaN and
-integer overflow are not considered.
+The range of a value consists of its minimum and its maximum. Unknown bounds are infinite. Softmax
+weights are between 0 and 1, position ids are at least 0, and a position id plus one is at least 1.
+NaN and integer overflow are not considered.
 
 Constants are propagated through casts and views, because a masked fill value may be an operand of
 `Cast`, `Expand` or `Unsqueeze`.
@@ -323,8 +323,8 @@ def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
 
 
 def find_softmax_scores(value: Value | None, axis: int) -> Value | None:
-    """Return `x` if a value is `exp(x - max(x))` along `axis`. The maximum may be replaced by
-    another number if it is infinite. Return None for other values.
+    """Return `x` if a value is `exp(x - max(x))` along `axis`. An infinite maximum may be replaced
+    by another number. Return None for other values.
     """
     x, maximum = _split_exponential(value)
     match maximum and maximum.node:

@@ -5,8 +5,8 @@ the time axis.
       y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
     }
 
-A loop-carried value has the same positions before and after an iteration. It has no earlier
-positions, because the body caches the earlier positions that it reads.
+A loop-carried value has the same positions before and after an iteration. A loop-carried value has
+no earlier positions, because the body caches the earlier positions that it reads.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Build the encoder graph. It computes the initial states and all values that do not depend on
+"""Build the encoder graph, which computes the initial states and all values that do not depend on
 generated positions.
 
 If there are fewer than k keys, the operand of `topk` is padded with masked keys. In the example
@@ -101,9 +101,9 @@ class LastPositionSubgraph:
     (`symbol`) of size 0.
 
     If the node of the value is in `computed_nodes` (nodes whose results are computed at all
-    positions), the position is sliced from the value. Otherwise, it is computed from positions of
-    the operands. `full_values` are the values that are needed at all positions. `positions` are the
-    positions to compute, in topological order.
+    positions), the position is sliced from the value. Otherwise, the position is computed from
+    positions of the operands. `full_values` are the values that are needed at all positions.
+    `positions` are the positions to compute, in topological order.
     """
 
     value: Value

@@ -1,5 +1,5 @@
-"""Adapt inputs and outputs of derived graphs. Add or remove inputs of which only the shape is used,
-and split axes in which heads or windows are merged with the batch axis.
+"""Adapt inputs and outputs of derived graphs. Add or remove inputs that are used only for their
+shape, and split axes in which heads or windows are merged with the batch axis.
 
 The sizes of input axes determine symbolic dimensions: an axis of size `past + m` determines `m` if
 `past` is known.
@@ -122,7 +122,7 @@ def collect_node_symbols(graph: Graph) -> set[str]:
 
 
 def add_shape_only_input(graph: Graph, name: str, input_facts: Input) -> Graph:
-    """Add an input of which only the shape is used."""
+    """Add an input that is used only for its shape."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(input_facts.type)},

@@ -140,7 +140,7 @@ class _ClosedBody:
 
     @classmethod
     def from_loop(cls, loop: PerStepLoop) -> "_ClosedBody":
-        """Map the values of the (open) body of `loop` to values of its closed body."""
+        """Map the values of the open body of `loop` to the values of the closed body."""
         op, open_body = loop.op, loop.body
         closed_values = {v: v for v in loop.body_inputs}
         captures = op.map_captured_inputs(loop.node.args).items()

@@ -65,7 +65,7 @@ T = TypeVar("T", bound=Hashable)
 class CacheCandidate(Generic[T]):
     """The costs of caching and of recomputing a value, and the values from which it is recomputed.
 
-    `recompute_cost = inf` means that the value must be cached if it is needed.
+    A value with `recompute_cost = inf` must be cached if it is needed.
     """
 
     cache_cost: float
@@ -324,7 +324,7 @@ def select_encoder_outputs(
 def _make_choices(
     node: Node, results: Iterable[Value], flow: TimeDataflow, reachable_values: set[Value]
 ) -> dict[Value, CacheCandidate[Value]]:
-    """Return the cost of passing each result of a node to the step, and its recompute cost."""
+    """Return for each result of a node the costs of passing it to the step and recomputing it."""
     # Slices of the positions before the first token exist only in the encoder graph.
     is_encoder_only = is_fixed_prefix_slice(node, flow)
     operands = [a for a in node.operands if a in reachable_values]

@@ -10,9 +10,9 @@ positions are needed. Axis sizes in op attributes are replaced by the axis sizes
 Only stateful ops have an incremental form. All other ops run unchanged on the new positions and on
 the earlier positions in their receptive field. Result positions that are not needed are dropped.
 
-In this example, the delay runs on the cached and the new positions. Its first result position
-corresponds to the cached position and is dropped. The cumulative sum is stateful: it sums the new
-positions and adds the state. Its last position is the next state:
+In this example, the delay runs on the cached and the new positions. The first result position of
+the delay corresponds to the cached position and is dropped. The cumulative sum is stateful: it sums
+the new positions and adds the state. The last position of the cumulative sum is the next state:
 
     $ step x y=new
     graph "g"
@@ -175,8 +175,8 @@ class StepGraphBuilder:
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
         """Add an input with a time axis. If the step reads earlier positions of the input, the
-        input has all positions. Otherwise, it has only the new positions, which are appended to the
-        cached positions, if any.
+        input has all positions. Otherwise, the input has only the new positions, which are appended
+        to the cached positions, if any.
         """
         plan, rewriter = self.plan, self.rewriter
         time_axes = plan.find_time_axes(value)
@@ -192,8 +192,8 @@ class StepGraphBuilder:
         plan.needs[value] = dict.fromkeys(time_axes, need)
 
     def _build_constant(self, node: Node, results: NodeResults) -> None:
-        """Build a node that does not depend on the time axis, unless the encoder graph passes its
-        results to the step or only the encoder graph needs them.
+        """Build a node that does not depend on the time axis. Skip the node if the encoder graph
+        passes its results to the step, or if only the encoder graph needs its results.
         """
         new_values = self.rewriter.new_values
         if all(r in new_values for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
@@ -214,13 +214,14 @@ class StepGraphBuilder:
         (self._build_time_axis_node if on_time_axis else self._build_constant)(node, results)
 
     def _build_time_axis_node(self, node: Node, results: NodeResults) -> None:
-        """Build a node for the needed positions. Slice its results, or append them to caches."""
+        """Build a node for the needed positions, and slice its results or append them to caches."""
         plan = self.plan
         demand = compute_node_demand(plan, node, results, plan.needs)
         build = self._resume_op if plan.is_computed_from_state(node, results) else self._copy_op
         new_results = build(node, results, demand)
         for axes, value, new_value in zip(demand.result_axes, results, new_results, strict=True):
-            # Only the new positions of a cached value are computed; earlier positions are a state.
+            # Only the new positions of a cached value are computed, because earlier positions are a
+            # state.
             is_cached = value in plan.cached_values
             needs = plan.needs.get(value, {})
             for axis, name in axes.items():

@@ -176,8 +176,8 @@ class StepPlan(DemandedPositionsContext):
                 if takes_all_cached
                 else min_dims(available_chunks + prefix_length, int(demand))
             )
-        # If one chunk is sufficient, only its needed positions are kept. If several chunks are
-        # required, all their positions are kept.
+        # If one chunk is sufficient, only the needed positions of the chunk are kept. If several
+        # chunks are required, all positions of these chunks are kept.
         chunks = (
             available_chunks
             if takes_all_cached

@@ -76,7 +76,7 @@ class StateNameGenerator:
         return "rows", self.cache_count - 1, self.make_value_name(value)
 
     def make_value_name(self, value: Value) -> str:
-        """Return a name for a value: its input name, or the name of its user or producer."""
+        """Return a name for a value: the name of the input, of the consumer or of the producer."""
         input_name = next((n for n, v in self.graph.inputs.items() if v is value), "")
         if input_name:
             return input_name
@@ -148,7 +148,7 @@ class StepStateBuilder:
         """Build the position id of the first position of a value, an int64 scalar.
 
         If all earlier positions are cached, the id is computed from the size of an input.
-        Otherwise, it is computed from a counter, which is a state.
+        Otherwise, the id is computed from a counter, which is a state.
         """
         plan, b = self.rewriter.plan, self.rewriter.builder
         # A value that contains only the last position starts at the last new position. Any other
@@ -336,6 +336,6 @@ def map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapp
         first = node.op.first_body_operand_index + node.op.scanned_count
         return {first + n: n for n in range(node.op.carry_count)}
     if isinstance(node.op, ops.RecurrentLayer):
-        # The first result contains all positions; the other results are the final states.
+        # The first result contains all positions, and the other results are the final states.
         return {state.index: n for n, state in enumerate(node.op.initial_states, start=1)}
     return {}

@@ -48,8 +48,9 @@ class LengthThreshold:
 
 
 def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Map each symbolic dimension to its ascending length thresholds. They are derived from
-    constants that are compared or combined with positions on its axes, or that clip its size.
+    """Map each symbolic dimension to its ascending length thresholds. Thresholds are derived from
+    constants that are compared or combined with positions on the axes of the dimension, or that
+    clip its size.
 
     For example, `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`: for shorter
     sequences, the constants 8 and 9 produce the same mask. Over an axis `n // 4`, the threshold is
@@ -203,7 +204,7 @@ def add_derived_axis_sizes(graph: Graph, sizes: Sizes) -> dict[str, int]:
 
 @lru_cache(maxsize=8)
 def _sum_multiply_adds(graph: Graph) -> Dim:
-    """Return the multiply-adds of a graph. They are cached for evaluation at many axis sizes."""
+    """Return the multiply-adds of a graph. The formula is cached and evaluated at many sizes."""
     return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
 

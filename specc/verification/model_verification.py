@@ -68,7 +68,7 @@ def verify_graph(
 
     A model with quantized weights is compared with a reference with dequantized weights.
     Activations are not quantized in this comparison. Each quantized MatMul is compared with integer
-    arithmetic (E0855). Additional rounds execute branches and loop bodies that no previous round
+    arithmetic (E0855). Additional rounds execute branches and loop bodies that no earlier round
     executed. The last entry lists the subgraphs that no round executed, and the axis sizes that
     exceed the cost limit. After the last round, raise E0932 if a result is too sensitive to
     rounding errors in at least half of the rounds.

@@ -18,7 +18,7 @@ KERNEL_LANES = 16
 """Number of products in each partial sum of a kernel. Partial sums are added in float32."""
 ERROR_FACTOR = 10
 """Error bound in units of `√n u Σ|terms|`, with the unit roundoff `u` and the number of terms `n`.
-Measured errors were up to 4.4 (K from 20 to 136, groups of 32 to 256).
+The largest measured error was 4.4 (for K from 20 to 136 and group sizes from 32 to 256).
 """
 
 
@@ -245,8 +245,8 @@ def compute_quantized_lstm(values_by_role: Mapping[str, Array], *, reverse: bool
             _reverse_sequences(model_outputs, lengths),
         )
     max_length = int(lengths.max(initial=0))
-    # With a single scale, the kernel quantizes all positions of all iterations before the first
-    # iteration.
+    # If there is a single scale, the kernel quantizes all positions of all iterations before the
+    # first iteration.
     input_gates = _quantize_dequantize_tensor(x[:max_length]) @ _dequantize_weights(
         values_by_role["w"], values_by_role["w scales"]
     )

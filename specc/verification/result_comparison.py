@@ -134,8 +134,8 @@ def compute_relative_differences(values: Array, baseline: Array) -> Array:
 
 
 def is_within_rounding_error(result: Array, expected: Array, error_bound: Array) -> bool:
-    """Return True if each element that differs by more than the tolerance differs by at most
-    `error_bound`, its absolute rounding error.
+    """Return True if each element that differs by more than the tolerance differs by at most its
+    absolute rounding error bound in `error_bound`.
     """
     return result.shape == expected.shape and not count_mismatched_positions(
         result, expected, error_bound
@@ -235,8 +235,8 @@ def make_skipped_verification_round(
     uncovered_subgraphs: tuple[str, ...] = (),
     skipped_lengths: tuple[str, ...] = (),
 ) -> VerificationRound:
-    """Return an entry without a comparison. It contains a graph and the reason why it is not
-    compared, or the uncovered subgraphs and axis sizes after the last round.
+    """Return an entry without a comparison. The entry contains a graph and the reason why it is not
+    compared, or the subgraphs and axis sizes that no round covered.
     """
     return VerificationRound(
         graph=graph,

@@ -42,8 +42,8 @@ from specc.verification.rounding_errors_and_overflow import find_half_precision_
 MIXED_BATCH_SIZE = 5
 """Batch size for branches that run only if the elements of a batch differ."""
 SHORT_ROUNDS = 12
-"""Number of rounds with minimum axis sizes. They execute branches whose conditions depend on
-values.
+"""Number of rounds with minimum axis sizes. These rounds execute branches whose conditions depend
+on values.
 """
 
 
@@ -158,8 +158,8 @@ combinations of small integers, such as two zeros, expose an error.
 """
 
 MASK_BATCH_SIZE = 32
-"""Batch size for models with a boolean input with several axes, such as a pixel mask. After
-resizing to few positions, few random masks differ in their numbers of valid rows and columns.
+"""Batch size for models with a boolean input with several axes, such as a pixel mask. After masks
+are resized to few positions, few random masks have different numbers of valid rows and columns.
 """
 
 

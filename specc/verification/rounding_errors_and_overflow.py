@@ -79,9 +79,9 @@ def make_perturbed_evaluator(
 def is_rounding_difference(
     run_perturbed: "PerturbedRun", name: str, result: Array, expected: Array, bound: Array
 ) -> bool:
-    """Return True if float32 rounding errors explain the difference of the result `name`. Each
-    element must be within its bound, or the number of positions above their bound must be at most
-    as large as in additional perturbed samples.
+    """Return True if float32 rounding errors explain the difference of the result `name`. Either
+    each element must be within its bound, or the number of positions outside their bounds must not
+    exceed the number in additional perturbed samples.
     """
     if result.shape != expected.shape:
         return False
@@ -172,8 +172,8 @@ GELU_OPS = (ops.Pointwise("gelu"), ops.Pointwise("gelu_tanh"))
 """The ops that compute `x/2 · (1 + erf(x / √2))` or its tanh approximation.
 
 For x < 0, the sum suffers from cancellation, as in PyTorch. The error of the product is the error
-of the sum (one unit roundoff) times `|x|/2`. It is less than three unit roundoffs, because the sum
-is 0 for `x < -5.9`.
+of the sum (one unit roundoff) times `|x|/2`. This error is less than three unit roundoffs, because
+the sum is 0 for `x < -5.9`.
 """
 
 
@@ -330,7 +330,7 @@ class HalfPrecisionErrorEstimator:
 
     def describe_excess_error(self, name: str, result: Array) -> str:
         """Return "" if 16-bit rounding explains the difference between the result `name` and the
-        reference. Otherwise return a note for the error.
+        reference. Otherwise, return a note for the error message.
 
         A few positions have much larger errors than all others, because a router selects a
         different expert or a norm divides by a value close to zero. The positions with large errors
