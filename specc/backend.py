@@ -1,9 +1,9 @@
 """The interface between the compiler and its backends.
 
-A backend is a package that registers an entry point. Only commands that need a backend import it. A
-backend compiles graphs (`CompilerBackend`), runs compiled models (`RunnerBackend`) or is the
-reference implementation of graphs (`ReferenceBackend`). The PyTorch backend (`specc_torch`) is for
-training and is imported directly.
+A backend is a package that registers an entry point. A backend is imported only by commands that
+need the backend. A backend compiles graphs (`CompilerBackend`), runs compiled models
+(`RunnerBackend`) or is the reference implementation of graphs (`ReferenceBackend`). The PyTorch
+backend (`specc_torch`) is for training and is imported directly.
 """
 
 import json
@@ -40,9 +40,10 @@ Shape: TypeAlias = tuple[int, ...]
 @immutable_dataclass
 class EmittedModel:
     """Information about an emitted model for its metadata. `initializer_names` maps each parameter
-    to its initializer. `attention_weight_locations` locate the attention weights of each layer by
-    `scope`, `dtype`, `weights` (a value) or `node` (the output of an `Attention` node), and `guard`
-    if the node is inside an `If`. `weight_files` maps paths to the metadata of weight files.
+    to the name of its initializer. `attention_weight_locations` describe where each layer's
+    attention weights are: `scope`, `dtype`, `weights` (a value) or `node` (the output of an
+    `Attention` node), and `guard` if the node is inside an `If`. `weight_files` maps paths to the
+    metadata of weight files.
     """
 
     initializer_names: Mapping[str, str]
@@ -83,7 +84,7 @@ class ExtraFile:
 
 @immutable_dataclass()
 class PackageMetadata:
-    """The metadata in `specc.json`: the model name, `entries`, and spec texts by file name."""
+    """The metadata in `specc.json`: the model name, the entries, and spec texts by file name."""
 
     model: str
     entries: Mapping[str, object] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class PackageMetadata:
 @immutable_dataclass()
 class WriteResult:
     """A written model or package: its path, the name of its weight file or None, and the sizes of
-    all files. `plan.linked_tensors` remain in the checkpoint.
+    all files. The weights in `plan.linked_tensors` remain in the checkpoint.
     """
 
     path: Path
@@ -260,7 +261,7 @@ class Session(Executable, Protocol):
 
 @immutable_dataclass
 class WeightFootprint:
-    """A model's number of weight elements, and their size in bytes on disk and in memory."""
+    """The number of weight elements of a model, and their bytes on disk and in memory."""
 
     element_count: int
     stored_bytes: int
@@ -297,7 +298,7 @@ class ModelFile(Protocol):
         """Open the model for running. Raise E0921 to E0923 on failure."""
 
     def open_in_background(self, threads: int = 0) -> None:
-        """Open a CPU session in the background. The next call of `open` returns it."""
+        """Open a CPU session in the background. The next call of `open` returns this session."""
 
     def open_with_static_shapes(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
@@ -371,13 +372,13 @@ def load_reference_backend() -> ReferenceBackend:
 
 def find_missing_members(package: ModuleType, protocol: type) -> set[str]:
     """Return the names of a protocol that a package neither defines nor lists in `__all__`."""
-    # since Python 3.12, `isinstance` with a protocol ignores the `__getattr__` of a module
+    # since Python 3.12, `isinstance` with a protocol does not call the `__getattr__` of a module
     names = {name for name in vars(protocol) if not name.startswith("_")}
     return names - {*vars(package), *vars(package).get("__all__", ())}
 
 
 def _import_backend(name: str, protocol: type) -> ModuleType:
-    """Return the package registered as a backend such as `onnx`."""
+    """Return the package that is registered as the backend `name`, such as `onnx`."""
     try:
         package = import_module(_find_package(name))
     except ModuleNotFoundError as error:

@@ -82,7 +82,7 @@ def _draw_heading(plot: AttentionMaps) -> list[TextElement]:
 
 
 def _describe_plot(plot: AttentionMaps) -> str:
-    """Return the alternative text of a plot: the scopes and sizes of the first maps."""
+    """Return the alternative text of a plot: the scopes and the sizes of the first maps."""
     maps = [f"{m.scope}, {m.query_axis.caption} by {m.key_axis.caption}" for m in plot.maps[:8]]
     return make_printable_label(
         f"{make_printable_label(plot.model_name, 60)}: {'; '.join(maps)}", 500
@@ -163,7 +163,7 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     ) + PANEL_GAP
     label_width = 16 + query_layout.measure_widest_label() + PANEL_GAP
     height, width = (length * cell_size for length in cells.shape[1:])
-    # a single head has a title only if it was selected from several heads
+    # the title is omitted if head 0 is the only head
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[DrawingElement]] = [
         [
@@ -206,7 +206,7 @@ def _draw_query_axis(group: PanelGrid, query_layout: _AxisLayout, height: float)
         group.elements += _draw_query_labels(query_layout, x, y, height)
     x, y = group.first_column[0]
     caption = query_layout.format_caption("query")
-    # a caption that is longer than the heat map continues below the map
+    # a caption that is longer than the heat map continues below the heat map
     bottom = y + max(height, estimate_text_width(caption, 9.5))
     left = x - PANEL_GAP - query_layout.measure_widest_label() - 8
     group.elements.append(
@@ -226,7 +226,7 @@ def _draw_query_labels(
 ) -> Iterator[DrawingElement]:
     """Draw the labels of the query axis to the left of a panel."""
     for n, label in layout.list_labels():
-        # the label of several cells is centered
+        # the label of a cell that covers several positions is centered
         cell_position = n + layout.label_interval / 2
         center_y = y + cell_position * layout.cell_size
         baseline = min(center_y, y + height) + layout.size * 0.35
@@ -252,7 +252,7 @@ def _draw_key_labels(
 
 def _get_cell_size(cells: int, heads: int) -> float:
     """Return the cell size in points of a heat map with `cells` cells per side, such that `heads`
-    panels fit on the page with readable labels.
+    panels with readable labels fit on the page.
     """
     # the panel width in points decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
@@ -275,7 +275,7 @@ def _draw_color_bar(
             x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.compute_colors(values)
         )
     ]
-    # the lowest color of a logarithmic scale also represents all smaller values
+    # the lowest color of a logarithmic scale also represents all smaller weights
     low = ("≤ " if scale.is_logarithmic else "") + format_tick_label(scale.low)
     high, middle = map(format_tick_label, (scale.high, scale.get_middle_value()))
     labels = [(4.0, high), (4 + height / 2, middle), (4 + height, low)]
@@ -346,11 +346,11 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
     assert grid is not None, "keys are patches"
     weights = attention.get_masked_weights()
     if attention.query_axis.role != "image":
-        # a panel per head and token would make the page too large
+        # a panel per head and per token would make the page too large
         for label, row in zip(attention.query_axis.labels, weights.mean(0), strict=True):
             yield label, reshape_to_patch_grid(row, grid)
         return
-    # classifiers use the class token if there is one, otherwise the mean of all patches
+    # for classifiers, the class token is shown if there is one, otherwise the mean of all patches
     query_grid = attention.query_axis.grid
     rows = weights[:, 0] if query_grid and query_grid.prefix_tokens else weights.mean(1)
     if len(rows) > 1:

@@ -41,8 +41,8 @@ UNITS_BY_ROLE: dict[Role, str] = {
 
 @immutable_dataclass(kw_only=True)
 class PatchGrid:
-    """The grid of image patches in a token sequence that begins with `prefix_tokens` other tokens,
-    such as a class token.
+    """The grid of image patches in a token sequence, after `prefix_tokens` other tokens such as a
+    class token.
     """
 
     rows: int
@@ -52,8 +52,8 @@ class PatchGrid:
 
 @immutable_dataclass(kw_only=True)
 class AttentionMapAxis:
-    """The query or key axis of an attention map: a label per position, the duration of an audio
-    input in seconds, and the patch grid of an image.
+    """The query or key axis of an attention map: a label per position, the duration in seconds of
+    an audio input, and the patch grid of an image.
     """
 
     role: Role
@@ -64,7 +64,7 @@ class AttentionMapAxis:
     @property
     def caption(self) -> str:
         """Format the axis caption, as in `generated, 14 tokens`."""
-        # tokens before the patches, e.g. a class token, are not patches
+        # tokens before the patches, such as a class token, do not belong to a patch
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
@@ -76,7 +76,8 @@ class AttentionMapAxis:
 @immutable_dataclass(kw_only=True)
 class AttentionMap:
     """The attention weights [heads, query, key] of one attention layer and one batch element.
-    `is_masked` is a bool array of the same shape, and `heads` contains the indices of the heads.
+    `is_masked` is a bool array of the same shape as the weights, and `heads` contains the indices
+    of the heads.
     """
 
     scope: str
@@ -98,7 +99,7 @@ class AttentionMap:
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
     def select_heads(self, heads: Sequence[int]) -> "AttentionMap":
-        """Return a copy that contains only the heads with the indices `heads`."""
+        """Return a copy of the map that contains only the heads with the indices `heads`."""
         positions = [n for n, head in enumerate(self.heads) if head in heads]
         return replace(
             self,
@@ -220,7 +221,8 @@ def max_pool_attention(values: Doubles, max_side: int) -> tuple[Doubles, int]:
         return values, 1
     heads, rows, columns = values.shape
     row_blocks, column_blocks = -(-rows // step), -(-columns // step)
-    # -inf is less than all weights, so padding does not change the last, incomplete block
+    # -inf is less than all weights, so padding does not change the maxima of the last, incomplete
+    # block
     padded = np.full((heads, row_blocks * step, column_blocks * step), -np.inf)
     padded[:, :rows, :columns] = values
     return padded.reshape(heads, row_blocks, step, column_blocks, step).max((2, 4)), step
@@ -260,7 +262,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
 
 
 def _get_step(maps: Sequence[AttentionMap]) -> int:
-    """Return the smallest max-pooling size at which all maps fit in MAX_CELLS cells in total."""
+    """Return the smallest pooling size at which all maps together have at most MAX_CELLS cells."""
     step = 1
     while sum(_count_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1
@@ -268,7 +270,7 @@ def _get_step(maps: Sequence[AttentionMap]) -> int:
 
 
 def _count_cells(attention: AttentionMap, step: int) -> int:
-    """Return a map's number of cells after max-pooling with the pooling size `step`."""
+    """Return the number of cells of a map after max-pooling with the pooling size `step`."""
     rows, columns = len(attention.query_axis.labels), len(attention.key_axis.labels)
     return len(attention.heads) * -(-rows // step) * -(-columns // step)
 

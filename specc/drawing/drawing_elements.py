@@ -15,7 +15,8 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 Bytes = NDArray[np.uint8]
 Doubles = NDArray[np.float64]
 
-# viridis is perceptually uniform, and readable in grayscale and with color vision deficiency
+# viridis is perceptually uniform, and readable in grayscale and for people with color vision
+# deficiency
 COLOR_STOPS = np.array(
     [(68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140),
      (40, 174, 128), (94, 201, 98), (173, 220, 48), (253, 231, 37)],
@@ -103,7 +104,7 @@ def format_tick_label(value: float) -> str:
 
 
 def overlay_attention_weights(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """Overlay attention weights [grid height, grid width] as colors on a grayscale copy of an image
+    """Overlay attention weights [grid height, grid width] in color on a grayscale copy of an image
     (uint8 [height, width, 3]). The opacity increases with the weight.
     """
     height, width = image.shape[:2]
@@ -135,7 +136,7 @@ Anchor: TypeAlias = Literal["start", "middle", "end"]
 
 @immutable_dataclass(kw_only=True)
 class TextElement:
-    """One line of text anchored at (x, y) on the baseline. `is_rotated` rotates the text by 90°."""
+    """One line of text anchored at (x, y) on the baseline, rotated by 90° if `is_rotated`."""
 
     x: float = 0
     y: float = 0
@@ -164,7 +165,7 @@ class BoxElement:
 
 @immutable_dataclass(kw_only=True)
 class LineElement:
-    """A polyline with rounded corners. `has_arrow` adds an arrowhead at the end."""
+    """A polyline with rounded corners. If `has_arrow` is True, the line ends in an arrowhead."""
 
     points: tuple[tuple[float, float], ...]
     color: str = INK
@@ -229,7 +230,7 @@ OUTER_SPACES = re.compile(r"\A +| +\Z")
 
 def make_printable_label(text: str, max_length: int = MAX_LABEL_LENGTH) -> str:
     """Truncate a label to `max_length` characters, and replace control characters and leading or
-    trailing spaces by printable characters.
+    trailing spaces by visible characters.
     """
     printable = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]
@@ -244,8 +245,8 @@ MARGIN = 18.0
 
 @dataclass(kw_only=True)
 class PanelGrid:
-    """Panels and their labels as elements, with coordinates relative to the group's top left
-    corner. `first_column` and `first_row` are the top left corners of the panels in the first
+    """A grid of panels and labels as elements, with coordinates relative to the top left corner of
+    the grid. `first_column` and `first_row` contain the top left corners of the panels in the first
     column and in the first row.
     """
 
@@ -257,12 +258,12 @@ class PanelGrid:
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
     def move_elements(self, x: float, y: float) -> list[DrawingElement]:
-        """Return the elements, moved so that the top left corner of the group is at (x, y)."""
+        """Return the elements, moved so that the top left corner of the grid is at (x, y)."""
         return [move_element(element, x, y) for element in self.elements]
 
 
 def move_element(element: DrawingElement, dx: float, dy: float) -> DrawingElement:
-    """Return a copy of the element that is moved by (x, y)."""
+    """Return a copy of the element that is moved by (`dx`, `dy`)."""
     if isinstance(element, LineElement):
         return replace(element, points=tuple((a + dx, b + dy) for a, b in element.points))
     return replace(element, x=element.x + dx, y=element.y + dy)
@@ -279,7 +280,7 @@ def arrange_panels(
 ) -> PanelGrid:
     """Arrange panels of equal size in rows below a title, with the margins `left` and `top`."""
     count = len(panels)
-    # up to four panels form one row; more panels form about as many rows as columns
+    # up to four panels form one row, and more panels form about as many rows as columns
     columns = count if count <= 4 else min(count, 6, math.ceil(math.sqrt(count * 1.4)))
     width, height = size
     row_count = math.ceil(count / columns)
@@ -292,7 +293,7 @@ def arrange_panels(
     )
     name = make_printable_label(title, 80)
     group.elements.append(TextElement(y=13, text=name, size=12, is_bold=True))
-    # bold text is wider than the estimate of `estimate_text_width`
+    # bold text is wider than `estimate_text_width` estimates
     group.width = max(group.width, estimate_text_width(name, 12) * 1.06)
     for n, elements in enumerate(panels):
         x = (n % columns) * panel_pitch[0] + left

@@ -46,7 +46,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     assert pixels.size, "an image has pixels"
     header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
     lines = pixels.reshape(rows, columns * channels)
-    # labels and maps repeat vertically, so use PNG filter 2 (difference from the previous line)
+    # labels and maps repeat vertically, so PNG filter 2 is used (difference from the previous line)
     differences = lines - np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
     filtered = np.hstack([np.full((rows, 1), 2, np.uint8), differences]).tobytes()
     chunks = (
@@ -77,7 +77,7 @@ SYSTEM_FONTS = (
 """Fonts that are common on Linux, macOS and Windows, and that Pillow finds by file name."""
 
 MISSING_GLYPH = "\U0010fffe"
-"""A code point without a character. Fonts draw the missing-glyph box for it."""
+"""A code point without a character. Fonts draw it as the missing-glyph box."""
 
 
 def render_png(drawing: Drawing) -> bytes:
@@ -108,7 +108,7 @@ def render_png(drawing: Drawing) -> bytes:
 
 
 def require_pillow() -> None:
-    """Raise E0902 if the optional dependency Pillow is not installed."""
+    """Return the distinct characters for which none of the PNG fonts has a glyph."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
@@ -183,7 +183,7 @@ def _draw_text(element: TextElement, image: "Image", canvas: "ImageDraw") -> Non
     text_image = Image.new("L", (max(1, round(length) + 2), round(baseline * 1.4)))
     _draw_runs(runs, (0, baseline), 255, ImageDraw.Draw(text_image))
     rotated = text_image.transpose(Image.Transpose.ROTATE_90)
-    # rotated text is anchored at its lower end
+    # rotated text is anchored at the lower end
     top = round(element.y * PIXELS_PER_POINT - length * (1 - fraction))
     image.paste(element.color, (round(element.x * PIXELS_PER_POINT) - baseline, top), rotated)
 
@@ -201,8 +201,8 @@ def _draw_runs(
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """Split a string into (font, text) runs. Characters without a glyph are replaced by their code
-    points.
+    """Split a string into (font, text) runs. Characters without a glyph are replaced by their
+    escaped code points.
     """
     fonts = _load_fonts(size)
     character_fonts = ((_find_font(c), c) for c in text)
@@ -220,7 +220,7 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
     assert isinstance(default_font, ImageFont.FreeTypeFont), "Pillow was built with FreeType"
     fonts = [default_font]
     for name in SYSTEM_FONTS:
-        with suppress(OSError):  # the font is not installed
+        with suppress(OSError):  # skip a font that is not installed
             fonts.append(ImageFont.truetype(name, size * PIXELS_PER_POINT))
     return tuple(fonts)
 

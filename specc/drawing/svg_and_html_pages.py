@@ -110,8 +110,8 @@ def _(element: LineElement) -> str:
 
 
 def _format_attributes(**values: float | str) -> str:
-    """Format SVG attributes. Underscores in names are replaced by hyphens, and empty attributes are
-    omitted.
+    """Format SVG attributes. Underscores in attribute names are replaced by hyphens, and empty
+    attributes are omitted.
     """
     return " ".join(
         f'{name.replace("_", "-")}="{escape(v) if isinstance(v, str) else _format_number(v)}"'
@@ -218,7 +218,7 @@ def render_html_page(
     title: str, body: str, *, styles: Sequence[str], scripts: Sequence[str], data: Json
 ) -> str:
     """Render a self-contained HTML page with the style sheets `styles` and the scripts `scripts`.
-    `body` is escaped markup. The element with the id `data` contains `data` as JSON.
+    `body` is escaped markup. The element with the id `data` contains the argument `data` as JSON.
     """
     style_sheet, script = "\n".join(styles), "\n".join(scripts)
     return "\n".join(
@@ -263,5 +263,5 @@ def _hash_source(text: str) -> str:
 def encode_html_safe_json(data: Json) -> str:
     """Encode data as JSON that is safe inside a script element."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    # `</script>` in a string would end the element, so `<` is written as a JSON escape
+    # `<` is written as a JSON escape, because `</script>` in a string would end the element
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -58,15 +58,15 @@ VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 class CompilerPassState:
     """The input of a pass: the graph, the compile options, and the results of earlier passes.
 
-    `defaults` is a graph that computes omitted inputs of `graph`. The pass `inline` inlines it.
-    `generation` or `streaming` names the input with the time axis. The pass `chunk` expresses this
-    axis's size in chunks of `chunk_length` positions. `logits_positions` selects the positions for
-    which a step returns logits. Unless `evicts_positions` is True, sliding-window attention keeps
-    positions outside the window. If `starts_without_prompt` is True, the encoder returns the logits
-    for an empty prompt. `outputs` are the outputs that a step can return, as found by `prove`.
-    `quantization_plan` contains the formats of quantized weights (default: int8), and `half_dtype`
-    is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`, and
-    `derived_graphs` is the result of the pass `encode`.
+    `defaults` is a graph that computes omitted inputs of `graph`. The pass `inline` adds this graph
+    to `graph`. `generation` or `streaming` names the input with the time axis. The pass `chunk`
+    expresses the size of the time axis in chunks of `chunk_length` positions. `logits_positions`
+    selects the positions for which a step returns logits. Unless `evicts_positions` is True,
+    sliding-window attention keeps positions outside the window. If `starts_without_prompt` is True,
+    the encoder returns the logits for an empty prompt. `outputs` contains the outputs that a step
+    can return, as found by `prove`. `quantization_plan` contains the formats of quantized weights
+    (default: int8), and `half_dtype` is the 16-bit dtype of mixed precision. `decode_graph` is the
+    result of the pass `step`, and `derived_graphs` is the result of the pass `encode`.
     """
 
     graph: Graph
@@ -94,7 +94,7 @@ class CompilerPassState:
         return self.streaming.sequence_input, self.streaming.streamed_outputs
 
     def graphs(self) -> tuple[Graph, ...]:
-        """Return the graphs that the most recent passes produced."""
+        """Return the graphs that are the result of the most recent passes."""
         if self.derived_graphs is not None:
             encode = (self.derived_graphs.encode,) if self.derived_graphs.encode else ()
             return *encode, self.derived_graphs.step
@@ -157,7 +157,7 @@ def _find_generated_symbol(graph: Graph, time_axis_input: str, chunk_length: int
 
 def _run_causality_check(state: CompilerPassState) -> CompilerPassState:
     """Check causality, and find the outputs that a step can return. Raise E0701 or E0702 if there
-    is no time axis, and one of E0711 to E0718 if causality is violated.
+    is no time axis, and one of E0711 to E0718 if the graph is not causal.
     """
     graph, length = state.graph, state.chunk_length
     time_input, names = state.get_sequence_input_and_outputs()
@@ -174,8 +174,8 @@ def _run_causality_check(state: CompilerPassState) -> CompilerPassState:
     outputs: dict[str, OutputPositions] = dict.fromkeys(names, state.logits_positions)
     flow = trace_time_dataflow(graph, symbol, length)
     for name, value in graph.outputs.items():
-        # In addition to logits, a step can return every causal output with a single time axis.
-        # Attention maps have two time axes.
+        # In addition to logits, a step can return every causal output that has one time axis.
+        # Attention maps have two time axes, so a step cannot return them.
         has_single_axis = len(flow.get_state(value).axes) == 1
         if name in outputs or not has_single_axis:
             continue
@@ -238,7 +238,7 @@ ALL_PASSES = (
     CompilerPass("step", "derive the decode step", _run_step),
     CompilerPass("encode", "derive the encoder", _run_encode),
 )
-"""Every pass that changes or checks graphs, in the order of `compile`."""
+"""Every pass that changes or checks graphs, in the order in which `compile` runs them."""
 
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
 """The passes that rewrite the loops of a graph with unquantized weights."""
@@ -262,7 +262,7 @@ def run_passes(state: CompilerPassState, names: Sequence[str]) -> CompilerPassSt
 
 
 def list_passes_up_to(last_pass: str) -> tuple[str, ...]:
-    """Return the passes up to `last_pass`, except optional passes before it."""
+    """Return the passes up to `last_pass`, without the optional passes before `last_pass`."""
     names = [p.name for p in ALL_PASSES]
     earlier_passes = ALL_PASSES[: names.index(last_pass)]
     return *(p.name for p in earlier_passes if not p.is_optional), last_pass

@@ -19,7 +19,7 @@ from specc.ir.op import Op
 
 
 class MatMulOperandIndices(NamedTuple):
-    """The operand indices of a MatMul's activations and matrix (`[in, out]` if `is_transposed`)."""
+    """Operand indices of a MatMul: activations and matrix (`[in, out]` if `is_transposed`)."""
 
     activation_index: int
     matrix_index: int
@@ -30,13 +30,13 @@ LINEAR_PRODUCT = MatMulOperandIndices(activation_index=0, matrix_index=1, is_tra
 
 
 def match_matmul(node: Node) -> MatMulOperandIndices | None:
-    """Match a MatMul of activations and one matrix. Return its operand indices, or None."""
+    """Match a MatMul of activations and one matrix. Return the operand indices, or None."""
     match node.op:
         case ops.Linear():
             return LINEAR_PRODUCT
         case ops.MatMul():
             right = node.args[1]
-            # an operand of rank > 2 is a batch of matrices
+            # an operand of rank greater than 2 is a batch of matrices
             is_matrix = right is not None and right.rank == 2
             return (
                 MatMulOperandIndices(activation_index=0, matrix_index=1, is_transposed=True)
@@ -49,9 +49,10 @@ def match_matmul(node: Node) -> MatMulOperandIndices | None:
 
 
 def _parse_einsum_matmul(equation: str) -> MatMulOperandIndices | None:
-    """Match an einsum of two operands that computes a MatMul. Return its operand indices, or None.
-    The einsum must contract the last axis of the activations. In the result, all other axes of the
-    activations must precede the axis of the matrix, in their original order.
+    """Match an einsum of two operands that computes a MatMul. Return the operand indices of the
+    activations and the matrix, or None. The einsum must contract the last axis of the activations.
+    In the result, all other axes of the activations must precede the axis of the matrix, in their
+    original order.
     """
     inputs, result = equation.split("->")
     terms = [term.split() for term in inputs.split(",")]
@@ -93,10 +94,12 @@ STACKED_RANK = 3
 class WeightUses:
     """The uses of a weight, by scope.
 
-    `linear_scopes` are linear layers. `orientations` contains True if a layer uses the weight as
-    `[in, out]`, and False if a layer uses it as `[out, in]`. `embedding_scopes` are embedding
-    lookups. `is_in_loop`, `is_read_by_experts` and `is_sliced` are true if a loop body, an expert
-    or a slice uses the weight. `unquantizable_uses` are ops that do not support quantized weights.
+    `linear_scopes` contains the scopes of linear layers that use the weight. `orientations`
+    contains True if a layer uses the weight as `[in, out]`, and False if a layer uses it as `[out,
+    in]`. `embedding_scopes` contains the scopes of embedding lookups in the weight. `is_in_loop`,
+    `is_read_by_experts` and `is_sliced` are true if a loop body, an expert or a slice uses the
+    weight. `unquantizable_uses` contains the ops that use the weight but do not support quantized
+    weights.
     """
 
     linear_scopes: list[str] = field(default_factory=list)
@@ -109,7 +112,7 @@ class WeightUses:
 
     @property
     def scopes(self) -> list[str]:
-        """Return all scopes that use the weight."""
+        """Return all scopes in which the weight is used."""
         return list(
             dict.fromkeys(scope for scope in (*self.linear_scopes, *self.embedding_scopes) if scope)
         )
@@ -147,7 +150,7 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
         for n, v in graph.parameters.items()
         if n in collector.uses_by_weight
     }
-    # inputs with token ids are integers below a vocabulary size
+    # inputs that contain token ids are integers below a vocabulary size
     bounded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.upper_bound is not None]
     collector.collect_graph(graph, views, filter(is_integer_value, bounded), "")
     # other weights of rank 3, such as convolution weights, are not stacks of matrices
@@ -159,15 +162,15 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
 
 
 def is_weight_matrix(value: Value) -> bool:
-    """Return True for a float32 matrix or a stack of matrices with a static, nonempty shape."""
+    """Return True for a matrix or a stack of matrices, float32 and of static, nonempty shape."""
     lengths = [d.number for d in value.shape]
     return value.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
 
 
 @dataclass
 class _WeightUseCollector:
-    """A visitor that collects weight uses in a graph and its bodies. The depths are the numbers of
-    loop bodies and expert bodies that enclose the current graph.
+    """A visitor that collects weight uses in a graph and its bodies. The depths count the loop
+    bodies and the expert bodies that enclose the current graph.
     """
 
     uses_by_weight: dict[str, WeightUses]
@@ -203,8 +206,8 @@ class _WeightUseCollector:
     def _record_read(
         self, node: Node, operand_index: int, view: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
-        """Record that a node uses the weight of `view` as operand `operand_index`, and return None.
-        If the node only transposes or slices the weight, return the new view instead.
+        """Record that a node uses the weight of `view` as the operand `operand_index`, and return
+        None. If the node only transposes or slices the weight, return the new view instead.
         """
         uses = self.uses_by_weight[view.name]
         # A stack of weights has an additional axis, so only experts can use it.
@@ -274,8 +277,8 @@ def _map_body_views(
     captured_values: set[Value],
     stacked_values: set[Value],
 ) -> dict[Value, WeightView]:
-    """Return the weight views of the inputs of a body: captured weights, and slices of stacked
-    weights. `body_values` maps the inputs to operands of the loop.
+    """Return the weight views that are inputs of a body: captured weights, and slices of stacked
+    weights. `body_values` maps the inputs of the body to the operands of the loop.
     """
     return {
         inner: replace(views[outer], is_stacked=False) if outer in stacked_values else views[outer]

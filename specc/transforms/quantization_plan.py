@@ -1,10 +1,10 @@
 """Choose the quantization format of each weight.
 
 `int8` is W8A8 with per-token activation scales, so that batch elements are independent.
-`int8-weights` is weight-only and group-wise. `int4` is weight-only and group-wise, with 8 bits for
-embeddings, output projections, the query, key and value projections of the first attention layer,
-small layers and loops. `int8-tensor` is `int8` with one activation scale per tensor in recurrent
-layers and loops.
+`int8-weights` is weight-only and group-wise. `int4` is weight-only and group-wise, but uses 8 bits
+for embeddings, output projections, the query, key and value projections of the first attention
+layer, small layers and loops. `int8-tensor` is `int8` with one activation scale per tensor in
+recurrent layers and loops.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,11 +48,11 @@ class QuantizationOptions:
     """The quantization options of a compilation.
 
     `kind` is the quantization kind of weights that match no pattern, or None to leave them
-    unquantized. Patterns match scopes or weights. Weights that match `unquantized_patterns` stay
-    unquantized, and `kind_by_pattern` maps patterns to kinds. `lm_head_kind` is the kind of the
-    output projection. With `quantizes_all_to_int4`, weights that `int4` would quantize to 8 bits
-    are quantized to 4 bits. `packed_weight_formats` describes the weights that a checkpoint stores
-    as 4-bit codes.
+    unquantized. Patterns match the names of scopes or weights. Weights that match
+    `unquantized_patterns` stay unquantized, and `kind_by_pattern` maps patterns to kinds.
+    `lm_head_kind` is the kind of the output projection. With `quantizes_all_to_int4`, weights that
+    `int4` would quantize to 8 bits are quantized to 4 bits. `packed_weight_formats` describes the
+    weights that a checkpoint stores as 4-bit codes.
     """
 
     kind: QuantizationKind | None
@@ -79,8 +79,8 @@ class QuantizationDecision:
     """The chosen quantization formats.
 
     `plan` maps quantized weights to formats, and `unquantized_reasons` maps other matrices to the
-    reason why they are not quantized. `unmatched_patterns` match none of `weight_names`, and
-    `ineffective_options` have no effect.
+    reasons why they are not quantized. `unmatched_patterns` contains the patterns that match none
+    of `weight_names`, and `ineffective_options` the options that have no effect.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -101,9 +101,9 @@ def choose_weight_formats(
 ) -> QuantizationDecision:
     """Choose the quantization format of each weight of a simplified graph.
 
-    `ties` maps a tied weight to the weight that stores its values. `layout` is the group layout of
-    the target's kernels. `quantizes_activations` is True if these kernels quantize activations.
-    `has_quantized_lstm` is True if the target has an int8 LSTM.
+    `ties` maps a tied weight to the weight that stores its values. `layout` is the layout in which
+    the target's kernels expect groups. `quantizes_activations` is True if the target's kernels
+    quantize activations. `has_quantized_lstm` is True if the target has an int8 LSTM.
     """
     loops = expand_recurrent_layers(graph)
     uses_by_weight = collect_weight_uses(loops)
@@ -142,8 +142,8 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return `plan` with MatMul formats for LSTMs with only one quantized weight. Such an LSTM
-    becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
+    """Return `plan` with MatMul formats for LSTMs of which only one weight is quantized. Such an
+    LSTM becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
     """
     formats = dict(plan)
     layers = {name for name, form in plan.items() if form.rounding == "layer"}
@@ -151,8 +151,8 @@ def _keep_complete_pairs(
     while incomplete:
         for weights, states in incomplete:
             _move_pair_to_loop(weights, states, formats, layers)
-        # if two LSTMs share a weight and one LSTM becomes a loop, the other LSTM also becomes a
-        # loop
+        # if two LSTMs share a weight and one of the LSTMs becomes a loop, the other one also
+        # becomes a loop
         lstms = list_lstm_weight_pairs(graph)
         incomplete = [p for p in lstms if layers & set(p) and not layers.issuperset(p)]
     return formats
@@ -211,8 +211,8 @@ def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
 
 @immutable_dataclass(kw_only=True)
 class _FormatChooser:
-    """The selection of weight formats. `lm_head_weights` are the output projection's weights, and
-    `first_attention_weights` are the first attention layer's weights.
+    """A helper that chooses the format of each weight. `lm_head_weights` are the output
+    projection's weights, and `first_attention_weights` are the first attention layer's weights.
     """
 
     options: QuantizationOptions
@@ -299,8 +299,8 @@ class _FormatChooser:
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | None:
         """Return the int8 format with per-tensor activation scales for a weight in a loop, or in an
-        LSTM with two quantized weights. Return None for other weights: per-token scales are as fast
-        for them.
+        LSTM with two quantized weights. Return None for other weights, for which per-token scales
+        are as fast.
         """
         is_lstm = self.quantized_lstm_weights.issuperset(tied_names)
         is_lstm = is_lstm and uses.orientations == {False}
@@ -371,7 +371,7 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
 
 
 def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
-    """Yield the weights of the nearest linear layers upstream of `values`, and clear `values`."""
+    """Yield the weights of the nearest linear layers before `values`, and clear `values`."""
     names = {value: name for name, value in graph.parameters.items()}
     visited: set[Value] = set()
     while values:

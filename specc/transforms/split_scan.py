@@ -6,9 +6,9 @@
       s = tanh(u + linear(s, r))              }
     }                                         y = linear(concat([s_before, xs]), v)
 
-If at least one contraction can move, nodes that depend only on scanned values move before the loop.
-Nodes on which no loop-carried value depends move after the loop. Loop-invariant operands keep their
-shape if they can be broadcast; otherwise they are expanded.
+If at least one contraction can be moved, nodes that depend only on scanned values are moved before
+the loop. Nodes on which no loop-carried value depends are moved after the loop. Loop-invariant
+operands keep their shape if they can be broadcast. Otherwise, they are expanded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ from specc.ir.graph import (
 from specc.ir.op import Op
 
 LEADING_AXES_OPS = (ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.OneHot)
-"""Ops whose first operand has the shape `*s …` and whose other operands are weights."""
+"""Ops whose first operand has the shape `[*s, …]` and whose other operands are weights."""
 
 SINGLE_AXIS_OPS = (
     *(ops.Softmax, ops.Slice, ops.StridedSlice, ops.Roll, ops.Index, ops.Reduce, ops.ArgMax),
@@ -52,11 +52,11 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_scanned: Sequence[bool], axi
         case ops.Insert(op_axis) | ops.Concat(op_axis):
             return op_axis >= axis
         case ops.Transpose(order):
-            # The axes before the time axis must be unchanged.
+            # The axes before the time axis must not change.
             return order[:axis] == tuple(range(axis))
     if isinstance(op, SINGLE_AXIS_OPS):
-        # Only axis attributes from `axis` on are shifted by one, so an op along an earlier axis
-        # would use the wrong axis.
+        # The transform increments only axis attributes that are at least `axis`, so an op along an
+        # earlier axis would use the wrong axis.
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, is_scanned, axis)
@@ -88,8 +88,8 @@ def _can_add_leading_axis(
 def _align_operands(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int
 ) -> list[Value | None]:
-    """Return the operands of an elementwise op. Invariant ones broadcast along the scan axis."""
-    # The rank excludes the time axis, which scanned operands already have.
+    """Return an elementwise op's operands. Invariant operands broadcast along the scan axis."""
+    # The rank does not count the time axis, which scanned operands already have.
     rank = max(a.rank - scanned for a, scanned in zip(args, is_scanned, strict=True) if a)
     return [
         a if scanned or a is None else _insert_broadcast_axis(b, a, rank, axis)
@@ -120,7 +120,7 @@ def vectorize_op(
 def _expand_parts(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
-    """Return the operands of a concatenation. Invariant ones are repeated along the scan axis."""
+    """Return a concatenation's operands. Invariant operands are repeated along the scan axis."""
     return [
         a if scanned else b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), a))
         for a, scanned in zip(args, is_scanned, strict=True)
@@ -135,7 +135,8 @@ def vectorize_nodes(
     stacked_values: dict[Value, Value],
     captured_values: Mapping[Value, Value],
 ) -> None:
-    """Add `nodes` of the body of `op`, computed for all iterations at once.
+    """Add `nodes`, which are nodes in the body of `op`, such that they are computed for all
+    iterations at once.
 
     `stacked_values` maps values of the body to values of all iterations. The results of `nodes` are
     added to `stacked_values`. `captured_values` maps captures of the body to outer values.
@@ -173,7 +174,7 @@ def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | Non
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
-    # Moving only cheap ops is not worthwhile, because their results must be stored for all time
+    # It is not worthwhile to move only cheap ops, because their results must be stored for all time
     # steps.
     if not any(
         n.op.is_compute_intensive for n in (*parts.nodes_before_loop, *parts.nodes_after_loop)
@@ -206,7 +207,7 @@ class _BodyParts:
         remaining = [n for n, _ in body.nodes if n not in settled and not ends_early]
         after_loop = _find_trailing_nodes(body, remaining, captured, op.axis)
         parts = cls()
-        # Each part keeps the graph order, so operands come before their users.
+        # Each part is in graph order, so operands come before their users.
         for node, _ in body.nodes:
             if node in before_loop:
                 parts.nodes_before_loop.append(node)
@@ -220,8 +221,8 @@ class _BodyParts:
 def find_vectorizable_nodes(
     body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
-    """Return the nodes of a loop body that can be computed before the loop, for all iterations at
-    once. They depend on `scanned_values` and loop-invariant `captured_values`, but on no
+    """Return the nodes of a loop body that can be computed for all iterations at once before the
+    loop. These nodes depend on `scanned_values` and loop-invariant `captured_values`, but on no
     loop-carried value. `axis` is the scan axis.
     """
     nodes: set[Node] = set()
@@ -230,7 +231,7 @@ def find_vectorizable_nodes(
         operands = set(node.operands)
         if operands.isdisjoint(known_values) or not operands <= known_values | captured_values:
             continue
-        # Results must not depend on whether positions are computed one at a time or all at once.
+        # Results must be equal whether positions are computed one at a time or all at once.
         if _can_vectorize_node(node, captured_values, axis):
             nodes.add(node)
             known_values.update(results)

@@ -89,7 +89,7 @@ def _iterate_other_operands(
 ) -> Iterator[Value | None]:
     """Yield the operands of a node, except the matrix of a transpose or of a linear layer."""
     is_transpose = node.op == MATRIX_TRANSPOSE
-    # This includes weights that a linear layer also uses without a transpose.
+    # Weights that a linear layer also uses without a transpose are also yielded.
     matrix_index = 0 if is_transpose else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
         if n != matrix_index or (operand in transposed and not is_transpose):
@@ -136,11 +136,11 @@ class _ValueUsers:
         return FoldedNorm(names[0], "".join(names[1:]), tuple(weights.items()))
 
     def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
-        """Return True if only `norm` uses `parameters`, so a fold affects no other user."""
+        """Return True if only `norm` uses `parameters`, so that folding affects no other node."""
         return all(a in self.names and self.users_by_value[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
-        """Return the names of the weights that multiply `result` in linear layers, with True for
+        """Return the names of the weights by which linear layers multiply `result`, and True for
         transposed weights. Return None if `result` has other users or a weight is used in both
         layouts.
         """
@@ -155,8 +155,8 @@ class _ValueUsers:
         return weights
 
     def _get_weight(self, user: Node, result: Value) -> tuple[str, bool] | None:
-        """Return the name of the weight that multiplies `result` in a linear layer, and True if the
-        weight is transposed. Return None for other users, unquantized weights, and weights with
+        """Return the name of the weight by which a linear layer multiplies `result`, and True if
+        the weight is transposed. Return None for other users, unquantized weights, and weights with
         other users.
         """
         if not isinstance(user.op, ops.Linear) or user.args[0] is not result:
@@ -173,10 +173,10 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _match_transposed_view(self, view: Value | None) -> bool | None:
-        """Return True for a transposed weight, False for an untransposed weight, None otherwise."""
+        """Return True for a transposed weight, False for an untransposed one, None for others."""
         is_transposed = False
         while view is not None and view.node is not None:
-            # a slice of a weight does not match
+            # a slice of a weight is neither a weight nor a transposed weight
             if not isinstance(view.node.op, ops.Transpose) or view in self.outputs:
                 return None
             is_transposed, view = not is_transposed, view.node.args[0]

@@ -21,8 +21,8 @@ MIN_COMMON_SHARE = 0.2
 """Minimum fraction of scopes that two architectures must share to be compared block by block."""
 
 MAX_LINES = 400
-"""Maximum number of printed changes of one kind. For the remaining changes, only their number is
-printed.
+"""Maximum number of printed changes of one kind. If there are more changes, only the number of the
+other changes is printed.
 """
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -51,8 +51,8 @@ class ArchitectureChange:
 
 @immutable_dataclass(kw_only=True)
 class ArchitectureDiff:
-    """All differences of architectures A and B. `reason` is the reason why blocks are not compared,
-    or "".
+    """All differences between the architectures A and B. `reason` says why blocks are not compared,
+    and is "" if they are compared.
     """
 
     changes: tuple[ArchitectureChange, ...] = ()
@@ -129,11 +129,11 @@ def _format_types(values: Mapping[str, Value]) -> dict[str, str]:
 
 
 ScopeFacts = tuple[tuple[str, str], ...]
-"""Operations and parameters of a scope as (name, details) pairs, excluding nested scopes."""
+"""A scope's operations and parameters as (name, details) pairs, without nested scopes."""
 
 
 def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
-    """Return the operations and weights of every scope, excluding those of nested scopes."""
+    """Return the operations and weights of every scope, without those of nested scopes."""
     facts_by_scope: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = facts_by_scope.setdefault(graph.get_scope(node), [])
@@ -148,8 +148,8 @@ def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield the name and attributes of an operation. For attention, also yield heads and visible
-    keys.
+    """Yield the name and attributes of an operation. For attention, also yield the number of heads
+    and the visible keys.
     """
     attributes = {
         name: value
@@ -210,7 +210,7 @@ def describe_attended_keys(node: Node) -> str:
 def _iterate_outermost_scopes(
     left: Mapping[str, ScopeFacts], right: Mapping[str, ScopeFacts]
 ) -> Iterator[str]:
-    """Yield the outermost scopes of `left` that are missing in `right`."""
+    """Yield the outermost scopes that are in `left` but not in `right`."""
     other_paths = {path for scope in right for path in _iterate_enclosing_scopes(scope)}
     outermost: dict[str, None] = {}
     for scope in left:
@@ -273,7 +273,7 @@ def _diff_details(old: str, new: str) -> str:
 
 
 def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
-    """Merge equal changes of scopes whose paths differ only in one number."""
+    """Merge equal changes of scopes whose paths differ in only one number."""
     paths_by_change: dict[tuple[str, str], list[str]] = {}
     for path, change in pairs:
         paths = paths_by_change.setdefault((INTEGER_PATTERN.sub("#", path), change), [])
@@ -300,7 +300,7 @@ def _get_change_sort_key(path: str) -> list[tuple[int, str]]:
 
 
 def _join_paths(paths: Sequence[str]) -> list[str]:
-    """Join paths that differ only in one number, as in `h.0 … 11.attn`. Return other paths
+    """Join paths that differ in only one number, as in `h.0 … 11.attn`. Return other paths
     unchanged.
     """
     numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]

@@ -34,13 +34,14 @@ from specc.visualize.block_tree import (
 from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost_curves
 
 MAX_ITEMS = 60
-"""Maximum number of boxes in one diagram. Blocks beyond the limit are collapsed."""
+"""Maximum number of boxes in one diagram. If a diagram would have more boxes, blocks are collapsed.
+"""
 
 PANEL_ITEMS = 14
 """Maximum number of boxes in the diagram of a block's own panel."""
 
 MAX_BLOCKS = 2000
-"""Maximum number of blocks with their own panel. Additional blocks appear only in the panels of
+"""Maximum number of blocks with their own panel. The other blocks appear only in the panels of
 their enclosing blocks.
 """
 
@@ -143,7 +144,7 @@ def _render_header(architecture: ArchitectureView) -> str:
 
 
 def _render_tabs(names: Sequence[str]) -> str:
-    """Render one tab per graph. Return "" for a single graph."""
+    """Render one tab per graph. Return "" if there is only one graph."""
     if len(names) < 2:
         return ""
     tabs = "".join(_render_tab(n, name) for n, name in enumerate(names))
@@ -276,7 +277,9 @@ def _render_panel(
 
 
 def _render_block(block: Block, title: str) -> str:
-    """Render the dataflow graph of a block as inline SVG. Return "" for a single operation."""
+    """Render the dataflow graph of a block as inline SVG. Return "" if the block is a single
+    operation.
+    """
     if len(block.flow.items) <= 2 and not block.inner_blocks:
         return ""
     is_expanded = choose_blocks_to_expand(block, PANEL_ITEMS)

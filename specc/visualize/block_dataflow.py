@@ -12,8 +12,8 @@ from specc.ir.types import KIND_BY_DTYPE
 
 
 def find_node_scopes(graph: Graph) -> dict[Node, str]:
-    """Return the scope in which each node is drawn. It is the scope path in which the node was
-    built, or the common ancestor of several scope paths.
+    """Return the scope in which each node is drawn. This scope is the scope path in which the node
+    was built, or the common ancestor of several scope paths.
 
     A node without weights is drawn in a deeper scope if all its consumers are in the deeper scope
     and the deeper scope also computes an operand of the node. For example, `x + dense(h)` before a
@@ -35,8 +35,8 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
 
 
 def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[Node, str]) -> str:
-    """Return the deepest scope around `consumer_scope` that computes an operand of the node, or the
-    node's own scope if there is no such scope.
+    """Return the deepest scope around `consumer_scope` that computes an operand of the node. If
+    there is none, return the node's own scope.
     """
     operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
     for scope in _iterate_outer_scopes(consumer_scope, node_scopes[node]):
@@ -46,7 +46,7 @@ def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[No
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return the consumers of each node. A node that computes a graph output has an empty list."""
+    """Return the consumers of each node (an empty list for a node that computes a graph output)."""
     consumers: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:
@@ -126,9 +126,9 @@ NO_VALUES: Values = frozenset()
 class _DataflowBuilder:
     """A builder of the dataflow graph of a scope.
 
-    `sources` maps each value to the drawn values that it depends on. `item_indices_by_value` maps a
-    drawn value to the index of its item. `value_order` maps each value to its index in topological
-    order.
+    `sources` maps each value to the drawn values from which it is computed. `item_indices_by_value`
+    maps a drawn value to the index of its item. `value_order` maps each value to its index in
+    topological order.
     """
 
     graph: Graph
@@ -162,7 +162,7 @@ class _DataflowBuilder:
                 self.edges[source, index] = None
 
     def _make_port(self, value: Value) -> DiagramItem:
-        """Return the port item of a value that is computed outside the scope."""
+        """Return the port item for a value that is computed outside the scope."""
         value = self._find_scaled_operand(value)
         if value.node is None:
             return DiagramItem(role="port", name=self.inputs[value])
@@ -198,8 +198,8 @@ class _DataflowBuilder:
         is_drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         scope = self.node_scopes[node]
         if is_drawn and is_scope_inside(scope, self.scope):
-            # arithmetic with constants is not drawn, nor are operations whose operands are all
-            # weights
+            # The following operations are not drawn: arithmetic with constants, and operations
+            # whose operands are all weights.
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
             is_drawn = is_shown or bool(self.get_block(scope))
             if is_drawn:
@@ -210,7 +210,7 @@ class _DataflowBuilder:
             self.sources[result] = frozenset([result]) if is_drawn else sources
 
     def _collect_sources(self, node: Node, result: Value) -> Values:
-        """Return the drawn values that a node depends on, excluding masks without float sources."""
+        """Return the drawn values on which a node depends, except masks without float sources."""
         if isinstance(node.op, LENGTH_OPERATIONS):
             return NO_VALUES
         sources: set[Value] = set()
@@ -280,7 +280,7 @@ def _iterate_results(
 def _order_items(
     items: Sequence[DiagramItem], edges: Mapping[tuple[int, int], None]
 ) -> BlockDataflow:
-    """Return the dataflow graph of all items that a result depends on, sorted with ports first."""
+    """Return the dataflow graph of the items on which a result depends, sorted with ports first."""
     connected = _find_connected_items(items, edges)
     inner_edges = [(a, b) for a, b in edges if {a, b} <= connected]
     remaining = sorted(connected, key=lambda n: (NODE_RANKS[items[n].role], n))
@@ -307,7 +307,7 @@ def _sort_topologically(items: list[int], edges: Sequence[tuple[int, int]]) -> l
 def _find_connected_items(
     items: Sequence[DiagramItem], edges: Mapping[tuple[int, int], None]
 ) -> set[int]:
-    """Return the indices of the items that a result depends on."""
+    """Return the indices of the items on which a result depends."""
     connected = {n for n, item in enumerate(items) if item.role == "result"}
     while predecessors := {a for a, b in edges if b in connected and a not in connected}:
         connected |= predecessors
@@ -315,8 +315,8 @@ def _find_connected_items(
 
 
 def _get_relative_path(scope: str, base: str) -> str:
-    """Return a scope name relative to `base`, or "" for an outer scope. A number is prefixed with
-    the name of its parent.
+    """Return a scope name relative to `base`, or "" for an outer scope. If the name is a number, it
+    is prefixed with the name of its parent.
     """
     common = find_common_scope(scope, base)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]

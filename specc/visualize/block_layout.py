@@ -40,9 +40,9 @@ EDGE_COLOR = "#4c4c57"
 
 @dataclass(kw_only=True)
 class DrawingFragment:
-    """A diagram fragment: drawing elements with coordinates relative to its top left corner. Edges
-    enter and leave at the horizontal center. `port_roles` are the roles (`port` or `result`) that
-    are drawn as lines to the frame.
+    """Edges enter and leave the fragment at the horizontal center. `port_roles` contains the roles
+    (`port` or `result`) that are drawn as lines to the frame. `port_roles` are the roles (`port` or
+    `result`) that are drawn as lines to the frame.
     """
 
     width: float
@@ -84,12 +84,12 @@ class _PiecePlacement:
 
     @property
     def entry_point(self) -> tuple[float, float]:
-        """The point at which incoming edges of the piece end."""
+        """The point at which incoming edges of the fragment end."""
         return self.corner[0] + self.piece.width / 2, self.corner[1]
 
     @property
     def exit_point(self) -> tuple[float, float]:
-        """The point at which outgoing edges of the piece begin."""
+        """The point at which outgoing edges of the fragment begin."""
         return self.entry_point[0], self.corner[1] + self.piece.height
 
 
@@ -110,7 +110,7 @@ def _draw_flow(
     rows = _move_ports_to_own_rows(_arrange_rows(flow), flow, port_roles)
     skip_edges = _assign_lanes(flow, rows)
     max_lane = max(skip_edges.values(), default=-1)
-    # the right margin equals the lane width on the left, which centers the layout
+    # the right margin equals the lane width on the left, so that the layout is centered
     left = LANE_WIDTH * (max_lane + 1) + (8 if skip_edges else 0)
     placements, (inner, height) = _place_rows(pieces, rows, left)
     # edges are drawn first, so that all other elements cover the edges
@@ -152,7 +152,7 @@ def _place_rows(
 
 
 def _find_port_indices(flow: BlockDataflow) -> set[int]:
-    """Return the index of the input if a block has only one input, and likewise for the output."""
+    """Return the indices of the input and the output, each only if the block has exactly one."""
     single_ports = set()
     for role in ("port", "result"):
         indices = [n for n, item in enumerate(flow.items) if item.role == role]
@@ -163,8 +163,8 @@ def _find_port_indices(flow: BlockDataflow) -> set[int]:
 def _move_ports_to_own_rows(
     rows: Sequence[Sequence[int]], flow: BlockDataflow, port_roles: set[int]
 ) -> list[list[int]]:
-    """Move the input at the frame to its own first row and the output at the frame to its own last
-    row, so that both are aligned with the lines to the frame.
+    """Move the input that is drawn at the frame to its own first row, and the output that is drawn
+    at the frame to its own last row.
     """
     inputs = [[n] for n in port_roles if flow.items[n].role == "port"]
     outputs = [[n] for n in port_roles if flow.items[n].role == "result"]
@@ -183,7 +183,7 @@ def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
     rows: dict[int, list[int]] = {}
     for n, depth in enumerate(depths):
         rows.setdefault(depth, []).append(n)
-    # there is no row for a depth without items
+    # a depth without items has no row
     return [rows[depth] for depth in sorted(rows)]
 
 
@@ -229,7 +229,7 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineElement:
-    """Draw an edge between two fragments. If `side` is not None, it is the x coordinate of the
+    """Draw an edge between two fragments. If `side` is not None, `side` is the x coordinate of the
     edge's lane.
     """
     start, end = a.exit_point, b.entry_point

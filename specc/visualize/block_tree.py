@@ -54,7 +54,7 @@ class SpecLine:
 @immutable_dataclass(kw_only=True)
 class Block:
     """A scope of a graph, or a group of `repeats` equal scopes. `path` is the path of the first
-    scope. Costs and parameter counts are sums over all equal scopes.
+    scope. Costs and parameter counts are sums over the equal scopes.
     """
 
     name: str
@@ -73,12 +73,12 @@ class Block:
     outer_path: str = ""
     """The outermost scope that is merged into the block. `path` is the innermost scope."""
     members: tuple[str, ...] = ()
-    """The equal scopes of the enclosing block that this block represents."""
+    """The equal scopes in the enclosing block that this block represents."""
 
     @property
     def label(self) -> str:
-        """The label of the block in a diagram. For a numbered block, the label includes the parent
-        and the main component, as in `layer.0 SelfAttention`.
+        """The diagram label of the block. The label of a numbered block includes the parent and the
+        main component, as in `layer.0 SelfAttention`.
         """
         if not self.name[:1].isdecimal():
             return self.name
@@ -151,7 +151,7 @@ class _BlockBuilder:
             (summary,) = summary.children.values()
             merged_names.append(summary.name)
             path_of_first = f"{path_of_first}.{summary.members[0]}"
-            # only the first of several equal layers is drawn
+            # only the first of several equal layers is drawn in the diagram
             outer = path_of_first if len(summary.members) > 1 else outer
         child_block = self.build_block(summary, ".".join(merged_names), path_of_first, outer)
         members = tuple(f"{path}.{name}".lstrip(".") for name in members_of_part)
@@ -180,8 +180,8 @@ def _get_description(op: str, nodes: list[Node]) -> str:
 
 
 def _find_user_span(span: Span) -> Span:
-    """Return the source span in the user's spec of the call that led to a span in the standard
-    library.
+    """Return the source span in the user's spec from which a span in the standard library was
+    called.
     """
     while span.caller is not None:
         span = span.caller
@@ -248,8 +248,8 @@ BlockPredicate = Callable[[Block], bool]
 
 def choose_blocks_to_expand(block: Block, max_items: int) -> BlockPredicate:
     """Return a predicate that is true for blocks to expand. Outer blocks are expanded first, until
-    more than `max_items` items would be drawn. Blocks with a residual connection in an expanded
-    block are always expanded.
+    the diagram would have more than `max_items` items. Blocks with a residual connection in an
+    expanded block are always expanded.
     """
     expanded: set[str] = set()
     for depth in range(1, 8):
@@ -257,7 +257,7 @@ def choose_blocks_to_expand(block: Block, max_items: int) -> BlockPredicate:
         if _count_shown_items(block, candidates) > max_items:
             break
         expanded = candidates
-    # expand the blocks with residual connections
+    # expand blocks that contain residual connections
     for block_inside in block.walk_blocks():
         if block_inside is block or block_inside.path in expanded:
             expanded |= {
@@ -275,7 +275,7 @@ def _count_shown_items(block: Block, expanded: set[str]) -> int:
 
 
 def _has_residual(block: Block) -> bool:
-    """Return True if a block adds one of its inputs to a value that the block computes."""
+    """Return True if a block adds one of its inputs to a value that it computes."""
     items = block.flow.items
     consumers = {b for a, b in block.flow.edges if items[a].role == "port"}
     return _is_composed(block) and any(items[n].name == "+" for n in consumers)

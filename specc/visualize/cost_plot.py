@@ -28,7 +28,7 @@ COMPARED_WINDOW = 256
 """Window size of the hypothetical sliding-window attention in the plot."""
 
 SOLID_CURVES = ("total", "attention", "without attention")
-"""Names of the actual model's curves. Curves of hypothetical models are dashed."""
+"""Names of the curves of the model itself. The curves of hypothetical models are dashed."""
 
 
 @immutable_dataclass(kw_only=True)
@@ -42,8 +42,8 @@ class CostCurve:
 
 @immutable_dataclass(kw_only=True)
 class CostCurves:
-    """The cost of one batch element as a function of sequence length, the size of all `symbols`.
-    `limit_reason` is the reason for the maximum length.
+    """The cost of one batch element as a function of the sequence length, to which all `symbols`
+    are set. `limit_reason` is the reason for the maximum length.
     """
 
     symbols: tuple[str, ...]
@@ -53,7 +53,7 @@ class CostCurves:
 
 
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
-    """Compute the cost as a function of sequence length. Return None if the cost is constant."""
+    """Compute the cost as a function of sequence length, or return None if it is constant."""
     root = summarize_graph(graph)
     multiply_adds = root.sum_over_subtree("multiply_adds")
     batch_symbols = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
@@ -77,8 +77,8 @@ def _make_curves(
     graph: Graph, multiply_adds: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
     """Yield the cost curve of a graph with the cost formula `multiply_adds`. If the graph has
-    attention, also yield the curves of the attention layers, of the graph without attention, and of
-    the graph with a hypothetical attention window.
+    attention, also yield three curves: the attention layers, the graph without attention, and the
+    graph with a hypothetical attention window.
     """
     attention_nodes = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
     attention = sum_dims(count_multiply_adds(n) for n in attention_nodes)
@@ -108,8 +108,8 @@ def _make_curves(
 def _compute_saved_multiply_adds(
     graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> list[float]:
-    """Return the multiply-adds saved by blocked attention at each sequence length. Each length is
-    evaluated separately, because sequences shorter than a block are not split.
+    """Return the multiply-adds saved by blocked attention at each sequence length. Each sequence
+    length is evaluated separately, because sequences shorter than a block are not split.
     """
     return [
         _evaluate_formula(
@@ -130,7 +130,7 @@ def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
 def _choose_sizes(
     batch_symbols: set[str | None], symbols: tuple[str, ...]
 ) -> Callable[[int], Mapping[str, int]]:
-    """Return a function from a sequence length to the sizes of all symbolic dimensions: the
+    """Return a function that maps a sequence length to the sizes of all symbolic dimensions: the
     sequence length for `symbols`, and 1 for batch dimensions.
     """
     batch_sizes = {name: 1 for name in batch_symbols if name}
@@ -148,7 +148,7 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 
 
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
-    """Return the maximum sequence length of the plot, and the reason for this limit."""
+    """Return the maximum sequence length of the plot, and the reason for this maximum."""
     all_limits = find_length_limits(graph)
     limits = [all_limits[s] for s in symbols if s in all_limits]
     limit = min(limits, key=lambda limit: limit.max_length, default=None)
@@ -185,11 +185,11 @@ WIDTH, HEIGHT = 470.0, 300.0
 LEFT, TOP, RIGHT, BOTTOM = 92.0, 46.0, 190.0, 52.0
 CURVE_COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
 GRID_COLOR = "#e4e4ea"
-LABEL_SPACING = 15.0  # minimum vertical distance in points between two curve names
+LABEL_SPACING = 15.0  # minimum vertical distance between two curve names, in points
 
 
 def plot_cost_curves(cost: CostCurves) -> Drawing:
-    """Plot the cost curves with logarithmic axes, so that powers of n are straight lines."""
+    """Plot the cost curves with logarithmic axes, on which powers of n are straight lines."""
     title = "Multiply-adds by sequence length"
     # a logarithmic axis has no position for 0
     values = [v for curve in cost.curves for v in curve.values if v > 0]
@@ -232,7 +232,7 @@ def _draw_grid_line(power: int, y: float) -> Iterator[DrawingElement]:
 def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[DrawingElement]:
     """Draw the x-axis with sequence lengths as tick labels."""
     yield BoxElement(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
-    # label only as many lengths as fit without overlap
+    # label only as many sequence lengths as fit without overlap
     step = max(1, len(cost.lengths) // 6)
     for n in cost.lengths[::step]:
         x, y = get_x(n), TOP + HEIGHT
@@ -244,7 +244,7 @@ def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Dr
 
 
 def _place_curve_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[DrawingElement]:
-    """Draw the name of each curve next to the end of the curve, without overlapping names."""
+    """Draw the name of each curve next to the end of the curve, such that names do not overlap."""
     label_y = -math.inf
     for y, name, color in sorted(curve_ends):
         label_y = max(y, label_y + LABEL_SPACING)

@@ -37,14 +37,14 @@ class ScopeSummary:
     members: tuple[str, ...] = ()
 
     def sum_over_subtree(self, field_name: str) -> Dim:
-        """Return the sum of the field `field_name` over this scope and its children."""
+        """Return the sum of the field `field_name` over this scope and its descendants."""
         node_value: Dim = getattr(self, field_name)
         return (
             node_value + sum_dims(p.sum_over_subtree(field_name) for p in self.children.values())
         ) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
-        """Return a merge key, which is equal for scopes that differ only in their names."""
+        """Return a key that is equal for scopes that differ only in name."""
         children = tuple((n, self.children[n].get_comparison_key()) for n in sorted(self.children))
         costs = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *costs, children)
@@ -75,8 +75,8 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     for name, facts in graph.parameter_facts.items():
         child = _get_or_add_child(root, _get_parameter_scope(name))
         child.parameter_count = child.parameter_count + multiply_dims(facts.type.shape)
-    # A call's output is named by the call's path, not by the path of its last op. Names with a
-    # colon are internal values.
+    # The output of a call is named by the path of the call, not by the path of its last op. Names
+    # with a colon are internal values.
     for name, value in graph.names.items():
         if ":" not in name and (scope := _find_child(root, name)):
             scope.type = value.type
@@ -87,7 +87,7 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
 
 
 def _create_ordered_children(graph: Graph, root: ScopeSummary) -> None:
-    """Create the child scopes in the order of the first use of their weights in the graph. Scopes
+    """Create the child scopes in the order in which the graph first uses their weights. Scopes
     without weights, such as masks, do not affect the order.
     """
     weights = set(graph.parameters.values())
@@ -112,7 +112,7 @@ def _count_saved_multiply_adds(
 ) -> Dim:
     """Return the multiply-adds that blocked attention saves at a node."""
     blocks = plan_blocked_attention(node, padding_masks)
-    # Without a maximum length, some sequences exceed the threshold.
+    # Without a maximum length, a sequence may be longer than the threshold.
     max_length = max_lengths.get(node.get_operand().shape[2].name or "", inf) if blocks else 0
     if blocks is None or max_length <= blocks.length_threshold:
         return Dim.from_value(0)
@@ -134,7 +134,7 @@ def _find_child(root: ScopeSummary, scope: str) -> ScopeSummary | None:
 
 
 def _merge_equal_children(parent: ScopeSummary) -> None:
-    """Merge numbered child scopes that differ only in their names: `0 … 11`, `0, 2 … 24`."""
+    """Merge numbered child scopes that differ only in name: `0 … 11`, `0, 2 … 24`."""
     for child in parent.children.values():
         _merge_equal_children(child)
     equal_children: dict[object, list[ScopeSummary]] = {}
@@ -185,7 +185,7 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
 def iterate_scope_summaries(
     node: ScopeSummary, depth: int = 0
 ) -> Iterator[tuple[int, ScopeSummary]]:
-    """Yield each scope with its depth, parents before children. A scope that contains only a single
+    """Yield each scope with its depth, parents before children. A scope that contains only one
     child is merged with the child: `h.0 … 11`.
     """
     merged = node
