@@ -135,7 +135,7 @@ class Diagnostic:
         return (*((self.primary,) if self.primary else ()), *self.related_labels)
 
     def __post_init__(self) -> None:
-        """Make the user's call the primary label, and the span in std a related label."""
+        """Make the user's call the primary label, and the label in std a related label."""
         if self.primary is None or self.primary.span.caller is None:
             return
         span, text = self.primary.span, self.primary.text
@@ -190,7 +190,7 @@ class SpeccError(Exception):
         self.diagnostics = diagnostics
 
     def __reduce__(self) -> tuple[type["SpeccError"], tuple[Diagnostic, ...]]:
-        """Pickle the exception by its diagnostics, because `args` contains only messages."""
+        """Pickle the diagnostics of the exception, because `args` contains only messages."""
         return type(self), self.diagnostics
 
     def __str__(self) -> str:

@@ -236,7 +236,7 @@ def render_underline_row(
 
 
 def render_label_text(label: "Label", primary: "Label | None", colorize: Colorizer) -> str:
-    """Render the message of a label in the color of its underline."""
+    """Render a label's message in the color of its underline."""
     role = "primary" if label is primary else "other"
     return colorize(role, escape_control_characters(label.text))
 

@@ -1,1 +1,1 @@
-"""The frontend. It elaborates the syntax tree of a spec and its config values to an IR graph."""
+"""The frontend, which elaborates the syntax tree and config values of a spec to an IR graph."""

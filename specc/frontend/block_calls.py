@@ -184,7 +184,7 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> 
         if param is None:
             title = f"unknown option `{name}` of `{block.name}`"
             raise_error("E0201", title, call.expr.span)
-        # a function value in the config may have an option that an earlier elaboration bound
+        # use the current context, because an earlier elaboration may have bound the option
         current_env = replace(option_env, context=call.caller_env.context)
         arguments.setdefault(name, (param, option.value, current_env))
     return arguments
@@ -196,7 +196,7 @@ def enter_block_call(block: ast.Block, expr: ast.Call, caller_env: LexicalScope)
     recursion and E0110 for deep nesting.
     """
     stack = caller_env.context.call_stack
-    # the key contains the location, because two files may define blocks with the same name
+    # identify a block by its location, because two files may define blocks with the same name
     key = f"{block.name}@{block.name_span}"
     if key in stack:
         cycle = [called.split("@")[0] for called in (*stack[stack.index(key) :], key)]
@@ -306,7 +306,7 @@ def _evaluate_argument(
 def _bind_parameter(
     block: ast.Block, param: ast.BlockParameter, value: SpecValue, expr: ast.Expr, env: LexicalScope
 ) -> None:
-    """Convert an argument to its declared type, and bind it. Raise E0203 or a shape error."""
+    """Bind an argument, converted to its declared type. Raise E0203 or a shape error."""
     description = f"`{param.name}` of `{block.name}`"
     error_context = ErrorContext(description, expr.span, block.name)
     if value is None and param.type.optional:

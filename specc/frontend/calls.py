@@ -128,7 +128,7 @@ def call_builtin(
     """
     builtin, expr = target.builtin, call.expr
     if builtin.name == "apply":
-        raise_error("E0205", "`apply` cannot be applied itself", expr.span)
+        raise_error("E0205", "the function that `apply` calls cannot be `apply`", expr.span)
     pairs = _pair_with_parameters(builtin, call)
     ctx = CallContext(call.inner_env, expr, {p.name: value.span for p, value in pairs})
     values = dict(target.bound_arguments)

@@ -75,13 +75,13 @@ def list_definition_names(kind: str, env: LexicalScope) -> list[str]:
 class ConfigReadOptions:
     """Options for reading the config of a spec.
 
-    With `is_symbolic`, integers are replaced with symbols. With `derive_integers`, an integer whose
-    default is computed from other fields, as in `side = image / patch`, has the value of this
-    expression instead of a new symbol. `trial_values` are values for fields on which the graph's
-    structure depends. `steps` counts the steps of all elaborations. `path` is the path of this
-    config within the config of the outermost spec ("" for that spec). `max_length` is the maximum
-    sequence length on which RoPE frequencies depend, or 0 to use the length of the spec or file.
-    With `is_training`, the graph contains the operations of training mode, such as dropout.
+    With `is_symbolic`, config fields that are integers become symbols. With `derive_integers`, an
+    integer whose default is computed from other fields, as in `side = image / patch`, has the value
+    of this expression instead of a new symbol. `trial_values` are values for fields on which the
+    graph's structure depends. `steps` counts the steps of all elaborations. `path` is the path of
+    this config within the config of the outermost spec ("" for that spec). `max_length` is the
+    maximum sequence length on which RoPE frequencies depend, or 0 to use the length of the spec or
+    file. With `is_training`, the graph contains the operations of training mode, such as dropout.
     """
 
     is_symbolic: bool = False
@@ -154,7 +154,7 @@ def _evaluate_field(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigEvaluation:
-    """The inputs of a config evaluation. Command-line values are resolved in `user_spec`."""
+    """The inputs of a config evaluation. `user_spec` resolves names in command-line values."""
 
     assignments: Mapping[str, ConfigAssignment]
     reader: ConfigReadOptions
@@ -167,9 +167,9 @@ def _evaluate_single(
     """Return the value of a field from the first source that provides a value. The sources are
     assignments, trial values, config.json, symbols and defaults, in this order.
 
-    In symbolic elaboration, a field of type `int` is a symbol even if it has a default, so that
-    errors with values other than the default are found. Fields of other types keep their default,
-    because they usually determine the graph structure.
+    In symbolic elaboration, a field of type `int` is a symbol even if it has a default, to find
+    errors that occur only with other values. Fields of other types keep their default, because they
+    usually determine the graph structure.
     """
     reader = evaluation.reader
     if path in evaluation.assignments:
@@ -188,7 +188,7 @@ def _evaluate_single(
 def _evaluate_unset_field(
     evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Return a symbol, the default or a placeholder for a field without an assigned value."""
+    """Return the value of an unassigned field: a symbol, the default or a placeholder."""
     reader = evaluation.reader
     full_path = reader.qualify_field_path(path)
     origin = Origin(entry.span, f"the config value `{full_path}`")
@@ -260,7 +260,7 @@ def _evaluate_derived(
 def _evaluate_assigned(
     evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Evaluate an assigned value. Raise E0203 if a record is assigned a single value."""
+    """Evaluate an assigned value. Raise E0203 if a single value is assigned to a record."""
     assignment = evaluation.assignments[path]
     if entry.type.name == "record":
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
@@ -360,7 +360,7 @@ def get_default_choice(entry: ast.ConfigField) -> SpecValue:
 
 
 def get_default_number(entry: ast.ConfigField) -> Dim | float | None:
-    """Return the default of a field that is a number literal, or None for other defaults."""
+    """Return the default of a field if the default is a number literal, otherwise None."""
     if not isinstance(entry.default, ast.NumberLiteral):
         return None
     text = entry.default.text

@@ -183,7 +183,7 @@ text for E0203. A block is accepted for every function type.
 def resolve_input_type(type: ast.TypeExpr, env: LexicalScope, origin: str) -> Type:
     """Return the type of a graph input. Raise E0202 for undeclared dimensions."""
     assert type.dims is not None
-    # raise one error for all undeclared dimensions, because usually the `dims` line is missing
+    # raise one error for all undeclared dimensions, as their usual cause is a missing `dims` line
     undeclared_dims = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(d, env)
     ]
@@ -326,7 +326,7 @@ class _TypeMatcher:
             self._raise_length_clash(expr, expected, actual)
 
     def _find_bound_length(self, name: str) -> Dim | None:
-        """Return the dimension to which `name` is bound in the scope, or None."""
+        """Return the dimension to which a name is bound in the scope, or None if unbound."""
         env = self.env
         values = (names.get(name) for names in (env.dims, env.names, env.config))
         return next((v for v in values if isinstance(v, Dim)), env.find_dynamic_length(name))

@@ -97,8 +97,8 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """Return a context manager that extends the recursion limit. Raise E0110 if the extended limit
-    is exceeded.
+    """Return a context manager that extends the recursion limit, and raises E0110 if the extended
+    limit is exceeded.
     """
     with _RecursionState.lock:
         # the first thread extends the global recursion limit, and the last thread restores it

@@ -193,7 +193,7 @@ def _evaluate_conditional(expr: ast.Conditional, env: LexicalScope) -> EvalResul
 
 
 def select_conditional_branch(expr: ast.Expr, env: LexicalScope) -> ast.Expr:
-    """Return the unevaluated branch of `a if c else b`, or any other expression unchanged."""
+    """Return the selected branch of `a if c else b`, unevaluated, or any other expression."""
     while isinstance(expr, ast.Conditional):
         is_true = evaluate_condition(expr.condition, env, "the condition of `if`")
         expr = expr.then if is_true else expr.otherwise

@@ -54,7 +54,7 @@ def read_hf_config_field(entry: ast.ConfigField, env: LexicalScope) -> SpecValue
 def _read_source(
     source: ast.Expr, entry: ast.ConfigField, data: JsonObject, env: LexicalScope
 ) -> SpecValue | MissingValue:
-    """Return the config file value of an expression after `from`, or MISSING."""
+    """Return the config file value that an expression after `from` selects, or MISSING."""
     match source:
         case ast.Call(function=ast.Name(path="rope_config")):
             default = entry.default and env.evaluate_value(entry.default)
@@ -116,7 +116,7 @@ def _list_json_items(value: JsonNode, type: ast.TypeExpr) -> tuple[JsonNode, ...
 
 @dataclass(frozen=True, slots=True)
 class _MemberReader:
-    """A converter of config file members to the declared type of a field."""
+    """A converter from a member of a config file to the declared type of a field."""
 
     entry: ast.ConfigField
     member: JsonMember

@@ -40,12 +40,12 @@ ROPE_KEYS = (
 class RopeConfigOptions:
     """The options of `rope_config(…)`: defaults for missing keys, and the names of keys.
 
-    `theta` defaults to the theta of the field's default. `max_length` is the maximum sequence
-    length, and `original_length` is the maximum length before scaling. `layer_type` selects a layer
-    type in files with settings per layer type. `theta_key` is the key of theta in older files.
-    `is_scaled` is True if `rope_scaling` applies to the layers that use the field.
-    `attention_factor_key` is the key of the attention factor. If the file contains a sub-config
-    with the key `subconfig_key`, the RoPE settings are read from it.
+    `theta` is the default for theta; if it is not set, the theta of the field's default is used.
+    `max_length` is the maximum sequence length, and `original_length` is the maximum length before
+    scaling. `layer_type` selects a layer type in files with settings per layer type. `theta_key` is
+    the key of theta in older files. `is_scaled` is True if `rope_scaling` applies to the layers
+    that use the field. `attention_factor_key` is the key of the attention factor. If the file
+    contains a sub-config with the key `subconfig_key`, the RoPE settings are read from it.
     """
 
     theta: float | None = None

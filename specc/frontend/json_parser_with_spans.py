@@ -41,7 +41,7 @@ class JsonArray:
 
 
 WHOLE_OBJECT = "."
-"""The path of the root object. With this path, a used spec reads the whole config file."""
+"""The path of the root object, with which a used spec reads the whole config file."""
 
 
 @immutable_dataclass

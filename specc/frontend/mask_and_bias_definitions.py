@@ -1,5 +1,6 @@
 """Expand mask, bias and score definitions into tensors over query and key positions. Definitions
-can index tensors with the index variables `h` (head indices), `i` and `j` (position ids).
+can index tensors with the index variables `h` (head index), `i` (query position) and `j` (key
+position).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ def make_index_variables(
     builder: NodeBuilder, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> IndexVariables:
     """Return the index variables of a definition: the position ids `i` [q, 1] of the queries and
-    `j` [k] of the keys. The result has no `i` if the query has no position axis. `queries` and
+    `j` [k] of the keys. The result lacks `i` if the query has no position axis. `queries` and
     `keys` are pairs of a tensor and the index of its position axis.
     """
     key, key_axis = keys

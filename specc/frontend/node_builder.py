@@ -1,4 +1,4 @@
-"""Add graph nodes with spans, and check the sizes of weights and constants."""
+"""Add graph nodes with their source spans, and check the sizes of weights and constants."""
 
 import math
 from collections.abc import Sequence

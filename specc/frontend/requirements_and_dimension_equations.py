@@ -1,5 +1,5 @@
-"""Check requirements (E0404), and substitute symbolic dimensions by requirements and `where`
-equations. Raise E0311 for dimensions that no input determines.
+"""Check requirements (E0404), and use requirements and `where` equations to replace symbolic
+dimensions. Raise E0311 for dimensions that no input determines.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -153,7 +153,7 @@ def _substitute_in_mask(mask: MaskExpression, values: dict[str, Dim]) -> MaskExp
 
 
 def evaluate_dim_equations(block: ast.Block, env: LexicalScope) -> dict[str, Dim]:
-    """Return the values of the dimensions that the `where` equations of a block define."""
+    """Return the values of the dimensions that `where` equations of a block define."""
     lengths: dict[str, Dim] = {}
     for equation in block.where:
         value = env.evaluate_value(equation.value)

@@ -120,8 +120,8 @@ def _scale_frequencies(
 
 
 def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the concatenated frequencies of all position axes. Each axis has the frequencies of a
-    head that consists only of this axis's feature pairs.
+    """Return the concatenated frequencies of all position axes. The frequencies of an axis are
+    those of a head that has only the feature pairs of this axis.
     """
     if isinstance(rope.theta, RuntimeScalar):
         return ()
@@ -131,7 +131,7 @@ def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[fl
 def _compute_proportional(
     unscaled: list[float], d: int, numbers: Mapping[str, float]
 ) -> tuple[float, ...]:
-    """Return the divided frequencies of the rotated feature pairs, and zeros for other pairs."""
+    """Divide the frequencies of rotated feature pairs by the factor, and set the others to zero."""
     rotated_count = int(numbers["part"] * d // 2)
     zeros = [0.0] * (len(unscaled) - rotated_count)
     return (*(f / numbers["factor"] for f in unscaled[:rotated_count]), *zeros)
@@ -172,7 +172,7 @@ MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 
 
 def fold_mscale(parameters: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
-    """Replace `mscale` and `mscale_all_dim` with the attention factor (arXiv:2405.04434)."""
+    """Replace `mscale` and `mscale_all_dim` with their attention factor (arXiv:2405.04434)."""
     others = {name: value for name, value in parameters.items() if name not in MSCALE_OPTIONS}
     match [parameters.get(n) for n in ("factor", *MSCALE_OPTIONS)]:
         case [float(factor), float(scale), float(all_dim)]:

@@ -119,8 +119,9 @@ def apply_binary_function(builder: NodeBuilder, fn: str, left: Number, right: Nu
 def convert_to_op_attribute(
     builder: NodeBuilder, value: Number, description: str
 ) -> float | RuntimeScalar:
-    """Convert a number to an op attribute. Raise E0315 if the number depends on an input. The
-    result is a float, or a RuntimeScalar if the number depends on symbolic config values.
+    """Convert a number to the value of an op attribute. Raise E0315 if the number depends on an
+    input. The result is a float, or a RuntimeScalar if the number depends on symbolic config
+    values.
     """
     if builder.context.has_dynamic_symbol(get_free_symbols(value)):
         names = ", ".join(f"`{s}`" for s in sorted(get_free_symbols(value)))

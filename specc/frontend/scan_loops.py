@@ -40,7 +40,7 @@ def evaluate_scan_inputs(statement: ast.ScanLoop, env: LexicalScope) -> tuple[li
 
 
 def _evaluate_iteration_count(statement: ast.ScanLoop, env: LexicalScope) -> Dim:
-    """Evaluate the trip count of a loop without `along`."""
+    """Evaluate the number of iterations of a loop without `along`."""
     expr = statement.sequences[0]
     value = env.evaluate_value(expr)
     if len(statement.sequences) > 1 or not isinstance(value, Dim):

@@ -55,7 +55,7 @@ def make_undeclared_dim_error(dim: ast.Name, env: LexicalScope) -> Diagnostic:
 
 
 def suggest_tensor_expression(value: SpecValue, type: ast.TypeExpr) -> list[str]:
-    """Suggest a tensor of the declared type to replace a value that is not a tensor."""
+    """Suggest a tensor expression of the declared type in place of a value that is not a tensor."""
     match value:
         case AttentionFunction() | MaskExpression():
             return ["definitions such as masks are arguments of attention, not tensors"]
@@ -111,7 +111,7 @@ def suggest_length_correction(declared: str, actual: Dim, value: Span | None) ->
     if declared == str(actual) or origin is None or value is None:
         return ()
     if origin.source is not value.source or not value.start <= origin.start < value.end:
-        return ()  # the argument is in a called block
+        return ()  # a called block sets the argument, not the expression `value`
     text = origin.source.text
     argument = re.search(r"\w+=\Z", text[max(0, origin.start - 40) : origin.start])
     if argument is None or not text.startswith((",", ")"), origin.end):

@@ -212,7 +212,7 @@ def build_program(
 def _list_used_specs(
     module: SpecNamespace, library: SpecLoader, importers: tuple[SpecNamespace, ...]
 ) -> tuple[SubmodelSpec, ...]:
-    """Return the used specs of a file that have separate configs."""
+    """Return those used specs of a file that have a separate config."""
     used_specs: list[SubmodelSpec] = []
     for use in module.uses.values():
         if not use.has_own_config:
@@ -243,7 +243,9 @@ def _reject_path_pattern(use: ast.UseStatement) -> None:
 
 
 def _select_used_specs(program: Program) -> Program:
-    """Select alternatives of used specs by assigned values. Raise E0203 if a value is invalid."""
+    """Select the used specs' alternatives that assigned values name. Raise E0203 if a value is
+    invalid.
+    """
     used_specs: list[SubmodelSpec] = []
     assignments = dict(program.assignments)
     for used_spec in program.used_specs:

@@ -53,7 +53,7 @@ class Tensor:
 
 @immutable_dataclass
 class RuntimeScalar:
-    """A scalar that depends on dynamic dimensions and is computed in the graph as float64.
+    """A scalar that depends on dynamic dimensions, so that the graph computes it in float64.
 
     A `RuntimeScalar` cannot be compared or converted at compile time. `symbols` are the dimensions
     on which the number depends, `text` is its formula, and `is_integer` is True if the number is

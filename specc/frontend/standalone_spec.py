@@ -230,7 +230,7 @@ def _iterate_used_names(item: ast.Node) -> Iterator[str]:
 def _rename_lengths(
     item: ast.Block | ast.AttentionDef, clashing_names: Collection[str]
 ) -> ast.Block | ast.AttentionDef:
-    """Append an underscore to the dimension names of a std item that the file also defines."""
+    """In a std item, append an underscore to dimension names that clash with names of the file."""
     if isinstance(item, ast.AttentionDef):
         return item
     params = {p.name for p in item.params}

@@ -244,12 +244,14 @@ def _find_divergence(first: CallStack, second: CallStack) -> int | None:
 
 
 def _collect_scopes(path: CallStack) -> set[str]:
-    """Return the weight scopes of all elements of a call path."""
+    """Return the weight scopes that the elements of a call path enter."""
     return {step.scope for step in path} - {""}
 
 
 def explain_unshared_weight(name: str, first: CallStack, second: CallStack) -> Diagnostic:
-    """Return E0526 for a weight that two calls use. Both call paths start at the divergence."""
+    """Return E0526 for a weight that two calls use. Both call paths start at the element at which
+    they diverge.
+    """
     first_step, second_step = first[0], second[0]
     share_help = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
     if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:

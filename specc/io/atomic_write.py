@@ -292,7 +292,7 @@ def replace_file(source: Path, target: Path) -> None:
 
 
 def _write_chunk(fd: int, chunk: Chunk) -> None:
-    """Write a whole chunk with repeated calls of `os.write`, which writes at most 2 GiB."""
+    """Write a whole chunk with repeated calls of `os.write`, each of which writes at most 2 GiB."""
     view = memoryview(chunk).cast("B")
     while view:
         written = os.write(fd, view)
@@ -315,7 +315,7 @@ def _sync_after_rename(path: Path) -> None:
 
 
 def _unlink_quietly(path: Path) -> None:
-    """Remove a file. Ignore errors of the operating system."""
+    """Remove a file. Errors of the operating system are ignored."""
     with suppress(OSError):
         os.unlink(path)
 

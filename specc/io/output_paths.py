@@ -23,7 +23,7 @@ FORCE_HELP = "overwrite existing files that specc did not write; input files are
 
 @dataclass(frozen=True, slots=True)
 class OutputFileType:
-    """A type of output: its description and suffixes, and a test for files written by specc."""
+    """A type of output file: description, suffixes, and a test for files written by specc."""
 
     description: str
     suffixes: tuple[str, ...]
@@ -215,8 +215,8 @@ def resolve_output_symlink(path: Path) -> Path:
 
 
 def check_regular_file(path: Path, mode: int, prefix: str = "") -> None:
-    """Raise E0811 unless `mode` is that of a regular file. The message consists of `prefix` and the
-    actual file type.
+    """Raise E0811 unless `mode` is the mode of a regular file. The message consists of `prefix` and
+    the actual file type.
     """
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFLNK: "a link"}

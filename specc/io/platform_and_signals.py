@@ -90,9 +90,9 @@ def fsync_directory(path: Path) -> None:
 
 @contextmanager
 def discard_native_stderr() -> Iterator[None]:
-    """Return a context manager that discards the stderr output of native code, such as the message
-    of a Rust panic, which is also raised as an exception. With several threads, no output is
-    discarded, because all threads share stderr.
+    """Return a context manager that discards the stderr output of native code. For example, a Rust
+    panic prints a message although it is also raised as an exception. With several threads, no
+    output is discarded, because all threads share stderr.
     """
     try:
         saved_stderr = os.dup(2) if threading.active_count() == 1 else None

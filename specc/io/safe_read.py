@@ -53,8 +53,8 @@ class FileTooLargeError(UnreadableFileError):
 def suggest_similar_path(
     path: Path, is_candidate: Callable[[Path], bool], display_name: str = ""
 ) -> list[str]:
-    """Return a help text with the most similar file name among the candidates in the directory of
-    `path`, or no text if `path` exists. `display_name` is the path in messages.
+    """Suggest the file name in the directory of `path` that is most similar to a missing `path`.
+    Return no text if `path` exists. `display_name` is the path in messages.
     """
     if os.path.lexists(path):
         return []
@@ -162,7 +162,7 @@ def get_regular_file_size(path: Path) -> int | None:
 
 
 def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
-    """Return the error message of an operating system error, in lower case."""
+    """Return the message of an operating system error in lower case."""
     match error:
         case OSError(strerror=str(message)) if message:
             return message[0].lower() + message[1:]
@@ -227,7 +227,7 @@ _MAX_REVISION_BYTES = 200
 
 
 def suggest_cached_snapshot(directory: Path) -> str:
-    """Return help text that names a snapshot if a directory is in the hub cache, or ""."""
+    """Return a help text with the path of a snapshot if a directory is in the hub cache, or ""."""
     snapshot = next(_iterate_cached_models(directory), None)
     if snapshot is None:
         return ""
@@ -236,7 +236,7 @@ def suggest_cached_snapshot(directory: Path) -> str:
 
 
 def suggest_local_model_path(name: str) -> str:
-    """Return help text that suggests a local path if `name` looks like a hub model, or ""."""
+    """Return a help text that suggests a local path if `name` looks like a hub model, or ""."""
     if not _MODEL_ID.fullmatch(name):
         return ""
     environment_path = os.environ.get("HF_HOME", "")

@@ -207,7 +207,7 @@ def _check_is_spec(source: Source, span: Span | None) -> None:
 
 
 def _has_spec_content(suffix: str, text: str) -> bool:
-    """Return False if the text of a file with the suffix `suffix` cannot be a spec."""
+    """Return False if the text of a file with the given suffix cannot be a spec."""
     match suffix:
         case ".json":
             try:
@@ -285,9 +285,7 @@ class SpecLibrary:
         return self.load_module(path, spec=spec)
 
     def _load_source(self, source: Source) -> SpecNamespace:
-        """Return the module of a source text. Paths in the text are relative to the working
-        directory.
-        """
+        """Return the module of a source text, whose paths are relative to the working directory."""
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
         # use "\0" in the key, because no file name contains this character

@@ -36,8 +36,9 @@ Shapes = Mapping[tuple[int, int], tuple[str, ...]]
 
 @immutable_dataclass(slots=False, kw_only=True)
 class DocumentAnalysis:
-    """The analysis of one version of a document: the syntax tree `file`, the `module` that resolves
-    names, the loaded `spec`, and the `elaborations` with the inferred types of source spans.
+    """The analysis of one version of a document. It consists of the syntax tree `file`, the
+    `module` that resolves names, the loaded `spec`, and the `elaborations` with the inferred types
+    of source spans.
     """
 
     path: Path

@@ -204,7 +204,7 @@ def _find_open_bracket(tokens: Sequence[Token]) -> int | None:
 def _complete_entries(
     analysis: DocumentAnalysis, tokens: Sequence[Token]
 ) -> Iterator[CompletionItem]:
-    """Yield the keys allowed in the braces of a section, such as config fields or inputs."""
+    """Yield the keys, such as config fields or inputs, that are allowed in a section's braces."""
     bracket = _find_open_bracket(tokens)
     if not bracket or tokens[bracket].kind != "LBRACE":
         return

@@ -116,7 +116,7 @@ def _find_node_hover(
 
 
 def _set_location(hover: HoverInfo | None, start: int, end: int) -> HoverInfo | None:
-    """Return the hover for the name at offsets `start` to `end`, or None if `hover` is None."""
+    """Return `hover` with the offsets `start` to `end`, or None if `hover` is None."""
     return replace(hover, start_offset=start, end_offset=end) if hover else None
 
 
@@ -221,7 +221,7 @@ def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
 
 
 def _truncate_path(path: str, offset: int) -> str:
-    """Truncate a dotted name after the component at an offset: `v.encode` to `v`."""
+    """Truncate a dotted name after the component at an offset, such as `v.encode` to `v`."""
     dot = path.find(".", max(0, offset))
     return path if dot < 0 else path[:dot]
 

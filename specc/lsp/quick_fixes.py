@@ -23,7 +23,7 @@ ITEM_TEXT = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!
 PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 CALLED_NAME = re.compile(r"(\w+)\(")
 PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
-"""The pattern of `x`, which in help messages is a placeholder for an expression."""
+"""The pattern of the placeholder `x`, which stands for any expression in help messages."""
 MAX_WORDS = 3  # maximum number of names that one suggestion replaces
 
 
@@ -294,8 +294,8 @@ def find_quick_fixes(
     diagnostic: Diagnostic,
     unsaved_texts: Mapping[Path, str] | None = None,
 ) -> list[QuickFixEdit]:
-    """Return up to MAX_SUGGESTIONS edits that remove `diagnostic` from a document and cause no new
-    error. `unsaved_texts` are the texts of other open documents by path.
+    """Return at most MAX_SUGGESTIONS edits that remove `diagnostic` without causing a new error.
+    `unsaved_texts` are the texts of other open documents by path.
     """
     validator = QuickFixValidator(analysis, diagnostic, unsaved_texts or {})
     text, fixes = analysis.source.text, dict[str, QuickFixEdit]()
@@ -352,8 +352,8 @@ def _follow_advice(
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each code fragment of a help message. All other fragments
-    replace text.
+    """Yield (code, is_addition) for each code fragment of a help message. Code that is no addition
+    replaces text.
     """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:

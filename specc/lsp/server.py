@@ -322,7 +322,7 @@ class SpeccLanguageServer:
         title = f"internal error: {type(error).__name__}"
         lsp_diagnostic = lsp.Diagnostic(
             range=lsp.Range(start, start),
-            message=f"{title}; this is a bug in specc, please report it with the text",
+            message=f"{title}; this is a bug in specc, please report it with the spec",
             severity=lsp.DiagnosticSeverity.Error,
             code="E0969",
             source=protocol.DIAGNOSTIC_SOURCE,

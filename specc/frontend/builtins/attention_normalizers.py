@@ -156,7 +156,7 @@ def squeeze_mask_heads_axis(ctx: CallContext, tensor: Tensor, rank: int) -> Tens
         if tensor.shape[1] != 1:
             ctx.raise_error(
                 "E0603",
-                "this has one value per head, but there is no heads axis here",
+                "this mask or bias has one value per head, but the scores have no heads axis",
                 "mask",
                 describe_value(tensor),
                 helps=[

@@ -64,7 +64,7 @@ def embedding(
 
 
 def _record_index_bound(ctx: CallContext, ids: Tensor, size: Dim) -> None:
-    """Record that the ids of a graph input are indices into a table of `size` entries."""
+    """Record that the ids in a graph input are indices into a table with `size` entries."""
     builder = ctx.env.context.builder
     for name, value in builder.inputs.items():
         # record bounds only for graph inputs, because callers cannot pass any other ids
@@ -211,8 +211,8 @@ def patches(
     bias: bool = True,
     init: str = FAN_IN_INIT,
 ) -> Tensor:
-    """Split an image [batch, channels, height, width] into patches of `size` pixels and project
-    each patch to `out` features (the patch embedding of ViT, arXiv:2010.11929, sec. 3.1).
+    """Split an image [batch, channels, height, width] into patches of `size` × `size` pixels, and
+    project each patch to `out` features (the patch embedding of ViT, arXiv:2010.11929, sec. 3.1).
 
     `size` may be a pair [height, width]. The result is [batch, (height / size) · (width / size),
     out], with patches in row-major order. Weights: `weight` [out, channels, size, size], `bias`

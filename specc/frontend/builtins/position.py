@@ -29,7 +29,7 @@ def positions(
 ) -> Tensor:
     """Return position ids. For a padding mask `keep`, the result is int[batch, n]: the number of
     unpadded positions before each position. The id of a padded position is the id of the last
-    unpadded position before it, or 0. For any other tensor, the result is int[n]: the indices 0, 1,
+    unpadded position before it, or 0. For any other tensor, the result is int[n], the indices 0, 1,
     … along `axis`. `offset` is added to all position ids.
     """
     # position ids are the cumulative sum of the mask, minus 1, and 0 at left-padded positions

@@ -272,8 +272,8 @@ class CallContext:
 
 
 def _check_weight_dim(ctx: CallContext, dim: Dim, name: str, option: str) -> Dim:
-    """Check a dimension of the weight `name`, and return the dimension. Its origin is the option
-    `option` if the call sets this option.
+    """Check a dimension of the weight `name`, and return the dimension. The origin of the dimension
+    is the option `option` if the call sets this option.
     """
     span = ctx.argument_spans.get(option)
     check_weight_dim(ctx.env.context, dim, name, span or ctx.span)

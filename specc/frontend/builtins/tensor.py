@@ -79,8 +79,8 @@ def _parse_rearrange(ctx: CallContext, x: Tensor, text: str) -> RearrangePattern
 def _make_splits(
     ctx: CallContext, x: Tensor, pattern: RearrangePattern, sizes: tuple[Dim, ...]
 ) -> Iterator[Op]:
-    """Yield a split for each axis with several names. `sizes` contains the sizes of these names
-    from left to right. The last size of each axis is inferred.
+    """Yield the split of each axis for which the pattern has several names. `sizes` contains the
+    sizes of these names from left to right. The last size of each axis is inferred.
     """
     remaining_sizes = iter(sizes)
     lengths = [
@@ -100,7 +100,7 @@ def _make_splits(
 def _solve_axis_lengths(
     ctx: CallContext, axis: AxisGroup, axis_length: Dim, remaining_sizes: Iterator[Dim]
 ) -> tuple[Dim, ...]:
-    """Return the sizes of the names in one group of a pattern. The last size is inferred."""
+    """Return the axis sizes for the names of one group in a pattern. The last size is inferred."""
     if len(axis) == 1:
         return (axis_length,)
     lengths = []
@@ -141,7 +141,7 @@ def merge(
 
 @register_builtin()
 def transpose(ctx: CallContext, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tensor:
-    """Permute the axes to `order`. By default, swap the last two axes."""
+    """Permute the axes into the order `order`. By default, swap the last two axes."""
     rank = len(x.shape)
     if not order:
         if rank < 2:
@@ -181,7 +181,7 @@ def insert(ctx: CallContext, x: Tensor, *, axis: Dim) -> Tensor:
 
 @register_builtin()
 def squeeze(ctx: CallContext, x: Tensor, *, axis: Dim) -> Tensor:
-    """Remove axis `axis`, which has length 1."""
+    """Remove the axis `axis`, which must have length 1."""
     return ctx.squeeze_axis(x, ctx.resolve_axis(x, axis))
 
 
@@ -394,6 +394,6 @@ def pad(
                 f"`mode=reflect` can pad at most {limit} positions here, got {count}",
                 option,
                 describe_value(x),
-                helps=["`mode=edge` repeats the border any number of times"],
+                helps=["`mode=edge` can pad any number of positions"],
             )
     return ctx.add_op(ops.Pad(axis_index, before, after, mode, number), x)

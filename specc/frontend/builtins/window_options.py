@@ -51,7 +51,7 @@ class SlidingWindow:
         return tuple(min(s - 1, span - after) for span, s, after in windows)
 
     def with_ceil_mode_padding(self) -> "SlidingWindow":
-        """Return the window with end padding for the last window in ceil mode."""
+        """Return the window with the end padding that the last window needs in ceil mode."""
         return replace(
             self, pad_after=add_tuples_elementwise(self.pad_after, self.get_ceil_mode_padding())
         )
@@ -183,7 +183,7 @@ class WindowedInput:
 
 
 def _raise_wrong_length(ctx: CallContext, axes: int, option: str, count: int) -> NoReturn:
-    """Raise E0324 for a list that does not have one item per axis."""
+    """Raise E0324 for a list whose number of items is not the number of window axes."""
     axes_text = "there is one axis" if axes == 1 else "there are two axes"
     title = f"`{option}` has {count} numbers, but {axes_text}"
     helps = ["pass one number, or a list with one number per axis"]
