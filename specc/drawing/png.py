@@ -108,7 +108,7 @@ def render_png(drawing: Drawing) -> bytes:
 
 
 def require_pillow() -> None:
-    """Return the distinct characters for which none of the PNG fonts has a glyph."""
+    """Raise E0902 if the optional dependency Pillow is not installed."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError:

@@ -40,9 +40,9 @@ EDGE_COLOR = "#4c4c57"
 
 @dataclass(kw_only=True)
 class DrawingFragment:
-    """Edges enter and leave the fragment at the horizontal center. `port_roles` contains the roles
-    (`port` or `result`) that are drawn as lines to the frame. `port_roles` are the roles (`port` or
-    `result`) that are drawn as lines to the frame.
+    """A diagram fragment: drawing elements with coordinates relative to its top left corner. Edges
+    enter and leave at the horizontal center. `port_roles` contains the roles (`port` or `result`)
+    that are drawn as lines to the frame.
     """
 
     width: float
