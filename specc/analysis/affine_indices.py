@@ -4,9 +4,9 @@ position ids for the offset `q - k`.
 The inputs are the two sides of a comparison. Each side has the form `a t + b u + far + c`. `t` is
 the query time, `u` is the key time, and `far` is a sum of symbolic dimensions. `c` lies in an
 interval, because integer division rounds down. If the coefficients of `t` and `u` in the difference
-of the two sides have opposite signs and equal magnitudes, the comparison bounds `t - u`. The
-comparison also bounds `t - u` if the remaining terms can only make the comparison harder to satisfy
-for keys with `u >= 0` or queries with `t >= 0`:
+of the two sides have opposite signs and equal magnitudes, the comparison bounds `t - u`. It also
+bounds `t - u` if, for keys with `u >= 0` or queries with `t >= 0`, the remaining terms can only
+make the comparison harder to satisfy:
 
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
@@ -109,8 +109,8 @@ def solve_offset_inequality(
     """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
     (`difference < 0` if `is_strict`) can hold.
     """
-    # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that is never
-    # negative only makes `difference <= 0` harder to satisfy, so it is dropped.
+    # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A non-negative term only
+    # makes `difference <= 0` harder to satisfy, so it is dropped.
     if difference.query_coefficient + difference.key_coefficient < 0 or not _is_nonnegative(
         difference, qk
     ):
@@ -192,8 +192,8 @@ def _match_constant(number: float) -> AffineIndex | None:
 def _combine_affine_indices(
     function: str, a: AffineIndex, b: AffineIndex, dtype: str
 ) -> AffineIndex | None:
-    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant,
-    or None for other functions.
+    """Return the result of `add`, `sub`, `mul` by a constant or `floordiv` by a positive constant.
+    Return None for other functions.
     """
     match function:
         case "add":

@@ -139,7 +139,7 @@ def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
 
 
 def _format_literal(constant: float, value: Value) -> str:
-    """Format a constant as a literal of the spec language, for the element type of `value`."""
+    """Format a constant as a spec-language literal of the element type of `value`."""
     if value.dtype == "bool":
         return "true" if constant else "false"
     return f"{constant:g}" if constant else "0.0"
@@ -149,7 +149,7 @@ MAX_QUOTED_LENGTH = 40
 """Maximum number of characters of spec source code in a note."""
 
 MAX_INSPECTED_VALUES = 500
-"""Maximum number of values that the search for a named value visits."""
+"""Maximum number of values visited by the search for a named value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def find_unproven_causal_mask(qk: AttentionMatrix | None) -> UnprovenCausalMask 
     """
     if qk is None:
         return None
-    # values that were not analyzed must not be reported as errors
+    # do not report values as errors that were not analyzed
     if find_mask_band(qk.value, qk.query_axis, qk.key_axis, qk.time_axis).is_budget_exhausted:
         return UnprovenCausalMask(True, qk.value)
     budget, default = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenCausalMaskTerm(None, False)

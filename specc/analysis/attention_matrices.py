@@ -27,8 +27,8 @@ AxisSide: TypeAlias = Literal["keys", "queries"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionMatrix:
-    """Attention scores, a mask or attention weights: a value with the indices of its query axis and
-    key axis, which are None for missing axes.
+    """Attention scores, a mask or attention weights, with the indices of the query axis and the key
+    axis. The index of a missing axis is None.
 
     If `time_axis` is not None, positions are counted from the end of the prefix (times). Positions
     before time 0 on the axis `side` are ignored.
@@ -68,7 +68,7 @@ class AttentionMatrix:
         return [align_broadcast_operand(self, a) for a in node.operands] if node else []
 
     def get_prefix_length(self, axis: int) -> Dim | None:
-        """Return the number of prefix positions along `axis`, or None if it is not a time axis."""
+        """Return the prefix length along `axis`, or None if `axis` is not a time axis."""
         if self.time_axis is None:
             return Dim.from_value(0)
         return self.time_axis.get_prefix_length(self.value.shape[axis])
@@ -86,8 +86,8 @@ def has_equal_downsampling_rates(qk: AttentionMatrix) -> bool:
 def make_attention_matrix(
     value: Value, query_axis: int | None, key_axis: int | None, time_axis: TimeAxis | None = None
 ) -> AttentionMatrix:
-    """Return the attention matrix of a value with axes `query_axis` and `key_axis`, dropping axes
-    of size 1.
+    """Return the attention matrix of a value with axes `query_axis` and `key_axis`. The index of an
+    axis of size 1 is dropped.
     """
     return AttentionMatrix(value, None, None, time_axis).make_operand_matrix(
         value, query_axis, key_axis
@@ -116,7 +116,7 @@ def unwrap_view(qk: AttentionMatrix) -> AttentionMatrix | None:
         case ops.Transpose(order):
             return qk.map_axes(operand, lambda a: order[a])
         case ops.Expand(axis):
-            # Along a broadcast axis, all positions of the result read the operand's only position.
+            # Along a broadcast axis, all result positions read the operand's single position.
             return _view_without_axis(qk, operand, axis)
         case ops.Split(axis, sizes):
             return _unwrap_reshape(qk, operand, axis, len(sizes), 1)
@@ -247,7 +247,8 @@ def solve_memoized(
     if not budget.consume_step():
         return default
     # The stack contains unfinished subproblems. Each one is above the subproblem that waits for its
-    # result. `result` is sent to the generator at the top, and None to a new generator.
+    # result. `result` is sent to the generator at the top of the stack, and None is sent to a new
+    # generator.
     stack = [(problem, rule(problem))]
     result, is_new = default, True
     while stack:
@@ -268,7 +269,7 @@ def solve_memoized(
 
 
 def collect_subproblem_results(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
-    """Yield each of several subproblems, and return the list of their results."""
+    """Yield each subproblem, and return the list of results."""
     results: list[A] = []
     for subproblem in subproblems:
         results.append((yield subproblem))

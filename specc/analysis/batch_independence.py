@@ -95,7 +95,7 @@ class _BatchAxis:
             return True
         match node.op:
             case ops.Merge(axis, count):
-                # Blocks remain contiguous if the batch axis is the first of the merged axes.
+                # Blocks remain contiguous if the batch axis is the outermost of the merged axes.
                 trailing_shape = node.get_operand().shape[axis + 1 : axis + count]
                 return any(map(self.is_batch_dependent, trailing_shape))
             case ops.Split(sizes=sizes):
@@ -131,7 +131,8 @@ class _BatchAxis:
     def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
         """Return True if a loop mixes batch elements. A loop mixes batch elements if it runs along
         the batch axis, if its mask and a result have different batch axes, or if an early exit
-        changes the results of unfinished batch elements. The loop body is checked separately.
+        changes the results of unfinished batch elements. The ops of the loop body are checked
+        separately.
         """
         if self.is_batch_dependent(
             op.get_first_scanned_operand(node).shape[op.axis]

@@ -5,9 +5,9 @@ The analysis takes a graph, the name of the graph input with the time axis, and 
 outputs. The result is a list of errors, one per op that violates causality. If no op violates
 causality, the list is empty and a decode step can be derived.
 
-The proof is local: each op on which the outputs depend must be causal. During generation, position
-t + 1 of an intermediate value does not exist yet. The reported op is therefore the cause of the
-violation.
+The proof is local, i.e. each op on which the outputs depend must be causal on its own. During
+generation, position t + 1 of an intermediate value does not exist yet. The reported op is therefore
+the cause of the violation.
 
 Attention without a mask attends to all keys, including later keys. In this example, the `flip` is
 not reported because no output depends on it:
@@ -59,7 +59,7 @@ def check_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
 ) -> list[Diagnostic]:
     """Return one error (E0711 to E0717) for each op that prevents the generation of `outputs`, in
-    graph order. If there are none, a decode step can be derived.
+    graph order. If there are no errors, a decode step can be derived.
 
     The input `time_input` has a time axis with the symbolic dimension `symbol`. Each step receives
     `chunk_size` positions of this input.
@@ -93,9 +93,8 @@ def check_causality(
 def check_streaming_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int
 ) -> list[Diagnostic]:
-    """Return one error (E0711 to E0717) for each op that prevents streaming inference of `outputs`.
-    Unlike `check_causality`, also reject `same_group` masks, because a chunk may end within a
-    group.
+    """Return one error (E0711 to E0717) for each op that prevents streaming of `outputs`. Unlike
+    `check_causality`, also reject `same_group` masks, because a chunk may end within a group.
     """
     if has_same_group_mask(graph):
         title = f"`{outputs[0]}` {CANNOT_STREAM} `{symbol}`: a chunk may end within a group"

@@ -143,7 +143,7 @@ FIXED_MESSAGES: Mapping[type[Op], CausalityErrorMessage] = {
         ),
     ),
 }
-"""The messages for ops that can violate causality in only one way."""
+"""The messages for ops that can violate causality in exactly one way, by op."""
 
 
 def _describe_read(
@@ -314,8 +314,8 @@ def make_violation_labels(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> tuple[Label | None, tuple[Label, ...]]:
     """Return the label of the op that violates causality, and the labels of the op's operand. The
-    label of the op is None if the op has no source location. For a loop, label the violating op of
-    the loop body.
+    label of the op is None if the op has no source location. If the node is a loop, label the
+    violating op in the loop body.
     """
     containing_graph, cause = graph, violation
     while cause.body_violation:

@@ -33,7 +33,7 @@ from specc.ir.types import Interval
 class AxisCausality:
     """The result of a causality check along the axis with the symbolic dimension `symbol`.
 
-    `is_causal` is None if no output has the axis. `reason` describes the op that reads later
+    `is_causal` is None if no output has this axis. `reason` describes the op that reads later
     positions. `is_bidirectional` is True if attention reads later positions and the graph has no
     causal mask, as in an encoder. `receptive_fields` maps each output to its receptive field along
     the axis.
@@ -46,7 +46,7 @@ class AxisCausality:
     receptive_fields: Mapping[str, Interval]
 
     def format_line(self) -> str:
-        """Format the line that `specc check` prints."""
+        """Format this result as the line that `specc check` prints."""
         if self.is_causal is None:
             return f"every output depends on all positions of {self.symbol}"
         if self.is_causal:
@@ -129,7 +129,7 @@ def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Inte
 def _format_violation_reason(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> str:
-    """Format a causality violation: "`attend` (bert.specc:88:9): the mask is not proved …"."""
+    """Format a causality violation, e.g. "`attend` (bert.specc:88:9): the mask is not proved …"."""
     primary, _ = make_violation_labels(graph, violation, flow)
     span = primary.span if primary else find_node_span(graph, violation.node)
     # an error inside std is reported at the call in the user's spec
@@ -148,12 +148,12 @@ class AnalysisReport:
 
     `time_symbol` is the symbolic dimension of the time axis, along which the model generates or
     streams, and `chunk_size` is the number of positions per step. `batch_symbol` is the symbolic
-    dimension of the batch axis, or None. `is_causal` is None if there is no time axis, and
-    `is_batch_independent` is None if there is no batch axis. `receptive_fields` maps each output to
-    its receptive field along the time axis. `padding_masks` maps the padding masks of dynamic axes
-    to the side on which padding is assumed: `left`, `right` or `any`. `other_axes` contains the
-    causality results for dynamic axes other than the time and batch axes. `has_same_group_mask` is
-    True if the graph contains a `same_group` mask.
+    dimension of the batch axis, or None if there is no batch axis. `is_causal` is None if there is
+    no time axis, and `is_batch_independent` is None if there is no batch axis. `receptive_fields`
+    maps each output to its receptive field along the time axis. `padding_masks` maps the padding
+    masks of dynamic axes to the side on which padding is assumed: `left`, `right` or `any`.
+    `other_axes` contains the causality results for dynamic axes other than the time and batch axes.
+    `has_same_group_mask` is True if the graph contains a `same_group` mask.
     """
 
     time_symbol: str | None

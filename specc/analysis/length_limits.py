@@ -1,5 +1,5 @@
 """Infer the maximum and minimum sizes of dynamic axes from position embeddings, RoPE and windows.
-Prove that axis sizes are never negative.
+Prove that the sizes of axes are non-negative.
 
 A learned position embedding of size 1024 limits the sequence length to 1024, and `x[:, 0:3]` needs
 three positions. If an axis size is outside these limits, ONNX Runtime fails at run time.
@@ -36,12 +36,12 @@ class LengthLimit:
 
     @property
     def reason(self) -> str:
-        """The reason for the limit, for messages."""
+        """The reason for the limit, for use in messages."""
         return format_limit_reason(self.table_name, self.max_length)
 
 
 def format_limit_reason(table_name: str, max_length: int) -> str:
-    """Format the reason for a length limit, for messages."""
+    """Format the reason for a length limit, for use in messages."""
     if table_name != ROPE_TABLE:
         return f"the position embedding `{table_name}` has {max_length} positions"
     return (
@@ -113,7 +113,7 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
 
 
 def _is_monotone(length: Dim) -> bool:
-    """Return True for a sum of symbolic dimensions and their floor divisions by constants."""
+    """Return True for a sum of symbolic dimensions and of floor divisions of them by constants."""
     monotone_parts = all(
         part.fn == "//" and _is_monotone(part.args[0]) and part.args[1].number
         for part in length.iterate_opaque_functions()
@@ -186,7 +186,7 @@ def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
 
 
 MAX_WINDOW_LENGTH = 2**24
-"""The upper bound of the bisection over axis sizes."""
+"""The largest axis size that the bisection considers."""
 
 
 ROPE_TABLE = "--context-length"
@@ -222,7 +222,7 @@ def find_context_length_limit(node: Node) -> PositionEmbeddingLimit | None:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_position_limit(node, ids, table.shape[0].number, table)
         case Node(ops.Gather(axis), (Value() as sliced_table, Value() as ids)):
-            # the slice determines the limit, but the message contains the name of the table
+            # the slice determines the limit, but the message names the table
             table = sliced_table
             while isinstance(table.op, ops.Slice) and table.node and table.node.first_operand:
                 table = table.node.first_operand

@@ -10,8 +10,8 @@ key):
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
     first[i] & keep[j]                        no band, first[i]
 
-The decomposition includes all visible query-key pairs, and may include masked pairs. For a
-conjunction, only the operand with fewer visible pairs is used.
+The decomposition covers all visible query-key pairs, and may also cover masked pairs. For a
+conjunction, only the decomposition of the operand with fewer visible pairs is used.
 
 If the band of a mask is bounded, a block of consecutive queries attends only to consecutive keys:
 with a window of 64, queries 64 to 95 attend to keys 1 to 95. For `n` positions and the window size
@@ -70,7 +70,7 @@ class MaskDecomposition:
 
     @property
     def condition_count(self) -> int:
-        """The number of conditions that select global keys or global queries."""
+        """The number of conditions that select global keys or queries."""
         return len(self.key_conditions) + len(self.query_conditions)
 
     @property
@@ -296,7 +296,7 @@ def plan_blocked_attention_from_weights(weights: Value) -> BlockedAttentionPlan 
 def _plan_decomposed_mask(decomposition: MaskDecomposition) -> BlockedAttentionPlan | None:
     """Plan blocked attention for a mask with a bounded band and global tokens."""
     if decomposition.band.is_empty and decomposition.query_conditions:
-        # only global queries, which are computed separately, have visible keys
+        # only global queries have visible keys, and they are computed separately
         return BlockedAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, decomposition)
     plan = _plan_band(decomposition.band)
     # the number of keys per block depends on the number of global keys

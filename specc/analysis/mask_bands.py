@@ -161,7 +161,8 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
     """Return the smallest interval of offsets at which a key or a query has a time >= 0."""
     if queries.is_empty:
-        # If only prefix queries have visible keys, visible keys after the prefix are a look-ahead.
+        # If only prefix queries have visible keys, the visible keys after the prefix are
+        # look-ahead.
         return keys if keys.low < 0 else EMPTY_INTERVAL
     if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL
@@ -352,9 +353,9 @@ def _solve_logical(
             comparison = NEGATED_COMPARISONS.get(fn, "") if is_negated else fn
             return (yield from _solve_comparison(comparison, *operands))
         case ops.Reduce("any" | "all" as fn, axis):
-            # `any` can be true where an element of the operand can be true. `not all` can be true
-            # where an element of the operand can be false. The intervals of `all` and `not any` are
-            # unknown.
+            # `any` can be true wherever an element of the operand can be true. `not all` can be
+            # true wherever an element of the operand can be false. The intervals of `all` and `not
+            # any` are unknown.
             if fn == ("all" if is_negated else "any"):
                 operand = qk.restore_removed_axis(node.get_operand(), axis)
                 return (yield _NonZeroBandKey(operand, is_negated))
@@ -380,5 +381,5 @@ def _solve_comparison(fn: str, left: AttentionMatrix, right: AttentionMatrix) ->
         case "ge" | "gt":
             return (yield _ComparisonBandKey(right, left, fn == "gt"))
         case "same_group" if left.time_axis is not None and is_transposed_pair(left, right):
-            return SAME_POSITION  # all positions of a group arrive in one step, at the same time
+            return SAME_POSITION  # all positions of a group arrive in the same step
     return FULL_INTERVAL

@@ -2,7 +2,7 @@
 
 For a value with a query axis (position `q`) and a key axis (position `k`), the result is a mapping
 from constants to intervals of `q - k`. Outside the interval of a constant, the value equals the
-constant. True is 1 and false is 0, so the interval of the constant 0 is the band of a mask.
+constant. True counts as 1 and false as 0, so the interval of the constant 0 is the band of a mask.
 
     where(causal, s, -inf)                  -inf outside [0, ∞]
     exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
@@ -80,12 +80,12 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 MaskedConstantRule: TypeAlias = Generator[AttentionMatrix, MaskedConstants, MaskedConstants]
-"""A rule that computes the constants of a value from the constants of other values."""
+"""A rule that computes the constants of a value from those of other values."""
 
 SIDES: tuple[AxisSide, AxisSide] = ("keys", "queries")
 
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay)
-"""Ops, other than selections, that permute or combine the positions of an axis."""
+"""Ops that permute or combine the positions of an axis, except selections."""
 
 
 @lru_cache(maxsize=1024)
@@ -126,7 +126,7 @@ def find_nonzero_interval(
 
 
 def _infer_constants(qk: AttentionMatrix) -> MaskedConstantRule:
-    """Infer the constants of an attention matrix from the constants of its operands."""
+    """Infer the constants of an attention matrix from those of its operands."""
     number = find_splat_value(qk.value)
     node = qk.value.node
     if number is not None:

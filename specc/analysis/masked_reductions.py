@@ -89,8 +89,8 @@ def _find_relevant_keys(
         case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != dependence.operand_axis:
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
-            # indices are relative to the first position of the axis, so they also depend on the
-            # first keys
+            # indices count from the first position of the axis, so they also depend on the first
+            # keys
             return compute_argsort_interval(interval)
     return interval
 
@@ -122,7 +122,7 @@ def _is_neutral_number(node: Node, number: float) -> bool:
         case ops.Sort():
             return is_sorted_last(node, number)
         case ops.TopK(largest=largest):
-            # if fewer keys are visible than selected, the first masked keys are also selected
+            # if there are fewer visible keys than `k`, the first masked keys are also selected
             return number == (-inf if largest else inf)
     return isinstance(node.op, ops.Gather)
 
@@ -142,7 +142,7 @@ def _are_indices_in_range(node: Node) -> bool:
 def _iterate_argmax_reads(
     node: Node, axis: int, key_axis: int, time_axis: TimeAxis | None
 ) -> Iterable[VisibleKeys]:
-    """Yield the offsets of the keys that an argmax may select: visible keys and the first key."""
+    """Yield the offsets of keys that an argmax may select, i.e. visible keys and the first key."""
     if axis != key_axis or not _are_indices_in_range(node):
         return
     indices = unwrap_all_views(make_attention_matrix(ops.Gather.ids(node), axis, None))

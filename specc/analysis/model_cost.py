@@ -21,7 +21,7 @@ CostFunction = Callable[[Any, list[Type]], Dim]
 
 
 def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
-    # in every weight layout, the last axis of the result contains the output features
+    # for every weight layout, the last axis of the result contains the output features
     (result_type, *_) = op.infer_result_types(*types)
     return multiply_dims(types[0].shape) * result_type.shape[-1]
 
@@ -73,8 +73,8 @@ def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Di
 
 def _count_recurrent(op: ops.RecurrentLayer, types: list[Type]) -> Dim:
     b, n, input_size = types[0].shape
-    # The recurrent matrix contains all gates. In an LSTM with a projection, the recurrent size is
-    # smaller than the gate size.
+    # The recurrent weight matrix contains the weights of all gates. In an LSTM with a projection,
+    # the recurrent size is smaller than the gate size.
     gates, recurrent_size = types[2].shape
     return b * n * gates * (input_size + recurrent_size)
 

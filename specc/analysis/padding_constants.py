@@ -78,7 +78,7 @@ def _is_fill_number(result: PaddedOpResult, axis: int, number: float) -> bool:
 
 
 def _infer_axis_op_constants(result: PaddedOpResult) -> dict[int, float]:
-    """Return the constants that an op along the padded axis returns at padded positions."""
+    """Return the constants at padded positions of the result of an op along the padded axis."""
     node, operand_facts = result.node, result.operand_facts
     match node.op:
         case ops.Sort(axis) if result.value.index == 0:

@@ -256,9 +256,9 @@ class PaddedUse:
 
     If `has_interior_padding` is True, padding lies between always-valid and other valid positions
     of the operand, with `valid_end_counts` positions before and after the padding.
-    `result_has_interior_padding` states the same about the result. If `is_merged` is True, the
-    batch axis and the position axis were merged, or copies of a tensor were concatenated along the
-    position axis. Each padded position corresponds to `repeat_count` adjacent positions.
+    `result_has_interior_padding` is the corresponding property of the result. If `is_merged` is
+    True, the position axis was merged with the batch axis, or copies of a tensor were concatenated
+    along the position axis. Each padded position corresponds to `repeat_count` adjacent positions.
     """
 
     node: Node
@@ -273,17 +273,17 @@ class PaddedUse:
 
     @property
     def op(self) -> Op:
-        """The op that uses the operand."""
+        """The op that reads the operand."""
         return self.node.op
 
     @property
     def axis(self) -> int:
-        """The operand axis that the op uses."""
+        """The operand axis along which the op reads."""
         return self.dependence.operand_axis
 
     @property
     def axis_size(self) -> Dim:
-        """The size of the used axis."""
+        """The size of the operand axis."""
         return get_operand_axis_size(self.node, self.dependence)
 
     @property
@@ -293,7 +293,7 @@ class PaddedUse:
 
     @property
     def facts(self) -> PaddingFacts:
-        """The properties of the used operand."""
+        """The properties of the operand."""
         return self.operand_facts[self.dependence.operand]
 
     @property

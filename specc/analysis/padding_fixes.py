@@ -294,7 +294,7 @@ def _suggest_number(violation: PaddingViolation, value: Value | None) -> str:
 
 def _suggest_added_number(violation: PaddingViolation) -> str:
     """Suggest a fix for padding between valid positions and positions that `pad` or `concat` added.
-    The fix is to use the same constant for both, or to pad on the other side.
+    The fix uses the same constant for both, or moves the padding to the other side.
     """
     joining_node = violation.find_axis_extending_node()
     if joining_node is None:

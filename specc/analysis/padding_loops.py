@@ -1,9 +1,10 @@
 """Prove that loop iterations at padded positions do not change loop-carried values.
 
-A loop without a padding mask also runs at padded positions. An iteration at a padded position has
-no effect if it keeps every loop-carried value, as in `h = where(k, f(h, r), h)` with a scanned mask
-`k`. Leading padding has no effect on later positions if all loop-carried values keep their constant
-initial values until the first valid position, as in `h = 0.5 * h + r` with `h = 0` and `r = 0`.
+A loop without a padding mask also executes iterations at padded positions. An iteration at a padded
+position has no effect if it keeps every loop-carried value, as in `h = where(k, f(h, r), h)` with a
+scanned mask `k`. Leading padding has no effect on later positions if all loop-carried values keep
+their constant initial values until the first valid position, as in `h = 0.5 * h + r` with `h = 0`
+and `r = 0`.
 
 The body of a loop may read all positions of a captured value, as in attention to the encoder.
 Therefore, iterations at valid positions are analyzed like the body of a loop along another axis.
@@ -91,7 +92,7 @@ def is_masked_loop_padding_invariant(
 
 
 def _is_unaffected_result(facts: PaddingFacts, *, is_padded: bool) -> bool:
-    """Return True if padding does not affect a result of a loop body and the result has no mask
+    """Return True if padding does not affect a result of a loop body and the result has no masked
     fill values. If `is_padded` is True, the result must also be finite at padded positions.
     """
     is_affected = (

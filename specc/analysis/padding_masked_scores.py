@@ -34,8 +34,8 @@ from specc.ir.graph import Node, Value
 from specc.ir.op import Op
 
 LOW_SCORE = -1e30
-"""Scores less than or equal to this value are treated as -inf. Models do not compute meaningful
-scores below -1e30.
+"""Scores less than or equal to this value are treated as -inf. No meaningful score of a model is
+below -1e30.
 """
 
 UNDERFLOW_DISTANCE = 1000.0

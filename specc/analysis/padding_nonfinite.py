@@ -44,7 +44,7 @@ LOGARITHM_POLES = {"log": 0.0, "log1p": -1.0}
 """The argument at which each logarithm is -inf. For smaller arguments, the logarithm is NaN."""
 
 QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
-"""Functions that return infinity or NaN if the divisor is zero."""
+"""Binary functions that return infinity or NaN if the divisor is zero."""
 
 
 def find_infinity_signs(result: PaddedOpResult) -> InfinitySigns:
@@ -287,9 +287,7 @@ def _can_power_be_undefined(result: PaddedOpResult) -> bool:
 
 
 def _is_nan_safe(result: PaddedOpResult) -> bool:
-    """Return True if infinite operands cannot result in NaN. This holds for `max`, but not for `0 *
-    inf`.
-    """
+    """Return True if infinite operands cannot result in NaN, as for `max` but not for `0 * inf`."""
     node, signs = result.node, [r.possible_infinity_signs for r in result.operand_facts]
     match node.op:
         case ops.Arith("max" | "min") | ops.Reduce("max" | "min"):

@@ -193,7 +193,7 @@ def _has_sorted_operand(result: PaddedOpResult, axis: int | None) -> bool:
 
 
 def gathers_by_argsort(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
-    """Return True if padding is last and a gather reads a value that is constant at padded
+    """Return True if padding is last and a gather reads a value with a constant at padded
     positions.
     """
     match node:

@@ -21,7 +21,7 @@ from specc.ir.graph import Node, Value
 PaddingTerms: TypeAlias = Mapping[tuple[object, ...], Fraction]
 PaddingCount: TypeAlias = PaddingTerms | None
 """The amount that each earlier padded position adds to a value, as a sum of products of values with
-coefficients. None means that the amount differs between positions.
+coefficients. None means that the amount is not the same at all positions.
 """
 
 
@@ -85,7 +85,7 @@ def infer_padding_count(
         case ops.Arith(function_name):
             return _infer_arithmetic_count(node, function_name, first, second, padded_length)
         case ops.Where():
-            # a condition that depends on the amount of padding may select different values
+            # a condition that depends on the amount of padding may select different branches
             return merge_padding_counts(second, counts[2]) if not first else None
         case ops.Cast(to):
             return first if _is_id_preserving_cast(node, to) else None

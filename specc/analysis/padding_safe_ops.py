@@ -126,8 +126,8 @@ def _is_loop_skipping_padding(use: PaddedUse) -> bool:
 
 
 def _is_state_unaffected(use: PaddedUse, *, is_sorted: bool) -> bool:
-    """Return True if padding does not affect the state of a recurrent layer or loop. If the values
-    are sorted (`is_sorted`), their positions do not match those of the mask.
+    """Return True if padding does not affect the state of a recurrent layer or of a loop. If the
+    values are sorted (`is_sorted`), their positions do not match those of the mask.
     """
     skipped = has_recurrent_padding_mask(use.node, use.operand_facts)
     is_kept = skipped or _is_state_zero(use) or is_loop_state_padding_invariant(use)

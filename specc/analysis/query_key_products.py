@@ -2,12 +2,12 @@
 weights): find their factors, prove that factors are finite, and propagate constants at masked
 positions.
 
-An attention matrix may be a contraction of factors with the same two axes,
-such as `einsum("b h i j, h g -> b g i j", w, mix)`, which sums over heads. If one factor is zero
-for a (query, key) pair, the result is also zero, unless another factor is infinite or NaN.
+An attention matrix may be a contraction, such as `einsum("b h i j, h g -> b g i j", w, mix)`, which
+sums over heads and whose factor `w` has the same query and key axes. If one factor is zero for a
+(query, key) pair, the result is also zero, unless another factor is infinite or NaN.
 
 The analysis tracks only constants that every dtype represents exactly: halves of integers up to
-256, and infinity. The results are therefore also valid for the compiled model.
+256, and infinity. The results are therefore also valid for compiled models in any dtype.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -215,7 +215,7 @@ def intersect_masked_constants(results: Iterable[MaskedConstants]) -> MaskedCons
 
 
 def find_common_constants(operand_constants: list[MaskedConstants]) -> MaskedConstants:
-    """Return the constants that all concatenated operands share."""
+    """Return the constants that are shared by all concatenated operands."""
     if not operand_constants:
         return NO_MASKED_CONSTANTS
     common = reduce(and_, (set(constants) for constants in operand_constants))

@@ -6,9 +6,8 @@ positions per chunk.
     m + 2 + seq    prefix m + 2: a memory of `m` positions, two learned positions, the sequence
 
 Position `r` of an axis with a prefix of `h` positions has the *time* `r - h`. Prefix positions have
-negative times, so no separate rule is required for them. With strided windows, the symbolic
-dimension is the number of *chunks* of the input, and the number of positions per chunk is the
-*rate* of an axis:
+negative times and need no separate rules. With strided windows, the symbolic dimension is the
+number of *chunks* of the input, and the number of positions per chunk is the *rate* of an axis:
 
     6 seq          six per chunk: samples
     2 seq          two per chunk, after a window of stride 3
@@ -33,7 +32,7 @@ can be computed as soon as the chunk is complete.
     output 1 may read     x  x  x   x  x  x
 
 Dependences are relative to the last position of the chunk. If an output reads no position after its
-chunk, the interval therefore begins at 0 or above.
+chunk, the lower end of the interval is therefore at least 0.
 
     x: f[b, seq, d]                       x: f[b, 6 seq, d]       a chunk has 6 positions
     conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two after a stride of 3

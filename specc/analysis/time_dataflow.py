@@ -7,10 +7,11 @@ violations, i.e. ops that read later positions. `causality` decides which violat
 
 Positions are times, relative to the end of the prefix of an axis
 (`specc.analysis.time_axis_prefix_and_chunks`). A value is either constant or time-dependent. A
-constant value depends on no value with a time axis, or only on prefix positions. A time-dependent
-value may have time axes, with or without a prefix. Each time axis has an accumulated receptive
-field: the interval of `t - u` for all positions `u` on which position `t` depends. A time-dependent
-value without a time axis contains the newest position or a reduction over all positions.
+constant value depends on no value with a time axis or only on prefix positions of such values. A
+time-dependent value may have time axes, with or without a prefix. Each time axis has an accumulated
+receptive field: the interval of `t - u` for all positions `u` on which position `t` depends. A
+time-dependent value without a time axis contains the newest position or a reduction over all
+positions.
 
 Each op is checked independently of later ops: an op violates causality if position `t` of its
 result depends on a position after `t` of an operand.
@@ -220,7 +221,7 @@ def _find_mixing_violations(
     if is_length_dependent(node, flow.time_axis):
         violations.append(CausalityViolation(node, "length"))
     elif not any(flow.has_time_dependent_size(a) for a in node.operands):
-        # the time axis was merged with another axis
+        # the time axis has been merged with another axis
         has_composite_result = any(flow.has_time_dependent_size(r) for r in results)
         if has_composite_result and not any(s.depends_on_all for s in states):
             violations.append(CausalityViolation(node, "shape"))

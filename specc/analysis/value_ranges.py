@@ -2,7 +2,7 @@
 
 The range of a value consists of its minimum and its maximum. Unknown bounds are infinite. Softmax
 weights are between 0 and 1, position ids are at least 0, and a position id plus one is at least 1.
-NaN and integer overflow are not considered.
+NaN and integer overflow are ignored.
 
 Constants are propagated through casts and views, because a masked fill value may be an operand of
 `Cast`, `Expand` or `Unsqueeze`.
