@@ -207,13 +207,14 @@ class Model(InferenceModel):
         images: Sequence[object] = (),
         **settings: Unpack[GenerationArguments],
     ) -> GenerationStream:
-        """Generate the next turn of a chat after `messages`: a string or messages (`role`,
-        `content`).
+        """Generate the next turn of a chat. `messages` is a string or a list of mappings with the
+        keys `role` and `content`.
 
-        `images` are paths or Pillow images, in the order of their image parts. If no message has a
-        content part `{"type": "image"}`, the images precede the last message. An image part may
-        also contain the `path` of an image file. Raise E0423 to E0426 if the model has no usable
-        chat template, and E0991 if the number of images differs from the number of image parts.
+        `images` are paths or Pillow images, in the order of the image parts in the messages. If no
+        message has a content part `{"type": "image"}`, the images precede the last message. An
+        image part may also contain the `path` of an image file. Raise E0423 to E0426 if the model
+        has no usable chat template, and E0991 if the number of images differs from the number of
+        image parts.
         """
         inputs = prepare_chat_inputs(self.input_signature, messages, images=images)
         return self.generate(**inputs, **settings)
@@ -260,7 +261,7 @@ def _raise_not_batches(model: LoadedModel) -> NoReturn:
 
 
 def _list_text_inputs(model: LoadedModel) -> list[str]:
-    """Return the inputs that accept text; the first one is `text` if the model has a task."""
+    """Return the names of inputs that accept text, first `text` if it is an input of the task."""
     task, specs = model.manifest.preprocessing.task, model.input_signature.input_specs
     task_inputs = [task_input.name for task_input in task.inputs] if task else []
     text_inputs = [spec.name for spec in specs if spec.accepts_text]

@@ -35,8 +35,8 @@ class BeamHypothesis:
     token. `has_ended` is False if generation stopped at the maximum length.
 
     `score` is the sum of log-probabilities (after a repetition penalty) divided by `len(tokens) **
-    length_penalty`. `log_probs` are the log-probabilities of the tokens in the unprocessed logits,
-    if requested.
+    length_penalty`. `log_probs` are the log-probabilities of the tokens, computed from the
+    unprocessed logits, if requested.
     """
 
     tokens: tuple[int, ...]
@@ -63,7 +63,7 @@ class _PromptSearch:
     prompt_index: int
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     parent_indices: list[int] = field(default_factory=list)
-    """The batch index of each beam's parent beam in the logits."""
+    """The batch index of the parent of each beam, i.e. its index in the logits."""
     finished: list[BeamHypothesis] = field(default_factory=list)
     is_finished: bool = False
 
@@ -79,8 +79,8 @@ def run_beam_search(
     """Return the best `settings.num_return_sequences` hypotheses of each prompt in `prompt`, int64
     [batch, n], best first. A prompt may have fewer hypotheses.
 
-    `padding_mask` is a bool array [batch, n]. The model processes each prompt once, and its beams
-    share the resulting KV cache.
+    `padding_mask` is a bool array [batch, n]. The model processes each prompt once, and all beams
+    of the prompt share the resulting KV cache.
     """
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
     if not len(prompt):

@@ -86,7 +86,7 @@ def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
 
 
 def compute_stop_prefix_length(text: str, stop_strings: Iterable[str]) -> int:
-    """Return the length of a text's longest suffix that is a prefix of a stop string."""
+    """Return the length of the longest suffix of a text that is a prefix of a stop string."""
     return max(
         (
             n

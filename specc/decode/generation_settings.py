@@ -204,7 +204,7 @@ def _rename_settings(
 
 
 def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
-    """Return the strategy that the caller's options imply, or None if they imply none or several.
+    """Return the strategy that the caller's options imply, or None if there is not exactly one.
 
     `seed` and `renormalize_logits` imply no strategy.
     """

@@ -276,7 +276,7 @@ def parse_strategy_setting(setting: object) -> tuple[object, Mapping[str, object
 
 
 def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """Return help for an invalid number that was probably meant to disable the setting, or ()."""
+    """Return help texts if an invalid number was probably meant to disable the setting, or ()."""
     advice = {
         "temperature": "set the strategy to greedy to choose the most probable token",
         "top_p": "remove `top_p`, or use 1, to keep all tokens",

@@ -60,7 +60,7 @@ class StoppingCriterion(Protocol):
 
     def __call__(self, tokens: Ints, has_ended: Bools) -> Bools:
         """Return a bool array [batch], which is true for sequences that end in the current decode
-        step. `tokens` is int64 [batch], `has_ended` bool [batch].
+        step. `tokens` is int64 [batch], and `has_ended` is bool [batch].
         """
         ...
 

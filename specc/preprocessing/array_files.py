@@ -322,9 +322,9 @@ def _narrow_array(array: Array, dtype: str, name: str) -> Array:
 
 
 def cast_input_array(array: Array, dtype: str, name: str) -> Array:
-    """Cast the array of input `name` to `dtype` (`f32`, `i64`, …). Raise E0907 if values change.
-    Floats may be rounded to narrower floats, but floats are not cast to integers and bools are not
-    cast to numbers.
+    """Cast the array of input `name` to `dtype` (`f32`, `i64`, …). Raise E0907 if the cast changes
+    values. Floats may be rounded to narrower floats, but floats are not cast to integers and bools
+    are not cast to numbers.
     """
     target_dtype = NUMPY_DTYPES[dtype]
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":

@@ -155,7 +155,7 @@ def resize_image(pixels: Array, size: ImageSize, config: ImageConfig) -> Array:
 
 
 def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
-    """Rotate an image by 90° clockwise if its orientation differs from that of `size`."""
+    """Rotate an image by 90° clockwise if it is portrait and `size` is landscape, or vice versa."""
     rows, columns = pixels.shape[:2]
     has_other_orientation = (rows - columns) * (size[0] - size[1]) < 0
     return np.rot90(pixels, -1) if has_other_orientation else pixels

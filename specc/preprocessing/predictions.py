@@ -116,7 +116,7 @@ def _predict_token_classification(task_results: TaskResults) -> list[Prediction]
 
 
 def _find_token_positions(task_results: TaskResults, n: int) -> slice:
-    """Return the positions of the tokens of sequence `n`, without padding."""
+    """Return the positions of sequence `n` that are not padding."""
     length = len(task_results.encodings[n].ids)
     if task_results.options.get("padded_left"):
         max_length = max(len(encoding.ids) for encoding in task_results.encodings)

@@ -257,7 +257,7 @@ class FilterBankConfig(AliasedFieldRecord):
 
 @immutable_dataclass
 class ArrayConfig(JsonRecord):
-    """An output that is printed as an array with `digits` significant digits (the default)."""
+    """An output printed as an array with `digits` significant digits, the default format."""
 
     tag = "numbers"
     digits: Annotated[int, make_int_range_reader(1, 17)] = 4
@@ -300,7 +300,7 @@ class TextOutput(JsonRecord):
 
 @immutable_dataclass
 class ImageOutput(JsonRecord):
-    """Normalized pixels, converted to an image by inverting `image` (except `invert=auto`)."""
+    """Normalized pixels, which the inverse of `image` (without `auto`) converts to an image."""
 
     tag = "picture"
     image: Annotated[ImageConfig, _read_image]
@@ -340,8 +340,8 @@ class CtcOutput(AliasedFieldRecord):
     """CTC best-path decoding of scores [batch, positions, tokens]: select the best token at each
     position, merge repeated tokens, and remove blanks.
 
-    `mask_output` names the output with the padding mask, or is "". `word_delimiter` is the token
-    between words, decoded to `word_separator`. Ids outside `vocab` become `unknown_token`.
+    `mask_output` is the output with the padding mask, or "". `word_delimiter` is the token between
+    words, decoded to `word_separator`. Ids outside `vocab` become `unknown_token`.
     """
 
     tag = "transcript"

@@ -193,7 +193,7 @@ def _format_boxes(
     boxes: Array | None,
     sizes: Sequence[ImageSize],
 ) -> list[str]:
-    """Return a table of boxes per image in pixels, or relative to an image of unknown size."""
+    """Return a table of boxes per image, in pixels or, if image sizes are unknown, relative."""
     expected = logits.shape[-1] - (config.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):
         _raise_unexpected_output(
@@ -212,7 +212,7 @@ def _format_boxes(
 
 
 def _format_top_labels(row: Array, labels: Sequence[str], top: int, prefix: str) -> list[str]:
-    """Format the most likely classes of one batch element, [classes], after `prefix`."""
+    """Format the most likely classes of one batch element, whose scores are [classes]."""
     best_ids = np.argsort(-row, kind="stable")[:top]
     percentages = [format_percent(float(row[i])) for i in best_ids]
     names = [labels[i] for i in best_ids]

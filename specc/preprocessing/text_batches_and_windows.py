@@ -73,7 +73,7 @@ def batch_sequences(
                 "E0912",
                 f"the sequences of `{name}` have lengths {lengths[0]} to {lengths[-1]}, but "
                 "the model has no padding mask",
-                notes=["no `keep` input has the axes of the sequences"],
+                notes=["no padding mask (`keep` input) has the axes of the sequences"],
                 helps=[
                     "batch sequences of equal length, or add `keep: keep[batch, n]` to the "
                     "graph's inputs"
@@ -204,9 +204,9 @@ def _add_special_tokens(
 def truncate_encoding(
     encoding: TokenizedText, max_tokens: int, truncate_left: bool = False
 ) -> TokenizedText:
-    """Truncate an encoding to `max_tokens` tokens at the end of the text (at the beginning if
-    `truncate_left` is True). Special tokens at both ends are kept. Like the `tokenizers` package,
-    do not truncate an encoding with more than `max_tokens` special tokens.
+    """Truncate an encoding to `max_tokens` tokens. Remove tokens at the end of the text, or at the
+    beginning if `truncate_left` is True. Special tokens at both ends are kept. Like the
+    `tokenizers` package, do not truncate an encoding with more than `max_tokens` special tokens.
     """
     excess = len(encoding.ids) - max_tokens
     if excess <= 0 or not max_tokens or sum(encoding.special_tokens_mask) > max_tokens:

@@ -25,7 +25,7 @@ REPLACEMENT_CHARACTER = "\ufffd"  # replaces invalid UTF-8 and unknown character
 
 
 def encode_text_to_ids(text: str, tokenizer: TextConfig) -> NDArray[np.int64]:
-    """Encode a text to ids, int64 [length], between start and end tokens. Raise E0908 if a
+    """Encode a text to ids, int64 [length], including start and end tokens. Raise E0908 if a
     character is unknown, E0959 if a word is unknown, and E0940 or E0941 if a tokenizer fails.
     """
     return np.array(_encode_ids(text, tokenizer), np.int64)

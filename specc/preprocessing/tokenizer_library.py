@@ -102,7 +102,8 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     # a letter may decompose into four characters, or get spaces on both sides
     "BertNormalizer": lambda _: 12,
 }
-"""The maximum factor by which each type of step lengthens a text. Other types lengthen no text."""
+"""The maximum factor by which each type of step lengthens a text. Other types do not lengthen a
+text."""
 
 MAX_TRIE_NODES = 1 << 22
 """Maximum number of trie nodes for a vocabulary (E0941). The `tokenizers` package needs up to 290

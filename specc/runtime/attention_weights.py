@@ -113,7 +113,7 @@ def compute_masked_positions(
     shapes: Mapping[str, tuple[int, ...]],
     get_parameters: Callable[[], Arrays],
 ) -> Arrays:
-    """Compute the masked-out positions of attention layers by scope, bool [batch, heads, query,
+    """Return the masked-out positions of each attention layer by scope, bool [batch, heads, query,
     key]. `shapes` are the shapes of the attention weights. Layers without a mask are omitted.
     """
     locations = find_attention_nodes(graph)
@@ -144,7 +144,7 @@ def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
 
 def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
     """Move the iteration axes of the enclosing loops before the query axis, and drop a query axis
-    of size 1. Insert a head axis after the batch axis if the weights have none.
+    of size 1. If the weights have no head axis, insert a head axis of size 1 after the batch axis.
     """
     iterations = len(location.loops)
     # the iteration axis of the outermost loop was added last

@@ -81,8 +81,8 @@ def merge_batches(
     added_session: KVCacheSession | None,
     added_indices: Ints,
 ) -> None:
-    """Replace the batch of `session` with its sequences `kept_indices`, followed by the sequences
-    `added_indices` of `added_session`. Remove positions that are padding in all sequences.
+    """Keep the sequences `kept_indices` of `session`, and append the sequences `added_indices` of
+    `added_session`. Remove positions that are padding in all sequences.
     """
     parts = [ActiveSequences(session, kept_indices)]
     if added_session is not None and len(added_indices):
@@ -179,7 +179,7 @@ class _MergedBatch:
         return {name: target.session.copy_to_device(array) for name, array in arrays.items()}
 
     def merge_constant_inputs(self) -> dict[str, Array]:
-        """Return the merged caller inputs without a time axis."""
+        """Return the merged inputs that the caller passed and that have no time axis."""
         target = self.target_session
         return self._stack_inputs(
             target.inputs.constant_inputs,

@@ -39,7 +39,7 @@ DEFAULT_BATCH_SIZE = 32
 
 SLOTS_PER_REFILL = 8
 """New sequences are prefilled when at least 1/8 of the batch is free. Several sequences are
-prefilled together, because a prefill takes as long as a decode step."""
+prefilled together, because a prefill costs at least as much as a decode step."""
 
 T = TypeVar("T")
 """The type of an unprepared prompt, e.g. a mapping of input names to values."""

@@ -246,7 +246,7 @@ class KVCacheSession:
             self.states[state.name] = self.session.concat([buffer, zeros], 2) if shape[2] else zeros
 
     def reorder(self, indices: Ints) -> None:
-        """Reorder batch elements and KV cache: new element i is old element `indices[i]`."""
+        """Reorder batch elements and their KV cache: new element i is old element `indices[i]`."""
         self.inputs.reorder(indices)
         self.bound_session = None
         axes = {s.name: s.batch_axis for s in self.metadata.states}

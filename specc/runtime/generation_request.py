@@ -271,7 +271,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
             "E0912",
             f"the prompts have {min(map(len, sequences))} to {longest} tokens, but the model "
             "has no padding mask",
-            notes=["no `keep` input has the axes of the prompts"],
+            notes=["no padding mask (`keep` input) has the axes of the prompts"],
             helps=[
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],
@@ -297,7 +297,7 @@ def _list_prompts(value: object) -> list[Sequence[object]]:
 
 
 def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]) -> int:
-    """Infer the batch size from the first input with a batch axis, or return 1."""
+    """Infer the batch size from the first input with a batch axis. Return 1 if there is none."""
     for name, value in inputs.items():
         graph_input = input_signature.graph.inputs.get(name)
         if graph_input is None or input_signature.batch_size not in graph_input.shape[:1]:

@@ -57,8 +57,8 @@ def create_guided_decoder_session(
         name: _interleave(inputs, name, value, unconditional[name])
         for name, value in prepared_inputs.items()
     }
-    # transformers extrapolates logits for MusicGen, which has a start token, and otherwise
-    # log-probabilities
+    # transformers extrapolates logits for MusicGen (which has a start token) and log-probabilities
+    # for other models
     session = model.create_decoder_session(both)
     return GuidedDecoderSession(session, settings.guidance_scale, uses_log_probs=not settings.start)
 

@@ -100,7 +100,9 @@ def _is_integer(value: Value) -> bool:
 
 
 def _find_table_lookup(node: Node) -> tuple[Value, Dim] | None:
-    """Return the indices and the axis size of an embedding lookup or gather, or else None."""
+    """Return the indices and the axis size of an embedding lookup or gather. Return None for other
+    nodes.
+    """
     match node.op:
         case ops.Embedding():
             return node.op.ids(node), node.op.table(node).shape[0]

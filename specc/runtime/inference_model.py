@@ -210,7 +210,8 @@ def runs_full_forward(
     """Return True if `run` computes a full forward pass for the inputs, and False if it generates.
 
     A model file with a full-forward graph generates only if the caller omits the sequence input or
-    passes generation settings. Raise E0701 for settings if the model is not generative.
+    passes generation settings. Raise E0701 if settings are passed to a model that is not
+    generative.
     """
     if model.uses_step_graph:
         return False

@@ -287,7 +287,7 @@ class PerTokenInputs:
 
     @cached_property
     def _computed_inputs(self) -> dict[str, Graph | None]:
-        """The inputs to compute for generated tokens, and the graph of each token-wise default.
+        """The inputs to compute for generated tokens, with the graph if the default is token-wise.
         Raise E0944 if an input has no default.
         """
         defaults, tokens = self.input_signature.defaults, self.input_signature.sequence_input

@@ -93,7 +93,9 @@ def describe_out_of_bounds_tensor(
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package, checked against its index. `models` are parsed models by role."""
+    """The files of a package, checked against its index. `models` maps graph names to parsed
+    models.
+    """
 
     path: Path
     index: PackageIndex

@@ -60,7 +60,7 @@ def choose_dim_sizes(
     maxima |= max_lengths or {}
     minima = find_min_lengths(graph)
     sizes, counts = {}, {}
-    # The size of a symbolic dimension with an equation follows from other sizes.
+    # If a symbolic dimension is defined by an equation, its size follows from other sizes.
     free_symbols = collect_shape_symbols(graph.inputs.values()) - graph.length_equations.keys()
     for index, symbol in enumerate(sorted(free_symbols)):
         size = counts[symbol] = (
@@ -152,7 +152,7 @@ def _sample_ids(
     if ids.size > 1:  # include both the first and the last valid id
         ids.flat[0], ids.flat[-1] = id_range.stop - 1, id_range.start
     if upper_bound is None and density < DEFAULT_DENSITY:
-        ids *= rng.random(shape) < density  # add zeros, because the input may be an integer mask
+        ids *= rng.random(shape) < density  # include zeros, because an integer input may be a mask
     limits = range(bound) if bound else index_range
     if specials := [n for n in special_ids if not limits or n in limits]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(specials, shape), ids)

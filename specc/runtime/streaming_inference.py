@@ -56,7 +56,7 @@ class StreamingModel(StepSessions):
             _raise_partial_chunk(self, chunk_length, hint)
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in time_axes}
         stream = self.start_stream(**{n: v for n, v in inputs.items() if n not in time_axes})
-        # `push` rejects a value whose rank is too low, with the name of its input.
+        # If the rank of a value is too low, `push` raises an error with the input name.
         counts = [v.shape[time_axes[n]] for n, v in arrays.items() if v.ndim > time_axes[n]]
         count = max(counts, default=0)
         step_length = chunk_length or count
@@ -71,8 +71,8 @@ class StreamingModel(StepSessions):
         return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
     def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
-        """Concatenate the pieces of an output along the time axis, or return the last piece of an
-        output without a time axis.
+        """Concatenate the pieces of an output along the time axis. If the output has no time axis,
+        return the last piece.
         """
         sequence_type = self.graph.inputs[self.input_signature.sequence_input].type
         time_symbols = sequence_type.shape[1].symbols()
@@ -93,7 +93,9 @@ class StreamingModel(StepSessions):
         return results
 
     def start_stream(self, **constant_inputs: object) -> "InputStream":
-        """Start a stream with the inputs without a time axis. Raise E0910 if a name is unknown."""
+        """Start a stream, given the inputs that have no time axis. Raise E0910 if a name is
+        unknown.
+        """
         inputs, time_axes = self.input_signature.graph.inputs, self.time_axes
         for name in constant_inputs:
             if name not in inputs:

@@ -117,7 +117,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 
 def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
-    """Return True if texts can form a batch: they have equal lengths or a padding mask."""
+    """Return True if texts can form a batch: they have equal lengths or the model has a mask."""
     has_equal_lengths = len({len(row.ids) for row in batch.encodings}) <= 1
     return has_equal_lengths or bool(find_mask_input(model.manifest.graph, task.text_input))
 
@@ -259,7 +259,7 @@ def _read_pair(item: object) -> tuple[object, object] | None:
 
 
 def _list_second_texts(value: object) -> Sequence[str | None]:
-    """Convert the second texts of pairs to a list, with None for a missing text."""
+    """Convert the second texts of pairs to a list, in which None stands for a missing text."""
     if not isinstance(value, list | tuple) or None not in value:
         return _list_texts("text_pair", value)
     listed = _list_texts("text_pair", [item or "" for item in value])

@@ -146,7 +146,7 @@ def make_causal_lm_targets(
 def _encode_target(
     preprocessing: PreprocessingConfig, generation: GenerateSection, value: object
 ) -> Array:
-    """Encode a target with the tokenizer of the output, or else with the tokenizer of the input."""
+    """Encode a target with the tokenizer of the output or, if there is none, of the input."""
     name = generation.sequence_input
     if not isinstance(value, str):
         return _read_array(name, value).astype(np.int64)
