@@ -51,13 +51,12 @@ class GenerationMetadata:
     `signature` is a graph with exactly the inputs of the spec, and `defaults` computes omitted
     inputs. `loop_invariant_inputs` are the inputs that do not change between steps. `full_inputs`
     are the inputs that contain all positions so far. `max_context` is the maximum sequence length
-    (None if unlimited). This maximum is the size of the position embedding table
-    `length_limiting_table`. `length_bounds` are the bounds of other symbolic dimensions. If the
-    prompt is empty, the first token is sampled from the `encode` output `first_token_logits`.
-    `in_place_states` are the states whose buffers a step updates in place
-    (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths` is True, a batch may contain
-    sequences of different lengths (`specc.runtime.batch_slots`). `chunk_config` is None for a
-    generative model.
+    (None if unlimited). `length_limiting_table` is the position embedding table that sets this
+    maximum. `length_bounds` are the bounds of other symbolic dimensions. If the prompt is empty,
+    the first token is sampled from the `encode` output `first_token_logits`. `in_place_states` are
+    the states whose buffers a step updates in place (`specc.runtime.decoder_sessions`). If
+    `allows_mixed_lengths` is True, a batch may contain sequences of different lengths
+    (`specc.runtime.batch_slots`). `chunk_config` is None for a generative model.
     """
 
     generation: GenerateSection

@@ -182,11 +182,11 @@ class PackageIndex:
     """The index of a package.
 
     `graphs` and `extras` map roles to file names. `files` maps the name of each file of the package
-    to its size and hash. `preexisting` are files that already existed with the same content. They
-    are not deleted when the package is replaced. `linked_files` maps the relative path of each
-    linked checkpoint file to its metadata. `metadata` is JSON data for the program that opens the
-    package. `sources` are the spec files by name. If `checks_hashes_on_open` is True, opening the
-    package verifies the weight files' hashes.
+    to its size and hash. `preexisting` are files that already existed with the same content, and
+    are therefore not deleted when the package is replaced. `linked_files` maps the relative path of
+    each linked checkpoint file to its metadata. `metadata` is JSON data for the program that opens
+    the package. `sources` are the spec files by name. If `checks_hashes_on_open` is True, opening
+    the package verifies the weight files' hashes.
     """
 
     model: str

@@ -28,7 +28,7 @@ from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text, raise_unreadable_file_error
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Maximum size of a row in bytes. It limits the memory used for files without line breaks."""
+"""Maximum size of a row in bytes, which limits the memory used for files without line breaks."""
 
 ROW_JSON_LIMITS = JsonLimits(max_depth=200, max_integer=None)
 """Limits on JSON values in rows: at most 200 nesting levels, and integers of any size."""
@@ -339,7 +339,7 @@ def find_data_files(paths: Sequence[str]) -> list[Path]:
         with translate_os_errors(path):
             # an empty name is not a path, although `Path("")` is the working directory
             if not name or not path.exists():
-                fix = "pass the path of a table, or of a directory of tables or images"
+                fix = "pass a table file, or a directory that contains tables or images"
                 raise_unreadable_file_error(name, "no such file or directory", fix)
             files_of_path = _list_directory_files(path) if path.is_dir() else [path]
         for file in files_of_path:

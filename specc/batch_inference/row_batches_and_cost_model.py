@@ -50,7 +50,7 @@ class InputRow:
 
     @property
     def unpadded_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the inputs without the padded axes. They must be equal within a batch."""
+        """The shapes of the inputs without padded axes, which must be equal within a batch."""
         padded = self.padded_inputs
         return tuple(a.shape[1:] if n in padded else a.shape for n, a in self.arrays.items())
 

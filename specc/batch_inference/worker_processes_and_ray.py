@@ -60,7 +60,7 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """A counter of completed rows. It reports at intervals: one message per row is slow."""
+    """A counter of completed rows. Reports are sent at intervals: one message per row is slow."""
 
     output: TextIO
     unreported_rows: int = 0

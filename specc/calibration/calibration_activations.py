@@ -185,8 +185,8 @@ def collect_expert_activations(
 def _tap_expert(
     builder: GraphBuilder, op: ops.MixtureOfExperts, body: Graph, args: list[Value], expert: int
 ) -> Value:
-    """Add a `MixtureOfExperts` node that runs a single expert. Its body `body` outputs one of the
-    expert's activations. Return the activations of all tokens that are routed to the expert.
+    """Add a `MixtureOfExperts` node that runs a single expert. The expert's body `body` outputs one
+    of its activations. Return the activations of all tokens that are routed to the expert.
     """
     operands = op.split_operands(args)
     index = builder.add_op(ops.Constant(expert, operands.ids.type.dtype))

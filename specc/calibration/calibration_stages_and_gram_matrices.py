@@ -43,10 +43,10 @@ NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
 class CalibrationStage:
     """A stage of the forward pass that reads only some of the model's weights.
 
-    `graph` computes `stage_outputs` for later stages. Its inputs are the model inputs, and the
-    outputs `stage_inputs` of earlier stages. `activations_by_output` maps the remaining outputs of
-    `graph` to the activations of the model that they contain. `released_values` are stage outputs
-    that no later stage reads.
+    `graph` computes `stage_outputs` for later stages. The inputs of `graph` are the model inputs
+    and `stage_inputs`, the outputs of earlier stages. `activations_by_output` maps the remaining
+    outputs of `graph` to the activations of the model that they contain. `released_values` are
+    stage outputs that no later stage reads.
     """
 
     graph: Graph
@@ -207,8 +207,8 @@ class _StagedGraph:
 
 class _FactorFiles:
     """The inverse Cholesky factors of the Gram matrices for `tap_points`. A stacked weight is
-    quantized when the factors of all its experts are available. Until then, the factors are stored
-    in `directory`.
+    quantized when the factors of all its experts are available. They are stored in `directory`
+    until then.
     """
 
     def __init__(

@@ -215,7 +215,7 @@ def expand_spec(
     for file, notes in _iterate_candidate_files(spec, keep_sources):
         if _build_graphs_of_file(file, spec) == expected:
             return file, (*notes, *([] if keep_sources else _note_dropped_sources(spec)))
-    raise AssertionError(f"the graphs of the expanded {spec.program.name} differ")
+    raise AssertionError(f"expansion changes the graphs of {spec.program.name}")
 
 
 def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:

@@ -200,7 +200,7 @@ def execute_lsp_command(args: Namespace) -> int:
 
     if sys.stdin.isatty():
         # if a user starts the server in a terminal, print that it waits for an editor
-        print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
+        print("waiting for an editor on stdin; press Ctrl-D to exit", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     # text on stdout would corrupt the protocol messages

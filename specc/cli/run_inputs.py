@@ -367,8 +367,8 @@ def add_prompt_images(
 ) -> tuple[list[str], str | None]:
     """Return the input arguments, including the images of `--image` by name, and the chat message.
     A prompt without image placeholders becomes the chat message if the model has a chat template.
-    Otherwise, image placeholders are inserted before the prompt. Raise E0910 if the model has no
-    image input.
+    If the model has no chat template, image placeholders are inserted before the prompt. Raise
+    E0910 if the model has no image input.
     """
     if not images or chat is not None:
         return [*arguments], chat

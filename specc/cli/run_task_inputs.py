@@ -150,7 +150,7 @@ def _fill_optional_inputs(record: Mapping[str, Value], task: Task) -> dict[str, 
 
 
 def _split_named_inputs(argument: str, inputs: Mapping[str, TaskInput]) -> tuple[str, str]:
-    """Split `NAME=VALUE` if NAME is a task input. Otherwise return "" and the argument."""
+    """Split `NAME=VALUE` if NAME is a task input, otherwise return "" and the argument."""
     name, equals, value = argument.partition("=")
     return (name, value) if equals and name in inputs else ("", argument)
 
@@ -233,7 +233,7 @@ INPUT_EXAMPLES = {
     "candidate_labels": '"a cat" "a dog"',
     "choices": '"one" "another"',
 }
-"""Example command-line values of task inputs. Other inputs have a generic text example."""
+"""Example command-line values of task inputs. Inputs that are not listed have a text example."""
 
 
 def add_example_to_error(

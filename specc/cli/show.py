@@ -136,7 +136,7 @@ def execute_show_command(args: Namespace) -> int:
     manifest = _read_manifest(args)
     if manifest is not None and manifest.decoding is not None:
         if args.print_after:
-            _raise_unknown_pass(args.print_after, "none runs on a standalone generator")
+            _raise_unknown_pass(args.print_after, "no pass runs on a standalone generator")
         return _print_text("\n".join(_describe_generator(manifest)))
     if prints_ir:
         return _print_text(format_ir(*_run_requested_passes(args, manifest).graphs()).rstrip("\n"))

@@ -145,8 +145,8 @@ def execute_verify_command(args: Namespace) -> int:
 
 @dataclass
 class VerificationResults:
-    """The verification results so far. `agrees` is None until all rounds are finished. It remains
-    None if the model is too sensitive to rounding or if no output was compared.
+    """The verification results so far. `agrees` is None until all rounds are finished. `agrees`
+    remains None if the model is too sensitive to rounding or if no output was compared.
     """
 
     agrees: bool | None = None

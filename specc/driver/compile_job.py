@@ -94,7 +94,7 @@ class CompileJob:
 
     @property
     def embedded_adapter(self) -> str:
-        """Return the checkpoint directory if it contains a LoRA adapter, or ""."""
+        """Return the checkpoint directory if it contains a LoRA adapter, otherwise ""."""
         return find_embedded_adapter(self.options.weights or self.spec.checkpoint)
 
     @property
@@ -251,7 +251,7 @@ class LoweringJob(CompileJob):
         return quantize_model_graphs(source, self.quantization_decision.plan)
 
 
-STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"
+STORED_RECIPE = "int4 weights: codes and scales are those of the checkpoint"
 
 
 def prepare_lowering(job: CompileJob) -> LoweringJob:
@@ -317,7 +317,7 @@ def get_generate_section(model: ModelDefinition) -> GenerateSection:
             notes=["only `--graphs score` can be compiled"],
             helps=[
                 "add `generate NAME of INPUT from RESULT { … }` to the spec",
-                "if another graph of the spec has one, select it: --graph NAME",
+                "or select a graph with a `generate` section: --graph NAME",
             ],
         )
     return model.generation

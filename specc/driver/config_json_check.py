@@ -124,7 +124,7 @@ IGNORED_KEY_GROUPS = {
     "metadata of the file and the model": "_commit_hash _name_or_path "
     "_num_labels architectures auto_map custom_pipelines model_type name_or_path "
     "transformers_version",
-    "element types, which the weight files determine": "dtype torch_dtype torchscript",
+    "element types (determined by the weight files)": "dtype torch_dtype torchscript",
     "read only in training": "finetuning_task gradient_checkpointing "
     "initializer_factor initializer_range problem_type use_bfloat16",
     "augmentation and losses of speech models in training": "apply_spec_augment "
@@ -134,13 +134,13 @@ IGNORED_KEY_GROUPS = {
     "mask_channel_selection mask_feature_length mask_feature_min_masks mask_feature_prob "
     "mask_time_length mask_time_min_masks mask_time_min_space mask_time_other mask_time_prob "
     "mask_time_selection num_negatives use_guided_attention_loss",
-    "additional outputs of other programs": "output_attentions output_hidden_states "
+    "optional outputs in transformers": "output_attentions output_hidden_states "
     "return_dict use_cache use_return_dict",
     "implementation choices": "_attn_implementation "
     "_attn_implementation_autoset attn_implementation chunk_size_feed_forward "
     "pretraining_tp",
-    "class names, whose number the weights determine": "id2label label2id num_labels",
-    "special tokens, which tokenizer and generation settings define": "bos_token_id cls_token_id "
+    "class names (their number follows from the weights)": "id2label label2id num_labels",
+    "special tokens (read from tokenizer and generation configs)": "bos_token_id cls_token_id "
     "decoder_start_token_id eos_token_id mask_token_id pad_token_id prefix "
     "sep_token_id tokenizer_class unk_token_id",
     "generation settings": "bad_words_ids begin_suppress_tokens diversity_penalty "
@@ -150,7 +150,7 @@ IGNORED_KEY_GROUPS = {
     "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
     "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens "
     "task_specific_params temperature top_k top_p typical_p",
-    "quantization of the weights, which is read with them": "quantization_config",
+    "quantization of the weights (read together with them)": "quantization_config",
     "settings of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
 }
 """Keys in published config.json files that specs ignore, grouped by the reason."""
@@ -269,8 +269,8 @@ def find_axis_config_keys(
     program: Program, config: JsonObject | None, graph: str, parameter: str, axis: int
 ) -> str:
     """Return the config.json keys that determine the size of one axis of a parameter, e.g.
-    "`hidden_size`", or "" if there are none. They are the keys of the config fields in the symbolic
-    size.
+    "`hidden_size`", or "" if there are none. The keys belong to the config fields in the symbolic
+    size of the axis.
     """
     if config is None:
         return ""

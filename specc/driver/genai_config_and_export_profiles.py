@@ -218,7 +218,7 @@ DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def find_tokenizer_and_config_paths(directories: Sequence[Path]) -> list[Path]:
-    """Return the companion files that exist, each in the first directory that contains it."""
+    """Return the paths of companion files, each in the first directory that contains it."""
     return find_repository_files(directories, REPOSITORY_FILES)
 
 

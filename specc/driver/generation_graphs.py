@@ -296,7 +296,7 @@ def build_standalone_generator(
 
 
 def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) -> PackageContents:
-    """Add the graphs of a generative model to the full-forward graph in `graphs`."""
+    """Add the graphs of a generative model to `graphs`, which contains the full-forward graph."""
     graph_names, is_native_profile = job.options.graphs, job.options.io_names == "specc"
     generation = get_generate_section(job.model)
     derived_graphs = derive_generation_graphs(

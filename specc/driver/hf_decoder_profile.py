@@ -31,8 +31,8 @@ class ExportedGraphs:
     """Derived graphs with the input and output names of an export profile.
 
     `graphs` maps the stem of each model file, such as `decoder_model`, to its graph. `states` are
-    the KV caches, named as in the profile. `json_files` maps names of JSON files to their contents.
-    These files are written next to the graphs.
+    the KV caches, named as in the profile. `json_files` contains the JSON files to write next to
+    the graphs, by name.
     """
 
     graphs: Mapping[str, Graph]

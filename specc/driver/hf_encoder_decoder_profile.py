@@ -346,7 +346,7 @@ def _rename_encoder(layout: EncoderDecoderComponents) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Temporary name of the encoder output. Its spaces avoid conflicts with graph outputs."""
+"""Temporary name of the encoder output, with spaces to avoid conflicts with graph outputs."""
 
 
 def _declare_cross_mask(
@@ -380,9 +380,9 @@ def _fill_decoder_masks(layout: EncoderDecoderComponents, copier: GraphCopier, s
 def _add_past_caches(
     layout: EncoderDecoderComponents, copier: GraphCopier, step: Graph, *, without_past: bool
 ) -> None:
-    """If `without_past` is true, replace the self-attention caches by empty constants. Otherwise,
-    declare each layer's self-attention cache and then its cross-attention cache. Inference programs
-    rely on the order of the caches.
+    """If `without_past` is true, replace the self-attention caches by empty constants. If it is
+    false, declare each layer's self-attention cache and then its cross-attention cache. Inference
+    programs rely on the order of the caches.
     """
     layers = zip(layout.cache_layers, layout.cross_attentions, strict=True)
     for n, (layer, pair) in enumerate(layers):

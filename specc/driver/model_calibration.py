@@ -207,7 +207,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[GetSamples | Non
         # raise the error if an option or the spec explicitly requests samples
         if calibration.num_samples is not None:
             raise
-        return None, f"{fallback}: the model cannot generate calibration text"
+        return None, f"{fallback}: the model cannot generate calibration data"
     remark = f"int4 weights: GPTQ, calibrated on {count} self-generated samples"
     # mention that a quantized model generated the samples, because this reduces their quality
     precision_note = ", generated with round-to-nearest weights" if _has_large_weights(job) else ""

@@ -31,7 +31,7 @@ def list_weight_names(graph: Graph) -> tuple[str, ...]:
 def parse_quantize_choice(
     entries: Mapping[str, ast.QuantizeSetting], name: str, choices: Iterable[str]
 ) -> str:
-    """Return a `quantize` entry's value, or "" if it is absent. Raise E0858 if it is invalid."""
+    """Return a `quantize` entry's value ("" if absent). Raise E0858 for an invalid value."""
     entry = entries.get(name)
     if entry is None:
         return ""

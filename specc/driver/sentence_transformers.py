@@ -97,8 +97,8 @@ def build_sentence_transformers_spec(
     directory: str, open_program: Callable[[str], Program]
 ) -> SentenceTransformersSpec | None:
     """Return the spec of a sentence-transformers directory. Return None if it is not a
-    sentence-transformers directory. Also return None for cross-encoders, which are compiled like
-    any checkpoint with a classification head. Raise E0427 if a module of the directory is not
+    sentence-transformers directory. Return None for a cross-encoder, which is compiled like any
+    checkpoint with a classification head. Raise E0427 if a module of the directory is not
     supported.
     """
     root = Path(directory)

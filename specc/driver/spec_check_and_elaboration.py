@@ -76,7 +76,7 @@ class SpecCheckResult:
     def _model_text(self) -> str:
         if self.model is None:
             # missing config values are an error only with a config file
-            return f"valid for every size, {len(self.missing)} config values are missing"
+            return f"valid for all sizes, but {len(self.missing)} config values are missing"
         return f"{self.model.name}, {self.model.graph.format_signature()}"
 
     @property

@@ -202,9 +202,9 @@ def open_spec_argument(
 ) -> LoadedSpec:
     """Open a spec with the given config values.
 
-    A multi-line string is the source text of a spec. Its file paths are relative to the current
-    directory. A `Path` is never interpreted as the name of a built-in spec. Raise E0203 if a value
-    cannot be written as a literal of the spec language.
+    A multi-line string is the source text of a spec. File paths in the source text are relative to
+    the current directory. A `Path` is never interpreted as the name of a built-in spec. Raise E0203
+    if a value cannot be written as a literal of the spec language.
     """
     # a `Path` is a file path even if it equals the name of a built-in spec
     spec_name = spec if isinstance(spec, str) else disambiguate_spec_path(str(spec))

@@ -55,7 +55,7 @@ def is_language_adapter(adapter: str) -> bool:
 
 
 def find_embedded_adapter(checkpoint: str) -> str:
-    """Return the checkpoint directory if it also contains a LoRA adapter, or "".
+    """Return the checkpoint directory if it also contains a LoRA adapter, otherwise "".
 
     `from_pretrained` of transformers loads such an adapter together with the model.
     """
@@ -69,7 +69,7 @@ def list_adapter_config_files(adapter: str) -> list[Path]:
 
 
 def get_adapter_language(adapter: str) -> str:
-    """Return the language in a file name such as `adapter.fra.safetensors`, or ""."""
+    """Return the language in a file name such as `adapter.fra.safetensors`, otherwise ""."""
     name = Path(adapter).name
     if not is_language_adapter(adapter) or not name.startswith(ADAPTER_PREFIX):
         return ""
@@ -114,7 +114,7 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
         _raise_unsupported_setting(
             config,
             "init_lora_weights",
-            "the adapter was trained from other initial weights than those of the checkpoint",
+            "the initial weights of the adapter training were not those of the checkpoint",
             "convert the adapter when saving it: option "
             "path_initial_model_for_weight_conversion of peft",
         )

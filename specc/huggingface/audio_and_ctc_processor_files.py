@@ -188,8 +188,8 @@ def _raise_unsupported_settings(path: Path, reason: str, span: Span | None) -> N
 
 
 def find_word_vocabulary_file(directories: Sequence[Path], span: Span | None = None) -> Path | None:
-    """Return the path of the vocabulary in the first directory that contains a vocabulary, or None.
-    `specc convert` writes such a file next to word vectors. Raise E0203 if there are several
+    """Return the path of the vocabulary in the first directory that contains one, or None if none
+    does. `specc convert` writes such a file next to word vectors. Raise E0203 if there are several
     vocabularies.
     """
     for directory in directories:
@@ -314,7 +314,7 @@ def format_ignored_key_remark(key: str, path: Path | None) -> str:
 
 
 def find_repository_file(directories: Sequence[Path], name: str) -> Path | None:
-    """Return the file `name` in the first directory that contains such a file, or None."""
+    """Return the file `name` in the first directory that contains it, or None if none does."""
     return next((f / name for f in directories if os.path.lexists(f / name)), None)
 
 
@@ -327,7 +327,7 @@ def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> 
 
 def get_tokenizer_init_kwargs(settings: Settings) -> dict[str, Any]:
     """Return the arguments that sentence-transformers passes to the tokenizer's constructor:
-    `processor_kwargs`, or `tokenizer_args` in older files. They override keys of
+    `processor_kwargs`, or `tokenizer_args` in older files. These arguments override keys of
     tokenizer_config.json.
     """
     key = "processor_kwargs" if "processor_kwargs" in settings else "tokenizer_args"
@@ -340,7 +340,7 @@ def get_tokenizer_call_kwargs(settings: Settings) -> dict[str, Any]:
 
 
 def find_first_file(directories: Sequence[Path], names: Sequence[str]) -> Path | None:
-    """Return the first of the files in `names` that exists in a directory, or None."""
+    """Return the first file in `names` that exists in a directory, or None if none exists."""
     return next(iter(find_repository_files(directories, names)), None)
 
 

@@ -46,7 +46,7 @@ def read_checkpoint_tokenizer(
 
 
 def find_tokenizer_file(directories: Sequence[Path]) -> Path | None:
-    """Return the first tokenizer.json, or GGUF file with a tokenizer, in `directories`, or None."""
+    """Return the first tokenizer.json or GGUF file with a tokenizer in `directories`, else None."""
     return next(filter(None, map(_find_tokenizer, directories)), None)
 
 

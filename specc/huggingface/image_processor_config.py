@@ -94,7 +94,7 @@ def iterate_image_config_remarks(directories: Sequence[Path]) -> Iterator[str]:
 
 
 def _find_file(directories: Sequence[Path]) -> JsonObject | None:
-    """Return the image processor settings in the first config file, or None."""
+    """Return the image processor settings in the first config file, or None if there is none."""
     path = find_preprocessor_config(directories)
     if path is None:
         return None

@@ -35,21 +35,21 @@ this fraction of the keys that the best spec reads.
 UNSUPPORTED_TYPES = {
     "informer": "its attention samples keys at random at inference, so its outputs are not a "
     "function of its inputs",
-    "gemma3n": "its image encoder is a MobileNetV5 of timm, with the weight names of timm; the "
-    "spec gemma3n_text reads a config.json of its language model",
+    "gemma3n": "its image encoder is timm's MobileNetV5, which no spec supports; the spec "
+    "gemma3n_text supports only its language model",
     "vits": "the length of its waveform depends on predicted durations, and it samples noise at "
     "inference",
     **dict.fromkeys(
         ("lightglue", "superglue", "superpoint"),
-        "the number of keypoints depends on the pixels of an image, and the length of an axis "
-        "cannot depend on values",
+        "the number of keypoints depends on the pixel values, but the size of an axis must not "
+        "depend on values",
     ),
     **dict.fromkeys(
         ("csm", "moshi"),
         "a second decoder generates the codebooks of each step one after another, which `generate` "
         "does not support",
     ),
-    "musicgen_melody": "no spec supports its prefix of chroma features; see musicgen",
+    "musicgen_melody": "no spec supports the chroma features that precede its input; see musicgen",
 }
 """The reason why a model type has no built-in spec, by model type."""
 UNSUPPORTED_CLASSES = {
@@ -188,7 +188,7 @@ def find_spec_for_model_type(config: JsonObject, model_type: str) -> str:
 
 
 def read_model_type(config: JsonObject) -> str:
-    """Return the `model_type` in a config.json, or "". timm networks have no `model_type`."""
+    """Return the `model_type` in a config.json, or "" if it is absent, as for timm networks."""
     if config.find_non_null_member(MODEL_TYPE_KEY) is None and config.find_non_null_member(
         TIMM_CONFIG_KEY
     ):
@@ -284,7 +284,9 @@ def read_expected_config_values(path: Path, key: str) -> frozenset[str]:
 
 
 def read_architectures(config: JsonObject) -> list[str]:
-    """Return the class names in `architectures`, or []. Raise E0420 if a value is invalid."""
+    """Return the class names in `architectures`, or [] if the key is absent. Raise E0420 if a value
+    is invalid.
+    """
     member = config.find_non_null_member(ARCHITECTURES_KEY)
     return _read_classes(member) if member else []
 

@@ -194,6 +194,6 @@ _METHOD_READERS: Mapping[str, Callable[[Mapping[str, Json]], tuple[QuantizationS
     "mxfp4": lambda _: (QuantizationSettings(), False),
     "fbgemm_fp8": lambda _: (QuantizationSettings(), True),
 }
-"""The function that reads the settings of each quantization method. It also returns True if the
-checkpoint quantizes activations.
+"""The function that reads the settings of each quantization method. Each function also returns True
+if the checkpoint quantizes activations.
 """

@@ -255,7 +255,7 @@ def drop_out_of_vocab_ids(model: ModelDefinition, settings: dict[str, object]) -
 
 
 def find_out_of_vocab_token(model: ModelDefinition, settings: Settings) -> tuple[str, str]:
-    """Return the key and description of a generated token outside the vocabulary, or "" and ""."""
+    """Return the key and description of a generated token outside the vocabulary, or two ""."""
     vocabulary = _read_vocabulary(model)
     for name, key in GENERATED_SETTINGS.items():
         value = settings.get(name)

@@ -63,7 +63,7 @@ def test_a_package_generates_with_the_codes_of_the_checkpoint(tmp_path: Path) ->
     ids = torch.tensor([[3, 7, 1, 9, 11]])
     wanted = theirs.generate(ids, max_new_tokens=8, do_sample=False)[0, 5:].tolist()
     made = specc.compile(tmp_path, tmp_path / "out", graphs="all")
-    assert "int4 weights: the codes and scales of the checkpoint" in made.remarks
+    assert "int4 weights: codes and scales are those of the checkpoint" in made.remarks
     steps = specc.load(tmp_path / "out").generate(input_ids=ids.numpy(), max_tokens=8)
     assert [int(step.tokens[0]) for step in steps] == wanted
 
