@@ -304,7 +304,7 @@ def describe_noncausal_mask(
         return CausalityErrorMessage(
             "E0712",
             "a prefix position attends to positions that do not exist yet",
-            (f"the prefix is the {prefix_length} positions before the time axis",),
+            (f"the prefix consists of the first {prefix_length} positions",),
             ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
         )
     # the band has a finite lower end below 0, so the mask includes some later positions

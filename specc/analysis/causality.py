@@ -159,7 +159,7 @@ def _check_inputs(
                 f"{dependent_lengths[0]}",
                 Label.from_span(
                     span,
-                    "the positions of this length cannot be assigned to new positions of "
+                    "the positions of this axis cannot be matched to new positions of "
                     f"`{flow.time_symbol}`",
                 ),
                 helps=(

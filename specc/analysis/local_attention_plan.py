@@ -232,10 +232,10 @@ class BlockedAttentionPlan:
     def __str__(self) -> str:
         """Format the sequence length threshold, the block size and the window size."""
         if self.band.is_empty:
-            return f"above {self.length_threshold} positions only global queries attend to keys"
+            return f"above {self.length_threshold} positions, only global queries attend to keys"
         band = f"a query attends to {self.window_size} keys"
         if self.window_size is None:
-            band = "a query attends to keys on one side"
+            band = "the window is unbounded on one side"
         suffix = ", besides global tokens" if self.decomposition.condition_count else ""
         return (
             f"above {self.length_threshold} positions blocked: "

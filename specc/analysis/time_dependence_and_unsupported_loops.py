@@ -248,7 +248,7 @@ def _has_symbol(lengths: Iterable[Dim], dependent_symbols: frozenset[str]) -> bo
 POSITION_IDS_REASON = "position ids are computed inside this loop and would restart in every step"
 PREFIX_REASON = "this loop over another axis selects fixed positions of a prefix"
 MISSING_AXES_REASON = (
-    "this loop computes a value along the time axis that has no axis to stack its states on"
+    "the state of a value in this loop has too few axes to be stacked along the loop axis"
 )
 UNSUPPORTED_NODE_HELPS = (
     "loop along the time axis itself, or combine the two axes with attention",

@@ -58,7 +58,7 @@ def test_explain_attention_forms(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert (
         "decoder: h.0.attn … h.2.attn: dense, above 512 positions blocked: 128 queries per block, "
-        "a query attends to keys on one side\n"
+        "the window is unbounded on one side\n"
     ) in out
     small += ["--set", "context=512"]
     assert main(["compile", "gpt2", *small, "-o", model, "--explain"]) == 0
