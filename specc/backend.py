@@ -39,9 +39,9 @@ Shape: TypeAlias = tuple[int, ...]
 
 @immutable_dataclass
 class EmittedModel:
-    """Information about an emitted model for its metadata. `initializer_names` maps each parameter
-    to the name of its initializer. `attention_weight_locations` describe where each layer's
-    attention weights are: `scope`, `dtype`, `weights` (a value) or `node` (the output of an
+    """The information about an emitted model that its metadata contains. `initializer_names` maps
+    each parameter to the name of its initializer. `attention_weight_locations` describe where each
+    layer's attention weights are: `scope`, `dtype`, `weights` (a value) or `node` (the output of an
     `Attention` node), and `guard` if the node is inside an `If`. `weight_files` maps paths to the
     metadata of weight files.
     """
@@ -57,7 +57,7 @@ MetadataBuilder: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 
 @immutable_dataclass()
 class PackageGraph:
-    """A graph of a package, with its file name, such as `decoder_model.onnx`, and its metadata."""
+    """A graph of a package, with its metadata and a file name such as `decoder_model.onnx`."""
 
     graph: "ModelSource"
     file: str
@@ -178,8 +178,8 @@ class QuantizedMatMul:
 
 @immutable_dataclass
 class SubgraphInfo:
-    """The `If` branches and `Loop` bodies of a compiled model, and the name of the output with
-    their execution counts.
+    """The `If` branches and `Loop` bodies of a compiled model, and the name of the output that
+    contains the execution counts of these subgraphs.
     """
 
     execution_counts_output: str  # int64 [n], the number of executions of each subgraph

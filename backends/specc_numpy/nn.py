@@ -111,7 +111,7 @@ def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None =
     visible_scores = np.where(mask, scores, -np.inf)
     maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
-        # The maximum includes the attention sink; otherwise the exponential of the sink could
+        # The maximum includes the attention sink. Otherwise, the exponential of the sink could
         # overflow.
         maximum = np.maximum(maximum, sinks)
     # If all scores are masked, -inf minus -inf would be NaN.
@@ -243,7 +243,7 @@ def sinusoid(op: ops.Sinusoid, lengths: LengthValues, positions: Array) -> Array
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
     angles = positions[..., None] * np.exp(-step * np.arange(pairs))
-    # arXiv:1706.03762 interleaves sines and cosines; most implementations concatenate them.
+    # arXiv:1706.03762 interleaves sines and cosines, but most implementations concatenate them.
     sines = [np.sin(angles), np.cos(angles)]
     if op.layout == "interleaved":
         return np.stack(sines, axis=-1).reshape(*positions.shape, 2 * pairs)
@@ -289,8 +289,8 @@ def apply_rope(op: ops.Rotate, lengths: LengthValues, x: Array, cos: Array, sin:
 
 @evaluate
 def mixture_of_experts(op: ops.MixtureOfExperts, lengths: LengthValues, *operands: Array) -> Array:
-    """Compute a mixture of experts (MoE). For each token, the outputs of the experts to which it is
-    routed are weighted by its gates and summed.
+    """Compute a mixture of experts (MoE). For each token, compute the gate-weighted sum of the
+    outputs of the experts to which the token is routed.
 
     f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]
     """

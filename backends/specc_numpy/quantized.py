@@ -10,7 +10,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
 MIN_TOKEN_MAXIMUM = np.float32(1e-30)
-"""Lower bound of a token's absolute maximum. It ensures a nonzero scale for an all-zero token."""
+"""Lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""
 
 
 @evaluate
@@ -77,7 +77,8 @@ def quantized_lstm(
             operands.recurrent_weights * scales[1]
         )
         output, new_cell = apply_lstm_gates(gates, c, operands.peepholes)
-        # after the end of a sequence, its state is unchanged and its outputs are zeros
+        # after the end of a sequence, the state of the sequence is unchanged and the outputs are
+        # zeros
         previous_output = np.where(step < sequence_lengths, output, 0.0)
         h, c = (
             np.where(step < sequence_lengths, output, h),

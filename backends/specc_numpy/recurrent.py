@@ -47,8 +47,8 @@ def gru(op: ops.Gru, lengths: LengthValues, *args: Array | None) -> tuple[Array,
         r_x, z_x, n_x = np.split(apply_linear(inputs, x.input_weights, x.input_bias), 3, axis=1)
         r_h, z_h, n_h = np.split(apply_linear(h, x.recurrent_weights, x.recurrent_bias), 3, axis=1)
         r, z = sigmoid(r_x + r_h), sigmoid(z_x + z_h)
-        # In arXiv:1406.1078, the reset gate is applied before the product; in cuDNN, after the
-        # product.
+        # In arXiv:1406.1078, the reset gate is applied before the product, but in cuDNN, it is
+        # applied after the product.
         resets_after = op.reset == "after"
         state_term = (
             r * n_h if resets_after else apply_linear(r * h, x.recurrent_weights[2 * size :], b_n)

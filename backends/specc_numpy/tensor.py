@@ -143,7 +143,7 @@ def delay(op: ops.Delay, lengths: LengthValues, x: Array) -> Array:
 
 
 def _get_dtype_bounds(x: Array) -> tuple[float, float]:
-    """Return the lowest and highest value of `x.dtype`, which are infinite for floats."""
+    """Return the lowest and the highest value of the dtype of `x`. Floats have infinities."""
     if x.dtype.kind == "f":
         return -np.inf, np.inf
     return np.iinfo(x.dtype).min, np.iinfo(x.dtype).max

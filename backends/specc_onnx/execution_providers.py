@@ -1,7 +1,7 @@
-"""ONNX Runtime's execution providers: their names, options and availability, tensors on their
-devices, and a check that no compute node fell back to the CPU.
+"""ONNX Runtime's execution providers: their names, options and availability, tensors on the devices
+of providers, and a check that no compute node fell back to the CPU.
 
-ONNX Runtime computes shapes on the CPU with every provider, so its session option
+ONNX Runtime computes shapes on the CPU with every provider, so the session option
 `disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. The check allows nodes
 that depend only on dimensions, constants and one-element tensors to run on the CPU. Any other node
 on the CPU causes an error with the name of the node, because a silent fallback would make GPU
@@ -57,8 +57,8 @@ def copy_to_host(tensor: onnxruntime.OrtValue, provider: str) -> Array:
 def _run_operator(
     operator: str, inputs: Sequence[onnxruntime.OrtValue], provider: str, **attributes: Any
 ) -> onnxruntime.OrtValue:
-    """Run a single ONNX operator on an execution provider and return its result. The result of
-    `Cast` is on the host, and that of any other operator on the device.
+    """Run a single ONNX operator on an execution provider and return the result. The result of
+    `Cast` is on the host, and the result of any other operator is on the device.
     """
     types = tuple((x.element_type(), len(x.shape())) for x in inputs)
     session = _make_operator_session(operator, types, provider, **attributes)
@@ -75,7 +75,7 @@ def _run_operator(
 def _make_operator_session(
     operator: str, types: tuple[tuple[int, int], ...], provider: str, **attributes: Any
 ) -> onnxruntime.InferenceSession:
-    """Open a session for one node. `types` are the (element type, rank) pairs of its operands."""
+    """Open a session for one node. `types` are the (element type, rank) pairs of the operands."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     names = [f"x{n}" for n in range(len(types))]
@@ -102,7 +102,7 @@ LENGTH_OPERATORS = frozenset({"Shape", "Size"})
 """Operators whose results are always dimensions."""
 
 SCALAR_INPUT_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
-"""Element types of one-element graph inputs such as limits, counters and conditions."""
+"""Element types of one-element graph inputs, such as limits, counters and conditions."""
 
 NodeKey = tuple[str, str]
 """Operator type and name of a node, as reported by ONNX Runtime."""
@@ -137,7 +137,7 @@ def _classify_nodes(
 
 
 def _find_scalar_sources(graph: GraphProto) -> dict[str, bool]:
-    """Map each initializer and graph input to True if it is a constant or one-element tensor."""
+    """Map each initializer and graph input to True if it is a constant or a one-element tensor."""
     constants = [t.name for t in graph.initializer]
     constants += (t.values.name for t in graph.sparse_initializer)
     return {**dict.fromkeys(constants, True), **{i.name: _is_scalar_input(i) for i in graph.input}}
@@ -178,7 +178,7 @@ PROVIDER_DEVICES = {"cuda": "cuda"}
 """The device name of each provider that stores tensors on a device other than the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""ONNX Runtime's log level for fatal errors (other errors are raised), and its default level."""
+"""ONNX Runtime's log levels: only fatal errors (other errors are exceptions), and default."""
 
 MAX_NAMED_NODES = 6
 """Maximum number of nodes that a message lists."""

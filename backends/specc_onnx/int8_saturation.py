@@ -94,7 +94,8 @@ def has_saturating_int8_products() -> bool:
 
 
 def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str, Array] | None:
-    """Add 128 to the int8 weights of integer products and make 128 their zero point.
+    """Add 128 to the int8 weights of integer products, and set the zero points of these weights to
+    128.
 
     Return the converted weights that are stored as external data in `directory`, by initializer
     name. Return None if the model has no integer products. Weights that a node computes are

@@ -62,7 +62,7 @@ def compute_weight_footprint(model: ModelProto) -> WeightFootprint:
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """Return the largest bit width to which each value with a cast is cast."""
+    """Return, for each value with a `Cast`, the largest bit width to which it is cast."""
     widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:
@@ -194,7 +194,7 @@ class OnnxModelFile:
         """Load a model copy that also outputs the operands and results of quantized MatMuls."""
         copy = _copy_model(self.model)
         products = add_quantized_matmul_outputs(copy)
-        # use one thread, because with more threads, activation scales depend on how the kernel
+        # use one thread, because with more threads, the activation scales depend on how the kernel
         # splits a tensor
         return self._open_model(copy, provider, threads=1), products
 
@@ -228,9 +228,7 @@ class OnnxModelFile:
     def open_with_attention_outputs(
         self, provider: str, locations: Iterable[Mapping[str, str]]
     ) -> tuple[OrtModel, dict[str, str]]:
-        """Load a model copy that also outputs attention weights; return its output names by
-        scope.
-        """
+        """Load a model copy that also outputs attention weights. Return output names by scope."""
         copy = _copy_model(self.model)
         # the caller computes missing attention weights with the reference interpreter
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
@@ -361,7 +359,7 @@ HASH_KEY = "specc.seal"
 BLANK_HASH = "0" * 64
 """The content hash's metadata key, and the placeholder for the hash while it is computed."""
 _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, len(BLANK_HASH)])
-"""The protobuf encoding of the hash's metadata key and of its value's size."""
+"""The protobuf encoding of the metadata key of the hash, and of the size of the hash."""
 
 
 def insert_model_hash(data: bytes) -> list[bytes | memoryview]:

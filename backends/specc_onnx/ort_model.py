@@ -295,7 +295,7 @@ def can_capture_cuda_graph(model: ModelProto, provider: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class StaticShapeModel:
-    """A model with preallocated input and output buffers. `lock` serializes its runs."""
+    """A model with preallocated input and output buffers. `lock` serializes the model's runs."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding

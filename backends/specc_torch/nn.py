@@ -264,8 +264,8 @@ def apply_rope(
 def mixture_of_experts(
     op: ops.MixtureOfExperts, context: ForwardContext, *operands: Tensor
 ) -> Tensor:
-    """Compute a mixture of experts (MoE). For each token, the outputs of the experts to which it is
-    routed are weighted by its gates and summed.
+    """Compute a mixture of experts (MoE). For each token, compute the gate-weighted sum of the
+    outputs of the experts to which the token is routed.
 
     f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]
     """

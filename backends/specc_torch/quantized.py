@@ -79,7 +79,8 @@ def quantized_lstm(
         gates = gate_inputs[:, step] + _fake_quantize_per_tensor(previous_output) @ state_matrix
         output, new_cell = apply_lstm_gates(gates, c, operands.peepholes)
         is_running = step < lengths
-        # after the end of a sequence, its state is unchanged and its outputs are zeros
+        # after the end of a sequence, the state of the sequence is unchanged and the outputs are
+        # zeros
         previous_output = torch.where(is_running, output, zeros)
         h, c = torch.where(is_running, output, h), torch.where(is_running, new_cell, c)
         index = order[:, step, None, None].expand(-1, 1, zeros.shape[1])
@@ -156,8 +157,8 @@ def _fake_quantize_per_tensor(x: Tensor) -> Tensor:
 
 def _fake_quantize_groups(group: Tensor, rounding: str) -> Tensor:
     """Quantize each group (last axis) with its own scale, in float32, and dequantize it. If
-    `rounding` is "row", elements are divided by the scale. Otherwise, they are multiplied by `127 /
-    absmax`.
+    `rounding` is "row", elements are divided by the scale. Otherwise, elements are multiplied by
+    `127 / absmax`.
     """
     if not group.shape[-1]:
         return group

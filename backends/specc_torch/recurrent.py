@@ -117,7 +117,7 @@ def _run_torch_layer(
     parameters = [x.input_weights, x.recurrent_weights]
     biases = x.input_bias, x.recurrent_bias
     if any(b is not None for b in biases):
-        # a PyTorch layer has either both biases or none
+        # a PyTorch layer has either both biases or no biases
         parameters += [
             x.input_weights.new_zeros(len(x.input_weights)) if b is None else b for b in biases
         ]

@@ -200,8 +200,8 @@ def _merge_tied_values(
 def _make_initial_parameter(
     graph: Graph, name: str, values: Mapping[str, Array | Tensor], seed: int
 ) -> Tensor:
-    """Return the initial value of the parameter `name` as float32, which is its value in `values`
-    or a sample from its initializer. Raise E0503 if the value has the wrong shape.
+    """Return the initial value of the parameter `name` as float32: the value in `values`, or a
+    sample from the parameter's initializer. Raise E0503 if the value has the wrong shape.
     """
     parameter_facts = graph.parameter_facts[name]
     shape = tuple(d.evaluate({}) for d in parameter_facts.type.shape)

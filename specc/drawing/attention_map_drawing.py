@@ -125,7 +125,7 @@ class _AxisLayout:
         return max(1, math.ceil(self.size * 1.08 / self.cell_size))
 
     def list_labels(self) -> list[tuple[int, str]]:
-        """Return the axis labels to draw, each with the index of its cell."""
+        """Return the axis labels to draw, each with the index of the cell that it labels."""
         cell_labels = self.axis.labels[:: self.step]
         return [
             (n, make_printable_label(cell_labels[n]))

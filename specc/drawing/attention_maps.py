@@ -291,7 +291,7 @@ def _map_to_json(attention: AttentionMap, axes: list[AttentionMapAxis], step: in
         "keys": axis_indices[1],
         "rows": cells.shape[1],
         "columns": cells.shape[2],
-        # weights are little-endian float32; -inf marks masked positions
+        # weights are little-endian float32, and -inf marks masked positions
         "weights": b64encode(cells.astype("<f4").tobytes()).decode("ascii"),
     }
 

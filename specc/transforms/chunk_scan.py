@@ -35,8 +35,8 @@ class LinearRecurrence:
 
     The last two axes of the state are the key axis and the value axis, in either order: `key_axis`
     is -2 or -1. The value axis of keys and queries is absent or has size 1. The key axis of values
-    is absent or has size 1. `decay` has size 1 along both axes. `delta_rule_beta` [*lead, 1] is the
-    update strength β of the delta rule.
+    is absent or has size 1. `decay` has size 1 along the key axis and the value axis.
+    `delta_rule_beta` [*lead, 1] is the update strength β of the delta rule.
     """
 
     key_axis: int
@@ -177,8 +177,8 @@ def _compare_blocks(b: GraphBuilder, fn: str, row: Value, column: Value, size: i
 
 @dataclass(frozen=True)
 class _ChunkBodyBuilder(RecurrentCellBuilder):
-    """A builder for the loop body, which processes one chunk (operands [*lead, 64, x], state
-    [*lead, k, v]).
+    """A builder for the loop body that processes one chunk (operands [*lead, 64, x], state [*lead,
+    k, v]).
     """
 
     rank: int

@@ -55,7 +55,7 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
     # scanned values.
     for element, cell in _iterate_element_patterns(inner.scanned, states):
         bindings = _match_cell(cell, element, states, op.get_next_carries())
-        # No two cells compute the same function, so at most one pattern matches.
+        # At most one pattern matches, because no two cells compute the same function.
         if bindings is not None:
             return _LoopFusion(b, op, [a for a in args if a], cell, bindings).build_results(element)
     return None
@@ -190,7 +190,7 @@ def _match_value(
 def _match_leaf(
     leaf: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Bind the pattern input `leaf` to `value`, or return None if its value or type differs."""
+    """Bind the pattern input `leaf` to `value`, or return None if the value or the type differs."""
     if value is None:
         return bindings if leaf in pattern_inputs else None
     if leaf in bindings:

@@ -5,9 +5,9 @@
 Devices accumulate products and norms in 32 bits. Softmax, means, recurrences and position encodings
 are computed in fp32. Layers with a standardized input are also computed in fp32, because a standard
 deviation close to zero results in large inputs. Each f32 value has a precision class: *half*
-(computed in 16 bits), *float32* (computed in 32 bits) or *neutral* (a constant, position embedding
-or weight, which is cast to the dtype of the other operands). Inputs and outputs stay f32, except
-between derived graphs.
+(computed in 16 bits), *float32* (computed in 32 bits), or *neutral*, i.e. a constant, position
+embedding or weight, which is cast to the dtype of the other operands. Inputs and outputs stay f32,
+except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping
@@ -301,7 +301,7 @@ class _HalfConverter:
             self.builder.copy_origin(graph, node, new_results)
 
     def _convert_node(self, node: Node, precision: PrecisionClass) -> tuple[Value, ...]:
-        """Convert a node to the class `precision`, and cast its operands to the class's dtype."""
+        """Convert a node to the class `precision`. Operands are cast to the dtype of the class."""
         if precision != "half":
             return self.builder.add_node(
                 node.op, *(a and self.convert_to_original_dtype(a) for a in node.args)
@@ -332,7 +332,8 @@ class _HalfConverter:
             return "neutral"
         if not can_compute_in_operand_dtype(op):
             return "float32"
-        # If one operand is f32, the result is f32, because a 16-bit addition would lose precision.
+        # If one operand is f32, the result is also f32, because a 16-bit addition would lose
+        # precision.
         classes = {self.precision_classes[a] for a in self._list_float_operands(node)}
         if "float32" in classes or not classes:
             return "float32"

@@ -5,8 +5,8 @@
                                                         └─ prove ─ step ─ encode
 
 A pass maps a `CompilerPassState` to a new `CompilerPassState`. If `VERIFY_AFTER_PASSES` is set,
-graphs are verified (`specc.ir.ir_verifier`) after each pass, which identifies the pass that
-produces an invalid graph. `specc show --ir --print-after PASS` prints the result of a pass.
+graphs are verified (`specc.ir.ir_verifier`) after each pass, so that the pass that produces an
+invalid graph is known. `specc show --ir --print-after PASS` prints the result of a pass.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Collect the uses of each weight, which determine whether it can be quantized.
+"""Collect the uses of each weight, to determine whether the weight can be quantized.
 
     linear(x, w, b)                        w is [out, in]
     matmul(x, w)                           w is [in, out]

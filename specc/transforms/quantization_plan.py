@@ -70,7 +70,7 @@ class QuantizationOptions:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Return all patterns of these options. Each pattern must match a weight."""
+        """Return all patterns of these options. Each pattern must match at least one weight."""
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
@@ -260,7 +260,7 @@ class _FormatChooser:
     def choose_checkpoint_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | str:
-        """Return the format of the checkpoint's 4-bit codes, or a reason to dequantize them."""
+        """Return the format of the checkpoint's 4-bit codes, or the reason to dequantize them."""
         if reason := _explain_unsupported(uses):
             return reason
         packed_format = self.options.packed_weight_formats.get(tied_names[0])
@@ -342,8 +342,8 @@ class _FormatChooser:
 
 def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
     """Return True if the groups of a weight cannot be stored in the layout `columns`. A runtime
-    converts the layout `columns` to `rows` for every unfused MatMul. This is slow for embedding
-    tables and in loops. Standard ONNX cannot slice stacked 4-bit weights.
+    converts the layout `columns` to `rows` for every unfused MatMul. This conversion is slow for
+    embedding tables and in loops. Standard ONNX cannot slice stacked 4-bit weights.
     """
     has_slices = uses.is_read_by_experts or (uses.is_sliced and kind == "int4")
     return bool(uses.embedding_scopes or uses.is_in_loop or has_slices)

@@ -8,7 +8,8 @@
 
 If at least one contraction can be moved, nodes that depend only on scanned values are moved before
 the loop. Nodes on which no loop-carried value depends are moved after the loop. Loop-invariant
-operands keep their shape if they can be broadcast. Otherwise, they are expanded.
+operands keep their shape if they can be broadcast. Loop-invariant operands that cannot be broadcast
+are expanded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -185,8 +186,8 @@ def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | Non
 
 @dataclass
 class _BodyParts:
-    """The nodes of a loop body in three parts: before the loop, in the loop and after the loop.
-    Each part is in graph order.
+    """The nodes of a loop body in three parts: before the loop, in the loop and after the loop. The
+    nodes of each part are in graph order.
     """
 
     nodes_before_loop: list[Node] = field(default_factory=list)
@@ -231,7 +232,7 @@ def find_vectorizable_nodes(
         operands = set(node.operands)
         if operands.isdisjoint(known_values) or not operands <= known_values | captured_values:
             continue
-        # Results must be equal whether positions are computed one at a time or all at once.
+        # Results must be the same whether positions are computed one at a time or all at once.
         if _can_vectorize_node(node, captured_values, axis):
             nodes.add(node)
             known_values.update(results)

@@ -40,8 +40,8 @@ class Architecture:
 
 @immutable_dataclass(slots=False, kw_only=True)
 class ArchitectureChange:
-    """A difference between two architectures: its kind, the path of the changed block, and the
-    change.
+    """A difference between two architectures: the kind of the difference, the path of the changed
+    block, and the change.
     """
 
     kind: str
@@ -137,7 +137,8 @@ def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
     facts_by_scope: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = facts_by_scope.setdefault(graph.get_scope(node), [])
-        # skip the ops of masks, which are described together with the attention that uses the mask
+        # skip the ops that compute masks, because a mask is described together with the attention
+        # that uses it
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _describe_operation(node)
     for name, parameter in graph.parameter_facts.items():

@@ -330,7 +330,7 @@ def _render_costs(cost: CostCurves | None) -> str:
 
 
 def _collect_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, Source]:
-    """Return the spec sources that blocks link to, in the order of their anchors."""
+    """Return the spec sources to which blocks link, in the order of their anchors."""
     sources: dict[str, Source] = {}
     for graph in graphs:
         for origin in graph.node_origins.values():

@@ -255,7 +255,7 @@ def build_block_dataflow(
     for name, value in _iterate_results(graph, node_scopes, scope):
         index = builder.get_item_index(DiagramItem(role="result", name=name))
         sources = builder.sources.get(value, NO_VALUES)
-        # a block's masks and position ids are drawn only if they are computed from activations
+        # the masks and position ids of a block are drawn only if they are computed from activations
         drawn_sources = frozenset(v for v in sources if not scope or is_float_value(v))
         builder.add_edges(drawn_sources, index)
     return _order_items(builder.items, builder.edges)

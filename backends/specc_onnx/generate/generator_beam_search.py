@@ -122,8 +122,9 @@ class BeamSearchStep:
 def emit_beam_search_step(
     step: BeamSearchStep, log_probs: OnnxValue, invalid_mask: OnnxValue
 ) -> DecodingStepResult:
-    """Emit a step for log-probabilities `[s·n, vocabulary]`, which may be `[s, vocabulary]` in the
-    first step. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN score.
+    """Emit a step for log-probabilities of the shape `[s·n, vocabulary]`, or `[s, vocabulary]` in
+    the first step. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN
+    score.
     """
     n = step.decoding_config.num_beams
     batch = emit_axis_length(step.state.scores, 0)
@@ -148,7 +149,7 @@ def emit_beam_search_step(
     # all unfinished sequences end if a live beam has invalid logits
     is_live = step.state.scores > NO_SCORE
     has_failed = step.state.can_improve & _emit_any(is_live & is_invalid)
-    # NaN logits end the search of all sequences; the returned score is NaN.
+    # NaN logits end the search of all sequences, and the returned score is NaN.
     should_continue = _emit_any(can_improve, 0) & ~_emit_any(has_failed, 0)
     should_continue = should_continue.squeeze(0, 1)
     finished_scores = has_failed.where(float("nan"), finished_scores)
@@ -248,8 +249,8 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: OnnxValue, count: Onnx
     """Emit `scores / count ** length_penalty` in f32, clipped to at least `MIN_SCORE`. The score of
     an unused beam is `NO_SCORE`.
     """
-    # As in the Python implementation, the score is computed in f64 and rounded once, so both
-    # implementations have the same ties.
+    # As in the Python implementation, the score is computed in f64 and rounded once, so scores are
+    # tied in both implementations or in neither.
     divisor = count.cast("f64").apply_op("Pow", step.decoding_config.length_penalty)
     normalized_scores = (scores.cast("f64") / divisor).cast("f32")
     normalized_scores = normalized_scores.maximum(MIN_SCORE)

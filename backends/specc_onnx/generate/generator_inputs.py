@@ -1,5 +1,5 @@
-"""Define the inputs of a standalone generator and its builder. Emit the prompt: its padding mask,
-start tokens if it is omitted, and the logits for the first token.
+"""Define the inputs of a standalone generator and the builder of a standalone generator. Emit the
+prompt: the padding mask, start tokens for an omitted prompt, and the logits for the first token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -147,8 +147,8 @@ class GeneratorDefinition(StandaloneGenerator):
 
     @property
     def optional_inputs(self) -> tuple[str, ...]:
-        """Return the names of the inputs that may be omitted: the prompt and its padding masks, if
-        generation can start without a prompt.
+        """Return the names of the inputs that may be omitted: the prompt and the padding masks of
+        the prompt, if generation can start without a prompt.
         """
         absent_inputs = (
             (self.derived_graphs.sequence_input, *self.padding_masks)
@@ -188,7 +188,7 @@ class GeneratorDefinition(StandaloneGenerator):
 
     @property
     def _defaulted_inputs(self) -> list[str]:
-        """Return the spec's inputs that the model computes from their defaults."""
+        """Return the inputs of the spec that the model computes from the defaults of the inputs."""
         outputs = self.defaults.outputs if self.defaults else ()
         return [
             n for n in outputs if n in self._read_inputs and n != self.derived_graphs.sequence_input
@@ -199,9 +199,9 @@ class GeneratorDefinition(StandaloneGenerator):
 class GeneratorBuilder(GeneratorDefinition):
     """A standalone generator under construction: the `types` of the spec's inputs, the scalar
     inputs by role, and the main graph's `main_tensors` by name, including encoder outputs. Each
-    sequence is repeated `repeat_count` times. If an encoder output has a batch axis, its size is
-    fixed, so `repeat_count` is the number of beams. Otherwise `repeat_count` is 1, and the first
-    step expands each sequence to `num_beams` beams.
+    sequence is repeated `repeat_count` times. If an encoder output has a batch axis, the size of
+    this axis is fixed, so `repeat_count` is the number of beams. Otherwise `repeat_count` is 1, and
+    the first step expands each sequence to `num_beams` beams.
     """
 
     g: Emitter
@@ -246,7 +246,7 @@ class GeneratorBuilder(GeneratorDefinition):
 
     def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> OnnxValue:
         """Repeat each entry along the batch axis of `x` `repeat_count` times. `axis` is the batch
-        axis. If it is None, use the axis whose size is the batch size, if there is one.
+        axis. If `axis` is None, use the axis whose size is the batch size, if there is one.
         """
         if axis is None:
             axis = self.find_batch_axis(x.type)
@@ -255,8 +255,8 @@ class GeneratorBuilder(GeneratorDefinition):
         g = self.g
         g.context = LoweringContext(("beams",))
         beam_ids = g.emit_node("Range", 0, g.emit_length(self.step_batch_size), 1)
-        # Beams of one sequence must be adjacent (0 0 0 1 1 1), but `Tile` interleaves (0 1 0 1 0
-        # 1).
+        # Beams of one sequence must be adjacent (0 0 0 1 1 1), but `Tile` interleaves sequences (0
+        # 1 0 1 0 1).
         sequence_ids = beam_ids / self.repeat_count
         return x.gather(sequence_ids, axis)
 

@@ -35,9 +35,9 @@ FORBIDDEN_SCORE = float("-inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsProcessors:
-    """An emitter for the logits processors of the decoding settings, for `vocabulary` tokens. It
-    requires the maximum number of steps `max_tokens` i64[] and, if used, the repetition `penalty`
-    f32[].
+    """An emitter for the logits processors of the decoding settings, for `vocabulary` tokens. The
+    emitter requires the maximum number of steps `max_tokens` i64[] and, if used, the repetition
+    `penalty` f32[].
     """
 
     g: Emitter
@@ -48,7 +48,7 @@ class LogitsProcessors:
 
     @property
     def needs_token_history(self) -> bool:
-        """Return True if a logits processor depends on the previous tokens or their count."""
+        """Return True if a logits processor depends on the previous tokens or their number."""
         decoding = self.decoding_config
         needs_count = decoding.min_length and decoding.stop_token_ids
         return bool(decoding.no_repeat_ngram_size or decoding.bad_words_ids or needs_count)

@@ -35,7 +35,7 @@ def find_default_mask_graph(builder: GeneratorBuilder, name: str) -> Graph | Non
     generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
     defaults, prompt_input = builder.defaults, builder.derived_graphs.sequence_input
-    # If padding is allowed on one side only, all generated positions are valid.
+    # If padding is allowed on only one side, all generated positions are valid.
     has_fixed_side = builder.graph.input_facts[name].padding_side != "any"
     if defaults is None or name not in defaults.outputs or has_fixed_side:
         return None
@@ -157,8 +157,8 @@ def emit_iteration_logits(
     body_tensors: Mapping[str, Tensor],
     iteration: OnnxValue,
 ) -> OnnxValue:
-    """Emit an iteration's logits f32[batch, vocabulary]. They are `empty_prompt_logits` in the
-    first iteration of sequences without a prompt, otherwise the logits of the decode step.
+    """Emit an iteration's logits f32[batch, vocabulary]. The logits are `empty_prompt_logits` in
+    the first iteration of sequences without a prompt, otherwise the logits of the decode step.
     """
     g, state_carries = builder.g, builder.derived_graphs.states
     next_states = [builder.derived_graphs.step.outputs[s.next_output] for s in state_carries]
@@ -251,8 +251,8 @@ def _emit_next_state(
 ) -> OnnxValue:
     """Emit a decode state's value for the next iteration, gathered by parent beam."""
     value = builder.g.values.tensors[builder.derived_graphs.step.outputs[state.next_output]]
-    # A beam continues with its parent beam's cache. A state without a batch axis is shared by all
-    # beams.
+    # A beam continues with the cache of the beam from which it was extended. A state without a
+    # batch axis is shared by all beams.
     if selection.parents is None or state.batch_axis is None:
         return value
     return value.gather(selection.parents, state.batch_axis)

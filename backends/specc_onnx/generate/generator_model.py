@@ -188,8 +188,8 @@ def _make_loop_iteration(builder: GeneratorBuilder) -> GenerationLoop:
 
 
 def lower_encoder(builder: GeneratorBuilder) -> None:
-    """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph. Add
-    their results to `builder.main_tensors`.
+    """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph. Add the
+    results to `builder.main_tensors`.
     """
     g = builder.g
     is_absent = emit_start_tokens(builder) if builder.accepts_empty_prompt else None
@@ -207,8 +207,8 @@ def lower_encoder(builder: GeneratorBuilder) -> None:
 
 
 def emit_state_loop_carry(builder: GeneratorBuilder, state: DecodeState) -> LoopCarry:
-    """Emit a decode state's loop-carried value, which is initially an output of `encode`, empty or
-    zeros.
+    """Emit a decode state's loop-carried value, whose initial value is an output of `encode`, an
+    empty tensor or zeros.
     """
     if state.initial_output:
         initial_value = builder.repeat_for_beams(
@@ -216,7 +216,7 @@ def emit_state_loop_carry(builder: GeneratorBuilder, state: DecodeState) -> Loop
         )
         return LoopCarry(state.name, state.type, initial_value)
     lengths = {str(builder.batch): builder.step_batch_size}
-    # A cache is initially empty; a state without a time axis (of a recurrent layer) is initially
+    # A cache is initially empty. A state without a time axis (of a recurrent layer) is initially
     # zeros.
     shape = [
         Dim.from_value(0) if n == state.time_axis else d.substitute(lengths)
@@ -227,8 +227,8 @@ def emit_state_loop_carry(builder: GeneratorBuilder, state: DecodeState) -> Loop
 
 
 def make_decoding_strategy(inputs: DecodingStrategyInputs) -> DecodingStrategy:
-    """Create the strategy that the decoding settings select. Its constructor emits loop-invariant
-    nodes.
+    """Create the strategy that the decoding settings select. The constructor of a strategy emits
+    loop-invariant nodes.
     """
     is_beam_search = inputs.decoding_config.strategy == "beam"
     return BeamSearchStrategy(inputs) if is_beam_search else SamplingStrategy(inputs)
@@ -246,7 +246,7 @@ def hoist_loop_invariant_nodes(
     # Only loop-invariant inputs of the decode step have tensors outside the loop body.
     hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
     builder.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
-    # In the decode step, the dimension `batch` is the number of beams of all sequences; in the
+    # In the decode step, the dimension `batch` is the number of beams of all sequences. In the
     # spec's graph, it is the number of sequences.
     outer_lengths = g.lengths
     g.lengths = DimResolver(inputs, step.length_equations, builder.graph.min_lengths)
@@ -281,7 +281,7 @@ def find_loop_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str])
 
 def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
     """Return True if the operands and results of a node have the same dimensions in all steps."""
-    # `Range(past)` has no operands, but its result changes in every step.
+    # `Range(past)` has no operands, but the result of the op changes in every step.
     lengths = [d for result in results for d in result.type.shape]
     lengths += node.op.iterate_attribute_dims()
     return all(d.symbols() <= fixed_symbols for d in lengths)

@@ -189,7 +189,7 @@ def emit_sampler_settings(
     """
     temperature = settings["temperature"]
     is_sampling = temperature > 0.0
-    # Temperature 0 is greedy decoding: one candidate, whose logit is divided by 1.
+    # Temperature 0 is greedy decoding: there is one candidate, and its logit is divided by 1.
     temperature_divisor = is_sampling.where(temperature, 1.0)
     sequence_ids = seed.g.emit_node("Range", 0, batch_size, 1)
     keys = emit_random_substream_key(

@@ -5,8 +5,8 @@
 
 Masks are computed inside the body, or inside an `If` for dense attention, so that no tensor of `n ·
 n` elements is computed for a long sequence. All blocks have the same size, so the last block may
-overlap the previous block. Global keys are prepended to the keys of each block. Global queries are
-computed separately, and their results are scattered into the output.
+overlap the previous block. Global keys are prepended to the keys of each block. Attention of global
+queries is computed separately, and the results are scattered into the output.
 """
 
 from collections.abc import Callable, Iterator
@@ -72,7 +72,8 @@ def emit_local_attention(
     """Emit attention that runs in blocks for sequences longer than `plan.length_threshold`."""
     b, h, n, _ = operands.score_shape
     e = operands.v.shape[3]
-    # Both branches of the `If` return packed heads [b, t, h*d] if the kernel supports them.
+    # Both branches of the `If` return packed heads [b, t, h*d] if the attention kernel supports
+    # packed heads.
     is_packed = can_fuse_attention(op, g, operands) and find_packed_heads(g, operands) is not None
     result_type = Type(operands.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
     with _enter_blocks_scope(g):
@@ -112,7 +113,8 @@ def emit_dense_attention_operands(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, is_blocked: OnnxValue
 ) -> tuple[AttentionOperands, dict[str, str]]:
     """Emit the mask and bias of dense attention inside an `If`, so that they are computed only if
-    `is_blocked` is false. Return the operands with the new mask and bias, and the names of both.
+    `is_blocked` is false. Return the operands with the new mask and bias, and the names of the new
+    mask and bias.
     """
     mask, bias = operands.mask, operands.bias
 

@@ -1,8 +1,8 @@
 """Slice query-key masks, scores and attention operands by recomputing them per block. If an op is
-elementwise along queries and keys, its operands are sliced instead of its result. For example, for
-a block of 32 queries and 95 keys, `j <= i` compares 32 query positions with 95 key positions.
-The following values are leaves, which the caller slices: values with only one of the two axes, and
-results of all other ops.
+elementwise along queries and keys, the operands of the op are sliced instead of the result. For
+example, for a block of 32 queries and 95 keys, `j <= i` compares 32 query positions with 95 key
+positions. The following values are leaves, which the caller slices: values with only one of the two
+axes, and results of all other ops.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,10 +36,10 @@ LeafFunction: TypeAlias = Callable[[Value, QueryKeyAxes], Value]
 @dataclass(kw_only=True)
 class QueryKeySlicer:
     """A builder that recomputes slices of query-key tensors `[…, q, k]` for the spans `queries` and
-    `keys`. `slice_leaf` slices leaves. `query_key_leaves` collects the leaves with both axes. If
-    `recomputes_single_axis_values` is True, values with only one of the two axes are also
-    recomputed, except results of expensive ops other than MatMul. Attention weights are recomputed
-    only if their mask excludes all keys outside `visible_band`.
+    `keys`. `slice_leaf` slices leaves. `query_key_leaves` collects the leaves that have both a
+    query axis and a key axis. If `recomputes_single_axis_values` is True, values with only one of
+    the two axes are also recomputed, except results of expensive ops other than MatMul. Attention
+    weights are recomputed only if their mask excludes all keys outside `visible_band`.
     """
 
     queries: Dim
@@ -53,7 +53,7 @@ class QueryKeySlicer:
     _slices: dict[tuple[Value, QueryKeyAxes], Value] = field(default_factory=dict)
 
     def build_slice(self, value: Value, axes: QueryKeyAxes) -> Value:
-        """Add nodes that compute the slice of `value` along `axes`, and return their result."""
+        """Add nodes that compute the slice of `value` along `axes`, and return the slice."""
         stack = [(value, axes)]
         # The traversal uses an explicit stack, because masks may be computed by thousands of nodes.
         while stack:
@@ -80,7 +80,7 @@ class QueryKeySlicer:
     def _slice_all_operands(
         self, value: Value, axes: QueryKeyAxes
     ) -> list[tuple[Value, QueryKeyAxes] | None] | None:
-        """Return the operands of `value` with their query and key axes, or None if it is a leaf."""
+        """Return the operands of `value` and their query and key axes, or None if it is a leaf."""
         node = value.node
         present_axes = [axis for axis in axes if axis is not None]
         if node is None or not self._should_recompute(node.op, len(present_axes)):
@@ -97,7 +97,7 @@ class QueryKeySlicer:
 
     def _should_recompute(self, op: Op, axis_count: int) -> bool:
         """Return True if results of `op` are recomputed instead of sliced. `axis_count` is 2 if the
-        results have both a query axis and a key axis, otherwise 1.
+        results have a query axis and a key axis, otherwise 1.
         """
         if isinstance(op, ops.Scan):
             return False
@@ -233,8 +233,8 @@ def emit_query_key_slice(
     visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
     """Recompute `x` in the innermost body for a span of queries and a span of keys (None: all
-    positions). `axes` are its query and key axes. The keyword arguments are those of
-    `QueryKeySlicer`.
+    positions). `axes` contains the query axis and the key axis of `x`. The keyword arguments are
+    those of `QueryKeySlicer`.
     """
     assert x.value is not None, "an operand of the graph has a value"
 

@@ -2,7 +2,7 @@
 
 ONNX's operators are channels-first, so inputs and results are transposed. A runtime removes the
 transposes between consecutive layers. The operators reject empty axes. An axis that may be empty is
-padded with one window of zeros, and the results of this window are sliced off.
+padded with one window of zeros, and the result for this window is sliced off.
 """
 
 from collections.abc import Callable, Sequence
@@ -103,7 +103,7 @@ def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> OnnxValue:
 def _emit_max_of_slices(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
     """Emit a max pool as the maximum of strided slices, axis by axis."""
     dtype = x.dtype
-    # `Pad` does not support bf16; f32 represents bf16 values exactly.
+    # `Pad` does not support bf16, but f32 represents bf16 values exactly.
     x = x.cast("f32" if dtype == "bf16" else dtype)
     if any(op.pads):
         x = _emit_window_padding(op, x, float("-inf"))
@@ -144,8 +144,8 @@ def _emit_window_padding(
 @lower
 def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
     """Lower average pooling to `AveragePool` with explicit padding. `ceil_mode` is not used,
-    because older opsets count its windows differently. Padding that is included in the average is
-    added as zeros.
+    because older opsets count windows differently in this mode. Padding that is included in the
+    average is added as zeros.
     """
 
     def emit_windows(x: OnnxValue) -> OnnxValue:
@@ -175,7 +175,8 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
 @lower
 def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Tensor) -> OnnxValue:
     """Downsample a padding mask by a `MaxPool` over the mask as floats. For a positive lag, a
-    result is true if all mask values in its window are true, so mask and result are inverted.
+    result is true if all mask values in the window are true, so the mask and the result are
+    inverted.
     """
     is_any, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))

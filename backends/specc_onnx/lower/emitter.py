@@ -79,8 +79,9 @@ class NameTable:
 @dataclass(slots=True, kw_only=True)
 class ValueTable:
     """Emitted values. `tensors` maps IR values to ONNX tensors. `stored_types` are the types of
-    weights before a cast. If a weight is cast to a wider type, `narrow_weights` maps its name to
-    the initializer. `kv_buffers` are the KV buffers to which attention layers append.
+    weights before a cast. If a weight is cast to a wider type, `narrow_weights` maps the name of
+    the cast weight to the initializer. `kv_buffers` contains the KV buffers to which attention
+    layers append.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class ValueTable:
 
 @dataclass(frozen=True, slots=True)
 class GraphBodyStack:
-    """The open graph bodies. The last one is the innermost. Dimensions are computed in the body at
+    """The open graph bodies. The last body is the innermost. Dimensions are computed in the body at
     `root_index` (0, or a loop around a whole graph). Nodes in bodies before `isolated_index` are
     not reused.
     """
@@ -354,8 +355,8 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
 
 
 def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
-    """Build a TensorProto from `array`. Its name consists of `dtype` and the array's values (up to
-    8 elements) or shape, e.g. `i64:[0,1]` or `f32:512x512`.
+    """Build a TensorProto from `array`. The name of the constant consists of `dtype` and the
+    array's values (up to 8 elements) or shape, e.g. `i64:[0,1]` or `f32:512x512`.
     """
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
     is_small = array.size <= 8

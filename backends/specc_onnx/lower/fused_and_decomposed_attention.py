@@ -1,8 +1,8 @@
 """Lower dense (unblocked) attention to the `Attention` operator, or to MatMul and Softmax nodes.
 
-ONNX Runtime 1.31 on CPU requires a mask of full query length, and rejects empty axes. Mask and bias
-are combined in one float mask. The output of a query is zero if all keys are masked. The attribute
-`is_causal` is not used, because opsets align queries and keys differently.
+ONNX Runtime 1.31 on CPU requires a mask of full query length, and rejects empty axes. The mask and
+the bias are combined in one float mask. The output of a query is zero if all keys are masked. The
+attribute `is_causal` is not used, because opsets align queries and keys differently.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ class AttentionOperands:
 
     @property
     def num_kv_heads(self) -> Dim:
-        """Return the number of key/value heads, which may be smaller than that of query heads."""
+        """Return the number of key/value heads, which may be less than that of query heads."""
         return self.k.shape[1]
 
 
@@ -75,7 +75,8 @@ def emit_dense_attention(
 def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) -> bool:
     """Return True if the standard operator `Attention` can compute `op` on `operands`."""
     # `Attention` has no operand for sinks, and multiplies queries and keys by the square root of
-    # the scale. Its f64 CPU kernel returns NaN for a query whose keys are all masked.
+    # the scale. The f64 CPU kernel of `Attention` returns NaN for a query whose keys are all
+    # masked.
     dtypes = {operands.q.dtype, *(["weights"] if g.context.used_results[1] else [])}
     return (
         g.has_operator("Attention")
@@ -115,9 +116,9 @@ def emit_decomposed_attention(
         for t in (operands.q, operands.k, operands.v)
     )
     rank = 4 if group_size is None else 5
-    # Keys are `[…, t, d]`; the MatMul requires `[…, d, t]`.
+    # Keys are `[…, t, d]`, but the MatMul requires `[…, d, t]`.
     keys = keys.transpose([*range(rank - 2), rank - 1, rank - 2])
-    # Queries are scaled instead of scores, which have more elements for long sequences.
+    # Queries are scaled instead of scores, because scores have more elements for long sequences.
     if op.scale != 1.0:
         queries = queries * op.scale
     scores = queries.apply_op("MatMul", keys)
@@ -215,9 +216,9 @@ def _emit_nonempty_branch(
     types: Sequence[Type],
     emit_attention: Callable[[], list[OnnxValue]],
 ) -> tuple[list[OnnxValue], dict[str, str]]:
-    """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return its
-    results, and the names of the values inside the `If` from which the attention weights can be
-    computed.
+    """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return the
+    results of the `If`, and the names of the values inside it from which the attention weights can
+    be computed.
     """
     # The product of the sizes is 0 if any size is 0.
     with g.hoist_nodes("lengths"):
@@ -249,9 +250,9 @@ def find_packed_heads(g: Emitter, operands: AttentionOperands) -> list[OnnxValue
 def emit_combined_mask(
     mask: Tensor | None, bias: Tensor | None, lengths: tuple[Dim, Dim]
 ) -> Tensor | None:
-    """Emit the mask input `[…, q, k]` of `Attention`, which is the bias with -inf at masked keys,
-    or only the mask or bias if the other one is absent. Return None if no key is masked and there
-    is no bias.
+    """Emit the mask input `[…, q, k]` of `Attention`: the bias with -inf at masked keys, or only
+    the mask or the bias if the other one is absent. Return None if no key is masked and there is no
+    bias.
     """
     mask = None if mask is None or is_constant_true(mask) else mask
     combined_mask = mask or bias

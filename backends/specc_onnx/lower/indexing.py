@@ -84,7 +84,7 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> OnnxValue:
 
 
 LOWEST_KEY = float(np.nextafter(np.finfo(np.float32).min, np.float32(0)))
-"""The lowest f32 key that the CUDA kernel of `TopK` distinguishes from its padding."""
+"""The lowest f32 key that the CUDA kernel of `TopK` distinguishes from padding."""
 
 
 STABLE_TOP_K_LENGTH = 256
@@ -168,7 +168,7 @@ def is_nonnegative_value(value: Value, g: Emitter) -> bool:
 @dataclass
 class SignAnalysis:
     """An analysis that proves integer values nonnegative by following the ops that compute them.
-    `known_signs` memoizes its results (True if nonnegative).
+    `known_signs` memoizes the results of the analysis (True if nonnegative).
     """
 
     lengths: DimResolver
@@ -235,5 +235,5 @@ def is_index_value(value: Value) -> bool:
         case ops.Range() | ops.Extent() | ops.ArgMax():
             return True
         case ops.Sort() | ops.TopK():
-            return value.index == 1  # result 1 of both ops contains the indices
+            return value.index == 1  # result 1 of `Sort` and of `TopK` contains the indices
     return False

@@ -109,7 +109,7 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
 
 
 LINEAR_GRID_SINCE = 20
-"""The first opset in which `GridSample` calls its bilinear mode `linear`."""
+"""The first opset in which the bilinear mode of `GridSample` is named `linear`."""
 
 
 @lower
@@ -163,8 +163,8 @@ ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float
     "bilinear": lambda distance: np.maximum(1 - distance, 0),
     "bicubic": _evaluate_cubic,
 }
-"""The filter function of each mode. It maps distances between source positions and the center of an
-output position, divided by the filter scale, to filter weights.
+"""The filter function of each mode. The function maps distances between source positions and the
+center of an output position, divided by the filter scale, to filter weights.
 """
 
 
@@ -216,8 +216,8 @@ class _AxisSampler:
                 self._emit_neighbor(x, axis, lower_index, step) for step in (0, 1)
             )
             left_weight = 1.0 - fraction
-            # Multiply both neighbors by weights. Do not interpolate with their difference, because
-            # the difference of two infinities is NaN.
+            # Multiply each of the two neighbors by its weight. Do not interpolate with the
+            # difference of the neighbors, because the difference of two infinities is NaN.
             return left_values * left_weight + right_values * fraction
         terms = [
             self._emit_neighbor(x, axis, lower_index, step) * self._emit_weight(fraction, step)

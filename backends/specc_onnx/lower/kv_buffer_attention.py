@@ -2,7 +2,7 @@
 capacity of the buffers.
 
 `Attention` copies the whole cache at each step, but ONNX Runtime's `GroupQueryAttention` appends to
-its buffer operand. `GroupQueryAttention` is used if the keys and values have no other user, all
+the buffer operand. `GroupQueryAttention` is used if the keys and values have no other user, all
 heads share one mask, the attention weights are unused, and the kernel supports the head size. The
 kernel is causal, so other conditions of the mask become a bias. The runtime splits steps that are
 too long for the kernel.
@@ -91,17 +91,18 @@ def emit_kv_buffer_attention(
     mask: Tensor | None,
     bias: Tensor | None,
 ) -> OnnxValue:
-    """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`. Return its output
-    `[b, h, t, d]`. For example, if the buffers contain 5 positions and 2 new positions are
-    appended, the capacity is at least 7, and the operands `seqlens_k` and `total_sequence_length`
-    are 6 and 7.
+    """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`. Return the output of
+    the node, `[b, h, t, d]`. For example, if the buffers contain 5 positions and 2 new positions
+    are appended, the capacity is at least 7, and the operands `seqlens_k` and
+    `total_sequence_length` are 6 and 7.
     """
     b, h, query_count, d = q.shape
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
     new_count, total_length = keys.new_positions.shape[2], k.shape[2]
     query = _emit_packed_heads(q)
-    # The kernel requires one query per new key. If a step returns only the last position, it has
-    # fewer queries, so placeholder queries are prepended and their results are sliced off.
+    # The kernel requires one query per new key. If a step returns only the last position, the step
+    # has fewer queries than new keys, so placeholder queries are prepended and the results for
+    # these queries are sliced off.
     needs_placeholders = query_count != new_count
     if needs_placeholders:
         placeholders = emit_full(g, 0, q.dtype, (b, new_count - query_count, h * d))
@@ -157,7 +158,7 @@ class _GroupQueryCall:
     result: Type
 
     def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[OnnxValue, ...]:
-        """Emit the `GroupQueryAttention` node. Return its output and the updated buffers."""
+        """Emit the `GroupQueryAttention` node. Return attention output and updated buffers."""
         rotation = [None, None, None]  # omit the optional rotary operands
         buffers = [x.past for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)
@@ -272,9 +273,9 @@ def find_in_place_kv_caches(
 
 
 def _is_bufferable(state: DecodeState) -> bool:
-    """Return True if a state can be an in-place buffer. A sliding-window cache cannot, because its
-    oldest positions are evicted. A cache with prefix positions cannot, because it is larger than
-    `past`.
+    """Return True if a state can be an in-place buffer. A sliding-window cache cannot be an
+    in-place buffer, because its oldest positions are evicted. A cache with prefix positions cannot
+    be an in-place buffer, because it is larger than `past`.
     """
     return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
 

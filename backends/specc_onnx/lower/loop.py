@@ -1,7 +1,7 @@
 """Lower `Scan` to ONNX `Scan` or `Loop`. A linear recurrence over many positions runs in chunks.
 
 A loop body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects
-empty axes. An axis that may be empty is padded with one position, and the results of this position
+empty axes. An axis that may be empty is padded with one position, and the results for this position
 are removed.
 """
 
@@ -97,7 +97,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
 def _emit_scanned_operands(
     op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]
 ) -> tuple[list[OnnxValue], list[int]]:
-    """Emit scanned inputs, padded to at least one position. Return them with their scan axes."""
+    """Emit scanned inputs, padded to at least one position. Return the inputs and scan axes."""
     tensors, axes = [*operands.scanned], [op.axis] * op.scanned_count
     # The time axis of the padding mask `keep` `[b, t]` is always 1.
     if operands.keep is not None:
@@ -169,8 +169,8 @@ def add_subgraph_input(g: Emitter, name: str, value: Value) -> Tensor:
 def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], position_mask: Tensor | None
 ) -> list[OnnxValue]:
-    """Lower the body of one iteration and return its outputs. At masked positions, the loop-carried
-    values are unchanged and the scan outputs are zeros.
+    """Lower the body of one iteration and return the outputs of the body. At masked positions, the
+    loop-carried values are unchanged and the scan outputs are zeros.
     """
     values, body_inputs = list(op.body.outputs.values()), op.split_body_inputs()
     g.values.tensors.update(zip(body_inputs.captured, captured, strict=True))
@@ -236,7 +236,7 @@ def emit_loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
         condition = _emit_any_unfinished(operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
     results = g.emit_multi_output_node("Loop", len(op.body.outputs), *loop_inputs, body=body)
-    # scan outputs are complete if all iterations run and there is at least one
+    # the scan outputs are complete if all iterations run and there is at least one iteration
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     scan_outputs = []
     for scan_output, type in zip(

@@ -40,7 +40,7 @@ from specc_onnx.lower.subgraphs import (
 
 MAX_INLINE_ELEMENTS = 1 << 26
 """Maximum total number of elements of unrolled expert weights (256 MiB in f32). Unrolled weights
-are in memory twice during loading; the weights of a loop are read from the file.
+are in memory twice during loading, but the weights of a loop are read from the file.
 """
 
 MAX_INLINE_NODES = 24
@@ -198,7 +198,7 @@ class _ExpertEmitter:
         return token_ids, token_gates.gather(token_ids, 0)
 
     def _lower_expert(self, token_ids: OnnxValue, expert_weights: Sequence[Tensor]) -> OnnxValue:
-        """Lower an expert's body for the tokens at `token_ids`, and return its output [m, o]."""
+        """Lower an expert's body for the tokens at `token_ids`, and return the output [m, o]."""
         op, g = self.op, self.g
         value, *captures = op.get_expert_inputs()
         lead_axes = value.type.rank - 2

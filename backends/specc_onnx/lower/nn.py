@@ -32,7 +32,7 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor |
     """Lower a linear layer to `Gemm`, `FusedMatMul` or `MatMul`, depending on target and layout."""
     weight, is_transposed = _find_stored_weight(g, weight)
     result_type = g.context.types[0]
-    # `MatMul` accepts any leading axes; `Gemm` requires two reshapes.
+    # `MatMul` accepts any leading axes, but `Gemm` requires two reshapes.
     uses_product = g.target.linear_operator == "product" and x.rank > 2 and x.dtype == "f32"
     if x.rank > 1 and not uses_product:
         transposition = 1 if is_transposed else None

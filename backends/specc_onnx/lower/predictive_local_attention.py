@@ -52,8 +52,8 @@ def find_attention_window(g: Emitter, mask: Tensor) -> tuple[Value, Value] | Non
 
 
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
-    """Match a mask `abs(j - center) <= radius` over `keys` positions `j`, or its conjunction with
-    other masks. Return the center and the radius.
+    """Match a mask `abs(j - center) <= radius` over `keys` positions `j`, or the conjunction of
+    this mask with other masks. Return the center and the radius.
     """
     conditions = [mask]
     # The comparison may be an operand of a logical AND.

@@ -27,7 +27,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
 )
 
 MIN_TOKEN_MAXIMUM = 1e-30
-"""Lower bound of a token's absolute maximum. It ensures a nonzero scale for an all-zero token."""
+"""Lower bound of a token's absolute maximum, so that an all-zero token has a nonzero scale."""
 BLOCK_DEQUANTIZE_SINCE = 21
 """The first opset with block-wise `DequantizeLinear` and int4."""
 INT8_ACCURACY_LEVEL = 4

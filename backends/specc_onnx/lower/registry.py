@@ -1,7 +1,8 @@
 """The table of lowering rules, and the function that lowers all nodes of a graph.
 
 A rule's arguments are the op, the emitter and one `Tensor` per operand (None for an absent optional
-operand). The rule returns the results (None for an unused result). Their types are in `g.context`.
+operand). The rule returns the results (None for an unused result). The types of the results are in
+`g.context`.
 """
 
 from collections import Counter, defaultdict

@@ -31,7 +31,8 @@ def _find_constant_target(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> Sequence[int] | None:
     """Return a constant shape operand for `Reshape`, or None if it is known only at run time."""
-    # In the shape operand of `Reshape`, 0 copies an axis. All other dynamic axes are None.
+    # In the shape operand of `Reshape`, 0 copies an axis. The entries of all other dynamic axes are
+    # None.
     target: list[int | None] = []
     for axis, length in enumerate(map(Dim.from_value, shape)):
         is_unchanged = axis < len(source_shape) and source_shape[axis] == length

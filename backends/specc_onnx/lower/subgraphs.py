@@ -33,7 +33,7 @@ def iterate_nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
-    """Yield the operand names of a node and of all nodes in its subgraphs."""
+    """Yield the operand names of a node and of all nodes in the node's subgraphs."""
     yield from node.input
     for body in iterate_node_subgraphs(node):
         for body_node in body.node:
@@ -43,7 +43,7 @@ def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
 
 
 def make_value_info(name: str, type: Type) -> ValueInfoProto:
-    """Return a ValueInfoProto, in which a dynamic dimension's `dim_param` is its formula."""
+    """Return a ValueInfoProto. The `dim_param` of a dynamic dimension contains its formula."""
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
     info: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
     return info
@@ -128,6 +128,6 @@ def emit_if(
 
 
 def make_value_infos(body: "GraphBody", results: Sequence[str]) -> list[ValueInfoProto]:
-    """Return a ValueInfoProto for each value of a body with a known type, except its results."""
+    """Return a ValueInfoProto for each value of known type in a body, except the body's results."""
     names = dict.fromkeys(name for node in body.nodes for name in node.output if name in body.types)
     return [make_value_info(name, body.types[name]) for name in names if name not in results]

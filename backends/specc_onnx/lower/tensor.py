@@ -278,7 +278,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> OnnxValue:
 
 
 def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
-    """Emit an exact sum of 64-bit integers along an axis. `ReduceSum` would add them as floats."""
+    """Emit an exact sum of 64-bit integers along an axis. `ReduceSum` would add floats."""
     if x.value is not None and has_exact_float_sum(x.value):
         return emit_reduce("ReduceSum", x, axis)
     # The sum is the last element of `CumSum`, which is exact for integers. The axis may be empty,

@@ -2,7 +2,7 @@
 
 The `Attention` operator returns the attention weights only as the fourth output, with
 `qk_matmul_output_mode=3`. In the copy, an `If` that guards an `Attention` against empty inputs is
-replaced by its branch with the `Attention`, so the copy requires nonempty inputs. Blocked attention
+replaced by the branch with the `Attention`, so the copy requires nonempty inputs. Blocked attention
 is replaced by dense attention.
 
 A copy with execution counts also returns i64[n], the number of executions of each branch of an `If`

@@ -193,7 +193,7 @@ def write_verified_models(
 
 
 def _describe_built_model(built_model: OnnxBuildResult, placement: WeightPlacement) -> EmittedModel:
-    """Return the properties of a built model that its metadata records."""
+    """Return the properties of a built model that are recorded in the model's metadata."""
     initializer_names = {}
     for name in built_model.graph.parameters:
         stored_name = placement.ties.get(name, name)

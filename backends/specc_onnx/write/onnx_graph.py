@@ -58,8 +58,8 @@ PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""
 
 
 def set_doc_strings(model: ModelProto, graph: Graph, doc: str) -> None:
-    """Set the doc strings of the model and its graph to `doc`, and describe each input in its doc
-    string.
+    """Set the doc strings of the model and of its graph to `doc`, and describe each input in the
+    doc string of the input.
     """
     model.doc_string = model.graph.doc_string = doc
     for value in model.graph.input:
@@ -287,9 +287,9 @@ def add_initializers(
     storage_dtypes: Mapping[str, str],
     ties: Mapping[str, str],
 ) -> dict[str, TensorProto]:
-    """Add an initializer for each stored parameter, and a cast if its storage dtype differs from
-    its type. Return the initializers by parameter name. See `build_model` for `storage_dtypes` and
-    `ties`.
+    """Add an initializer for each stored parameter, and a cast if the storage dtype differs from
+    the parameter's type. Return the initializers by parameter name. See `build_model` for
+    `storage_dtypes` and `ties`.
     """
     weights: dict[str, TensorProto] = {}
     for name, value in parameters.items():

@@ -134,7 +134,7 @@ _get_schema = cache(defs.get_schema)
 def _infer_body(
     inferred_types: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
-    """Infer the types in a subgraph whose inputs have `types`. Return its output types."""
+    """Infer the types in a subgraph whose inputs have `types`. Return the output types."""
     inferred_types.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
         inferred_types.add_value(value.name, type)

@@ -1,5 +1,5 @@
-"""Modify a copy of a model to measure its quantization error, by removing activation quantization,
-or by adding the operands and results of quantized MatMuls as outputs.
+"""Modify a copy of a model to measure its quantization error: remove activation quantization, or
+add the operands and results of quantized MatMuls as outputs.
 """
 
 from collections.abc import Iterator, Mapping
