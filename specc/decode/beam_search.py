@@ -47,8 +47,8 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """An unfinished hypothesis (live beam). `score` is the sum of its log-probabilities. `tokens`
-    and `log_probs` have the same meaning as in `BeamHypothesis`.
+    """An unfinished hypothesis (live beam). `score` is the sum of the log-probabilities of the
+    tokens. `tokens` and `log_probs` have the same meaning as in `BeamHypothesis`.
     """
 
     tokens: tuple[int, ...] = ()
@@ -201,7 +201,7 @@ def _sort_candidates(
     ends_sequence: StopPredicate | None,
 ) -> None:
     """Add completed candidates to the finished hypotheses, and other candidates to the live beams.
-    `candidates` are sorted, best first, each with the index of its parent beam.
+    `candidates` are sorted (best first), and each has the index of its parent beam.
     """
     is_last_step = len(search.beams[0].tokens) + 1 == settings.max_tokens
     unfinished: list[tuple[int, _Beam]] = []

@@ -78,8 +78,9 @@ class Detokenizer:
 
 
 def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
-    """Return the start position of the stop string that ends first in a text, or None. If several
-    stop strings end at the same position, return the start of the longest stop string.
+    """Return the start position of the stop string that ends first in a text, or None if the text
+    contains no stop string. If several stop strings end at the same position, return the start of
+    the longest stop string.
     """
     ends = [(start + len(stop), start) for stop in stop_strings if (start := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None

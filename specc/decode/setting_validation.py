@@ -21,7 +21,7 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 def find_setting_error(
     option: GenerationOption, setting_name: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return the error E0732 if `value` is invalid for a setting, or else None."""
+    """Return the error E0732 if `value` is invalid for a setting, or None if it is valid."""
     if option.constraint.accepts(value):
         return None
     return Diagnostic(
@@ -86,7 +86,7 @@ def make_setting_conflict_error(
 def find_sequence_count_error(
     num_return_sequences: int, num_beams: int, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return the error E0733 if more return sequences than beams are requested, or else None."""
+    """Return the error E0733 if more return sequences than beams are requested, otherwise None."""
     if num_return_sequences <= num_beams:
         return None
     return make_setting_conflict_error(
@@ -174,7 +174,7 @@ class VocabularySizes:
                 raise SpeccError(error)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
-        """Return the vocabulary size for the token ids of a setting, or None without token ids."""
+        """Return the vocabulary size for a setting with token ids, or None for other settings."""
         if setting_name in ("start", "pad"):
             return self.input_size
         return self.output_size if setting_name in TOKEN_SETTINGS else None
@@ -251,7 +251,7 @@ def _find_strategy_errors(
 def _find_option_error(
     kind: str, setting_name: str, value: object, spans: Mapping[str, Span | None]
 ) -> Diagnostic | None:
-    """Return the error for an invalid option of a strategy named `kind`, or else None."""
+    """Return the error for an invalid option of the strategy `kind`, or None if it is valid."""
     options, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
     if setting_name == "args":  # a positional option, as in `beam(4)`
         example = ", ".join(f"{name}=…" for name in list(options)[:2])

@@ -105,7 +105,9 @@ class PreprocessingConfig:
 
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
-        """Parse a config from JSON, without its files. Raise E0915 if the config is invalid."""
+        """Parse a config from JSON, without reading the files of the config. Raise E0915 if the
+        config is invalid.
+        """
         fields = JsonReader(value, ("preprocessing",))
         inputs, outputs = fields.read_object("inputs"), fields.read_object("shows")
         if fields.has_field("tokenizers"):

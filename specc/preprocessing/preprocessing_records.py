@@ -60,10 +60,10 @@ class ImageConfig(AliasedFieldRecord):
     """An image resized to `size` and normalized: `(pixel * scale - mean) / std`, pixels 0 to 255.
 
     `size` is (height, width). `channels` is 1 (luminance) or 3 (RGB). The filter `box` averages the
-    area of an output pixel; `bilinear` and `bicubic` widen their kernel when downscaling.
-    `do_center_crop` first crops the largest center region with the aspect ratio of `size`; by
-    default the image is stretched. `resize_lengths` is the size before the center crop to `size`:
-    height and width, or the shorter side; smaller images are padded with black. If
+    area of an output pixel. `bilinear` and `bicubic` widen their kernel when downscaling.
+    `do_center_crop` first crops the largest center region with the aspect ratio of `size`. By
+    default, the image is stretched. `resize_lengths` is the size before the center crop to `size`:
+    height and width, or the shorter side. Smaller images are padded with black. If
     `resizes_to_uint8` is True, resizing rounds to 8-bit integers, as in Pillow. If
     `shortest_longest_edge` is set, the aspect ratio is kept: the shorter side is resized to the
     first length unless the longer side would exceed the second length, sides are multiples of

@@ -106,9 +106,9 @@ def format_results(
     outputs: Mapping[str, Array],
     sizes: Sequence[ImageSize] = (),
 ) -> FormattedResults:
-    """Format outputs with their postprocessing in `preprocessing`, or as arrays without
-    postprocessing. Raise E0916 if an output does not match its postprocessing. `sizes` are the
-    (height, width) of the input images, one per batch element.
+    """Format outputs with their postprocessing in `preprocessing`, or as arrays if they have none.
+    Raise E0916 if an output does not match its postprocessing. `sizes` are the (height, width) of
+    the input images, one per batch element.
     """
     formats = preprocessing.outputs or tuple((name, ArrayConfig()) for name in outputs)
     lines: list[str] = []
@@ -249,7 +249,7 @@ def _format_texts(name: str, config: TextOutput, value: Array) -> list[str]:
 def _format_transcripts(
     name: str, config: CtcOutput, value: Array, mask: Array | None
 ) -> list[str]:
-    """Format the transcripts of scores [batch, positions, tokens]; `mask` excludes padding."""
+    """Decode scores [batch, positions, tokens] to transcripts, and format the transcripts."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
         _raise_unexpected_output(name, value, "scores [batch, positions, tokens]")
     if mask is None or mask.shape != value.shape[:2]:

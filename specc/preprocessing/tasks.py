@@ -121,8 +121,8 @@ class Task(JsonRecord):
     `text_input` names the text input. `score_function` converts logits to scores. If
     `uses_token_types` is true, the model has an input for token type ids. Every text is padded to
     `padded_length` tokens. Texts longer than `max_length` are truncated, at the beginning if
-    `truncates_left` is true. `prompts` are text prefixes by name; `prompt` names the default
-    prefix.
+    `truncates_left` is true. `prompts` are text prefixes by name, and `prompt` is the name of the
+    default prefix.
     """
 
     json_keys: ClassVar[Mapping[str, str]] = {

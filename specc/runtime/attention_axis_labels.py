@@ -62,7 +62,9 @@ class AttentionAxisLabeler:
         return query_axis, self.label_axis(key_dim, shape[-1])
 
     def get_input_image(self) -> Bytes | None:
-        """Return the denormalized pixels [height, width, 3] of the first input image, or None."""
+        """Return the denormalized pixels [height, width, 3] of the first image, or None if there is
+        none.
+        """
         image_input = self._find_image()
         if image_input is None:
             return None
@@ -139,7 +141,7 @@ class AttentionAxisLabeler:
         )
 
     def _find_image(self) -> tuple[str, ImageConfig] | None:
-        """Return the name and preprocessing of the first image input, or None."""
+        """Return the name and preprocessing of the first image input, or None if there is none."""
         for name, config in self.model.manifest.preprocessing.inputs:
             if isinstance(config, ImageConfig) and name in self.arrays:
                 # preprocessed images may be patches, which cannot be displayed

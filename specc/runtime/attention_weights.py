@@ -215,8 +215,9 @@ def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str
 
 
 def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str, ...]]:
-    """Return a copy of the loop with additional scan outputs for `body_values`, and their names.
-    The copy computes the same results, but has no early exit: it runs all iterations.
+    """Return a copy of the loop with additional scan outputs for `body_values`, and the names of
+    these outputs. The copy computes the same results, but has no early exit: it runs all
+    iterations.
     """
     assert isinstance(op, ops.Scan)
     body, added_outputs = _add_outputs(op.body, body_values)

@@ -300,7 +300,7 @@ def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int
 
 
 def _select_elements(session: KVCacheSession, indices: Ints) -> KVCacheSession:
-    """Return a new session with the batch elements `indices` of a session before its first step."""
+    """Copy batch elements of a session that has not run a step to a new session."""
     selected = copy(session)
     selected.inputs = replace(
         session.inputs,

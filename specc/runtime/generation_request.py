@@ -77,7 +77,7 @@ class GenerativeModel:
 
     @cached_property
     def decode_fn(self) -> Callable[[Sequence[int]], str] | None:
-        """The function that decodes ids to text, or None without a tokenizer or with codebooks."""
+        """The function that decodes ids to text. None if there are codebooks or no tokenizer."""
         if self.num_codebooks:
             return None
         tokenizer = find_text_tokenizer(self.preprocessing, self.generation)
@@ -147,7 +147,7 @@ class GenerationRequest:
 
 
 def find_chat_tokenizer(input_signature: ModelInputs) -> HfTokenizer | None:
-    """Return the tokenizer of the generated input if it has a chat template, or else None."""
+    """Return the tokenizer of the generated input, or None if it has no chat template."""
     tokenizer = input_signature.preprocessing.get_input_config(input_signature.sequence_input)
     return tokenizer if isinstance(tokenizer, HfTokenizer) and tokenizer.chat_template else None
 

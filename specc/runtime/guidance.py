@@ -86,9 +86,9 @@ def _remove_condition(
 
 def _mask_condition(inputs: ModelInputs, settings: GenerationSettings, prepared: Arrays) -> Arrays:
     """Return padding masks that mask out the condition. If the decoder has a start token, the
-    condition is the whole encoder input, as in MusicGen (arXiv:2306.05284, sec. 2.3). Otherwise, it
-    is the prompt with its images, except the last token (Sanchez et al., 2023, arXiv:2306.17806,
-    sec. 3.1).
+    condition is the whole encoder input, as in MusicGen (arXiv:2306.05284, sec. 2.3). Otherwise,
+    the condition is the prompt with its images, except the last token (Sanchez et al., 2023,
+    arXiv:2306.17806, sec. 3.1).
     """
     facts, types = inputs.graph.input_facts, inputs.graph.inputs
     masks = {

@@ -58,7 +58,7 @@ def _shift_operand(
 
 
 def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
-    """Return the constant or dimension size that is the value of all elements, or None."""
+    """Return the constant or dimension size to which all elements are equal, or None."""
     source = skip_views(value, ops.Cast)
     if source is not None and isinstance(source.op, ops.Size):
         return source.op.length.evaluate(sizes)

@@ -89,7 +89,7 @@ class KVBufferSession:
         return parts[-1] if axis is None else np.concatenate(parts, axis)
 
     def _find_new_axis(self, value: Value) -> int | None:
-        """Return the axis whose size is the number of new positions, or None."""
+        """Return the axis whose size is the number of new positions, or None if there is none."""
         sequence_type = self.graph.inputs[self.metadata.generation.sequence_input].type
         return find_axis_of_length(value.type, sequence_type.shape[1])
 

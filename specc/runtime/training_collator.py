@@ -242,7 +242,7 @@ class TrainingCollator:
 
     def _find_learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
         """Return the `generate` section if `name` is the generated input and the examples have no
-        targets for the logits, or else None.
+        targets for the logits. Return None otherwise.
         """
         generation = self.generation
         if generation is None or generation.logits_output in names:
