@@ -8,4 +8,4 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 """A NumPy array of any element type. The element type is checked at run time."""
 Arrays: TypeAlias = Mapping[str, Array]
-"""Arrays by the name of an input, output or parameter."""
+"""Arrays, keyed by the name of an input, output or parameter."""

@@ -70,7 +70,9 @@ class Dependence:
 
     @property
     def min_offset(self) -> float:
-        """The minimum of `t_result - t_operand`. It is negative if later positions are read."""
+        """The minimum of `t_result - t_operand`. It is negative if the result reads later
+        positions.
+        """
         return self.offsets.low
 
     @property
@@ -106,15 +108,15 @@ MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     WeightedSum: WeightedSum.weights,
     MatMul: MatMul.left,
 }
-"""For each op, the operand that limits which keys a query reads: a mask, or attention weights."""
+"""The operand of each op that limits which keys a query reads: a mask or attention weights."""
 
 
 AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
-"""The axis marks of one operand, each with the range of axes that the name covers."""
+"""The axis marks of one operand, each paired with the range of axes that its axis name covers."""
 
 
 ResultAxes: TypeAlias = Mapping[str, range]
-"""The range of axes of a result that each axis name covers."""
+"""The range of result axes that each axis name covers."""
 
 
 def _find_axis(axes: ResultAxes, name: str) -> int | None:
@@ -156,7 +158,7 @@ def _iterate_operand_axes(
             continue  # attention weights do not depend on the value operand
         for mark, dims in axis_marks:
             if isinstance(op, Extent) and mark.mark != "@":
-                continue  # an `Extent` reads the size, but no positions
+                continue  # an `Extent` op reads the size of an axis, but none of its elements
             for axis in dims:
                 yield _OperandAxis(
                     op=op,
@@ -172,7 +174,7 @@ def _iterate_operand_axes(
 
 @immutable_dataclass(kw_only=True)
 class _OperandAxis:
-    """An operand axis and a result, whose dependence on this axis is to be derived. `mark` is the
+    """A pair of an operand axis and a result, for which a dependence is derived. `mark` is the
     axis's name and mark in the signature, `named_axes` are all axes that the name covers,
     `operand_marks` are all operands' marks, and `result_axes` are the result's axes.
     """
@@ -187,7 +189,7 @@ class _OperandAxis:
     result: int
 
     def find_result_axis(self) -> int | None:
-        """Return the result axis with the same name as this axis, or None."""
+        """Return the result axis with the same name as this axis, or None if there is none."""
         result_axes = self.result_axes.get(self.mark.name)
         if result_axes is None:
             return None
@@ -211,12 +213,12 @@ class _OperandAxis:
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
     """Return the dependence of a result on an operand axis, as declared by the mark of the axis in
-    the op's signature. The default is `same` for an axis that the result has.
+    the op's signature. Without a mark, the dependence is `same` if the result has the axis.
     """
     result_axis, mark = operand_axis.find_result_axis(), operand_axis.mark
     is_repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
     if is_repeated and result_axis is not None and result.shape[result_axis] != 1:
-        # an axis of size 1 is broadcast, so all result positions read it
+        # an axis of size 1 is broadcast, so all result positions read its only position
         return operand_axis.make_dependence(None, "all")
     if mark.mark:
         return _interpret_mark(operand_axis, result_axis)
@@ -282,8 +284,8 @@ def _evaluate_bound(op: Op, text: str) -> int:
 def _find_masks(
     operand_axis: _OperandAxis, query: str, result_axis: int | None
 ) -> tuple[DependenceMask, ...]:
-    """Return the masks that limit which operand positions a position of the axis `query` depends
-    on, or () if it depends on all positions.
+    """Return the masks that limit which positions of an operand axis a position of the axis `query`
+    reads, or () if it reads all positions.
     """
     mask_operand, key = MASK_OPERANDS[type(operand_axis.op)].index, operand_axis.mark.name
     # without a mask or a query axis in the result, all keys are read
@@ -296,9 +298,7 @@ def _find_masks(
 
 
 def _find_contraction_masks(operand_axis: _OperandAxis) -> tuple[DependenceMask, ...]:
-    """Return masks for the operands of a contraction that may be zero outside a band of the
-    axis.
-    """
+    """Return a mask for each contraction operand that may be zero outside a band of the axis."""
     key, result_axes = operand_axis.mark.name, operand_axis.result_axes
     masks = []
     for operand, axis_marks in enumerate(operand_axis.operand_marks):

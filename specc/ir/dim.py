@@ -48,8 +48,8 @@ DimLike: TypeAlias = Union["Dim", int]
 
 class Dim:
     """A dimension, such as `Dim.from_value(3)` or `Dim.symbol("batch") * 2`. `number` is the size
-    of a static dimension, or None. `origin` is the location where the user set the size. It is
-    shown in messages and ignored in comparisons.
+    of a static dimension, or None for a symbolic dimension. `origin` is the location where the user
+    set the size. The origin is shown in messages and ignored in comparisons.
     """
 
     __slots__ = ("_hash", "_symbols", "number", "origin", "terms")
@@ -311,7 +311,8 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
         if b is not None and b > 1:
             quotient = Dim({m: c // b for m, c in p.terms})
             if quotient != 0:
-                # `(2n + 3) // 2` is `n + 1 + 1 // 2`; the remainder has coefficients < 2
+                # `(2n + 3) // 2` becomes `n + 1 + 1 // 2`: all coefficients of the remaining
+                # dividend are below the divisor 2
                 remainder = _make_function_dim(fn, evaluate, p - quotient * b, q)
                 return quotient + remainder if fn == "//" else remainder
     elif p == q:

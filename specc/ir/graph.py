@@ -82,7 +82,7 @@ class Node:
         return self.op.infer_result_types(*(a.type if a else None for a in self.args))
 
     def get_operand(self, index: int = 0) -> Value:
-        """Return the operand `index`. It must not be absent."""
+        """Return the operand `index`. The operand must not be absent."""
         value = self.args[index]
         assert value is not None, f"operand {index + 1} of {self.op.name} is given"
         return value
@@ -92,7 +92,7 @@ class Node:
 class Parameter:
     """A weight of the model, with its full name, type, initializer and source location, and the
     built-in function that declares it. `tied_to` is the weight to which the parameter is tied, or
-    "".
+    "" for an untied parameter.
     """
 
     name: str
@@ -171,7 +171,7 @@ class Graph:
         return users
 
     def get_scope(self, node: Node | None) -> str:
-        """Return the scope path of the first call that built a node, or ""."""
+        """Return the scope path of the first call that built a node, or "" if none is recorded."""
         return next(iter(self.get_origin(node).scopes), "")
 
 
@@ -193,7 +193,7 @@ class GraphBuilder:
     node_indices: dict[Node, int] = field(default_factory=dict)
     """The index of each node, in insertion order."""
     nodes_by_symbolic_length: dict[str, dict[Node, None]] = field(default_factory=dict)
-    """The nodes that depend on a symbolic dimension of an expert body, by dimension name."""
+    """The nodes that depend on a symbolic dimension of an expert body, keyed by dimension name."""
 
     def add_input(self, name: str, info: Input) -> Value:
         """Add an input and return its value. Input names must be unique."""
@@ -266,8 +266,8 @@ class GraphBuilder:
         new_values: dict[Value, Value],
         only_nodes: Container[Node] | None = None,
     ) -> None:
-        """Add copies of the nodes of `graph`, or only of `only_nodes`. Add the results of the
-        copies to `new_values`.
+        """Add copies of all nodes of `graph`, or only of the nodes in `only_nodes`. Add the results
+        of the copies to `new_values`.
         """
         for node, results in graph.nodes:
             if only_nodes is None or node in only_nodes:
@@ -345,7 +345,9 @@ def collect_required_nodes(
     values: Iterable[Value],
     get_operands: Callable[[Node], Iterable[Value | None]] = lambda node: node.args,
 ) -> set[Node]:
-    """Return all nodes on which `values` depend. `get_operands` returns the operands to follow."""
+    """Return all nodes on which `values` depend. `get_operands` returns the operands of a node that
+    the traversal visits.
+    """
     required_nodes: set[Node] = set()
     # use an explicit stack instead of recursion, because graphs are thousands of nodes deep
     worklist = [v.node for v in values]

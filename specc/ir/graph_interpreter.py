@@ -54,8 +54,8 @@ def evaluate_live_nodes(
 def _plan_evaluation(
     graph: Graph, requested: tuple[Value, ...]
 ) -> list[tuple[Node, tuple[Value | None, ...], list[Value]]]:
-    """Return the nodes that `requested` depend on. Each node has its results (None if unused), and
-    the operands that no later node reads.
+    """Return the nodes that `requested` depend on. Each node is paired with its results (None if
+    unused) and the operands that no later node reads.
     """
     live = collect_required_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
@@ -71,8 +71,8 @@ def _plan_evaluation(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Map each value to the index of its last user. Requested values have the number of nodes as
-    index.
+    """Map each value to the index of its last user. The index of a requested value is the number of
+    nodes, because it is never freed.
     """
     last_uses = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last_uses | dict.fromkeys(requested, len(nodes))

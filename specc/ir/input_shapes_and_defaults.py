@@ -69,7 +69,7 @@ def _check_lower_bounds(
 
 
 def _apply_length_equations(length_equations: Mapping[str, Dim], sizes: dict[str, int]) -> bool:
-    """Add symbols that the length equations determine to `sizes`. Return True if symbols were
+    """Add to `sizes` the symbols that the length equations determine. Return True if symbols were
     added.
     """
     previous_count = len(sizes)
@@ -82,7 +82,7 @@ def _apply_length_equations(length_equations: Mapping[str, Dim], sizes: dict[str
 def _apply_equations(
     equations: Iterable[_ShapeEquation], sizes: dict[str, int], sources: dict[str, _ShapeEquation]
 ) -> bool:
-    """Add symbols that the shapes of the arrays determine to `sizes`, and their equations to
+    """Add to `sizes` the symbols that the array shapes determine, and add their equations to
     `sources`. Return True if symbols were added.
     """
     previous_count = len(sizes)
@@ -288,8 +288,8 @@ def find_default_inputs(defaults: Graph, name: str) -> set[str]:
 
 
 def extract_per_token_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
-    """Return the graph for the default of `name`, or None unless each position depends only on the
-    token at the same position.
+    """Return the graph of the default of `name`, or None if a position of the default depends on
+    tokens at other positions.
     """
     value = defaults.outputs[name]
     if find_default_inputs(defaults, name) != {sequence_input}:
@@ -303,7 +303,7 @@ def extract_per_token_default(defaults: Graph, name: str, sequence_input: str) -
 
 
 def find_circular_input_default(defaults: Graph) -> str:
-    """Return the name of an input whose default depends on the input itself, or ""."""
+    """Return the name of an input whose default depends on the input itself, or "" if none does."""
     pending_names = set(defaults.outputs)
     while ready_names := {
         n for n in pending_names if not find_default_inputs(defaults, n) & pending_names

@@ -253,7 +253,7 @@ class _GraphParser:
         )
 
     def iterate_items(self) -> Iterator[None]:
-        """Yield before each item of a list that ends with a closing parenthesis."""
+        """Yield once before each item of a list, up to the closing parenthesis."""
         separator = ""
         while not self.lines.take_word(")"):
             self.lines.expect_word(separator)
@@ -275,7 +275,7 @@ class _GraphParser:
 
     def parse_attribute(self, depth: int) -> object:
         """Parse an attribute value: a number, a string, `true`, `false`, a dimension `<dim>`, or a
-        tuple of these values. Tuples cannot be nested, and `depth` is 1 inside a tuple.
+        tuple of these values. Tuples cannot be nested: `depth` is 1 inside a tuple.
         """
         lines = self.lines
         if lines.take_word("true"):

@@ -75,7 +75,7 @@ class AxisReadSet:
         self.is_fully_read = self.is_fully_read or other.is_fully_read
         for axis, interval in other.axes.items():
             self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | interval
-        # all positions include the intervals
+        # the set of all positions already contains the intervals
         if self.is_fully_read:
             self.axes.clear()
         return previous != (self.axes, self.is_fully_read)
@@ -87,7 +87,7 @@ class AxisReadSet:
 
 
 def trace_axis_reads(graph: Graph, start: Mapping[Value, AxisReadSet]) -> dict[Value, AxisReadSet]:
-    """Propagate the read sets in `start` to all values that depend on its values."""
+    """Propagate the read sets in `start` to all values that depend on the values in `start`."""
     read_sets: dict[Value, AxisReadSet] = {
         v: AxisReadSet(dict(t.axes), t.is_fully_read) for v, t in start.items()
     }
@@ -106,8 +106,8 @@ def trace_axis_reads(graph: Graph, start: Mapping[Value, AxisReadSet]) -> dict[V
 
 
 def _compose_reads(dependence: Dependence, source: AxisReadSet) -> AxisReadSet:
-    """Compose the read set `source` with a dependence. Add the offsets of a window. Return all
-    positions for any other kind of dependence.
+    """Compose the read set `source` with a dependence. For a window, add the offsets of the window.
+    For any other kind of dependence, return all positions.
     """
     interval = source.axes.get(dependence.operand_axis)
     if interval is None:
@@ -201,8 +201,8 @@ def _iterate_body_dependences(
         if not any(changed):
             break
         iteration += 1
-        # a dependence that still grows after three iterations grows in every iteration, e.g. if
-        # position n of a loop-carried value reads position n - 1
+        # stop after three iterations: a dependence that still grows does so in every iteration,
+        # e.g. if position n of a loop-carried value reads position n - 1
         if iteration >= 3:
             for v, has_grown in zip(carries, changed, strict=True):
                 input_reads[v].merge(AxisReadSet(is_fully_read=has_grown))

@@ -34,16 +34,16 @@ class GenerateSection:
 
 
 def count_codebooks(sequence_type: Type) -> int:
-    """Return the number of codebooks of ids [batch, time, codebooks], or 0 for other shapes."""
+    """Return the codebook count of ids [batch, time, codebooks], or 0 for other shapes."""
     if sequence_type.rank != 3 or sequence_type.dtype != "i64":
         return 0
     return sequence_type.shape[2].number or 0
 
 
 def has_token_logits(sequence_type: Type, logits_type: Type) -> bool:
-    """Return True if token ids can be sampled from logits. Ids [batch, time] require logits [batch,
-    vocab] or [batch, time, vocab]. Ids [batch, time, codebooks] require logits [batch, time,
-    codebooks, vocab].
+    """Return True if token ids can be sampled from logits. Ids of shape [batch, time] require
+    logits of shape [batch, vocab] or [batch, time, vocab]. Ids of shape [batch, time, codebooks]
+    require logits of shape [batch, time, codebooks, vocab].
     """
     if sequence_type.rank == 2:
         return logits_type.rank in (2, 3)
@@ -71,8 +71,8 @@ class ModelDefinition:
     """The definition of a model. `graph` computes the outputs. `defaults` computes omitted inputs
     and is None if no input has a default. `input_configs` (preprocessing), `output_formats`
     (postprocessing) and `config` are JSON-compatible values for the manifest. The keys of
-    `shared_scopes` are the scopes that match a `share` rule. The value is True if several calls
-    share the weights of the scope.
+    `shared_scopes` are the scopes that match a `share` rule. The value of a key is True if several
+    calls share the weights of the scope.
     """
 
     name: str
@@ -121,10 +121,10 @@ class DerivedGraphs:
     """The encoder graph and decode step of a generative model. `encode` runs once and is None if
     there is no encoder. The inputs of `step` are the new positions of `sequence_input`, the
     `loop_invariant_inputs`, other inputs along the time axis, and the states. Loop-invariant inputs
-    are outputs of `encode` or inputs of the spec. The inputs in `full_length_inputs` include
-    earlier positions. `initial_logits_output` is the output of `encode` with the logits for an
-    empty prompt, [batch, vocab] or [batch, 1, vocab]. It is "" if a prompt must have at least one
-    token.
+    are outputs of `encode` or inputs of the spec. The inputs in `full_length_inputs` contain the
+    earlier positions in addition to the new positions. `initial_logits_output` is the output of
+    `encode` with the logits for an empty prompt, of shape [batch, vocab] or [batch, 1, vocab]. The
+    name is "" if a prompt must have at least one token.
     """
 
     encode: Graph | None
@@ -137,9 +137,9 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The name of the input with the number of past positions. The input exists only if no input shape
-determines this number. The input is a decode state. If KV caches are in-place buffers, the caller
-passes it as an argument.
+"""The name of the input that contains the number of past positions. The input exists only if no
+input shape determines this number. This input is a decode state. If KV caches are in-place buffers,
+the caller passes it as an argument.
 """
 
 

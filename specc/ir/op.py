@@ -34,8 +34,8 @@ class Op:
     """Base class of ops. Ops are immutable, and their fields are compile-time attributes. If
     `is_compute_intensive` is True, derived graphs never recompute the op. If `is_view` is True, the
     op copies no data. If `is_elementwise` is True, results depend only on the operands at the same
-    position. If `is_selection` is True, results are elements of the first operand, and their
-    indices. `spec_name` is the name of the op in specs.
+    position. If `is_selection` is True, results are elements of the first operand and the indices
+    of these elements. `spec_name` is the name of the op in specs.
     """
 
     name: ClassVar[str]
@@ -72,7 +72,7 @@ class Op:
         return self.signature
 
     def count_leading_axes(self) -> int | None:
-        """Return the number of axes in the first of two variadic groups of axes, or None."""
+        """Return the number of axes before axis `axis`, or None if the op has no such attribute."""
         axis: int | None = self.__dict__.get("axis")
         return axis
 
@@ -169,5 +169,5 @@ class OptionalOperand:
         return self.get_entry(node.args)
 
     def get_entry(self, entries: Sequence[T | None]) -> T | None:
-        """Return this operand's entry in a per-operand list, or None."""
+        """Return this operand's entry in a per-operand list, or None if the operand is omitted."""
         return entries[self.index] if self.index < len(entries) else None

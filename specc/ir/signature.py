@@ -94,7 +94,7 @@ def _parse_side(text: str) -> tuple[AxisGroup, ...]:
 TERM_PATTERN = re.compile(r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
 AXIS_PATTERN = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 SOLVED_OPERAND = -1
-"""The operand index of axis sizes that are set by `Op.infer_result_axes`, not by an operand."""
+"""The operand index of axis sizes that `Op.infer_result_axes` sets, instead of an operand."""
 
 
 @immutable_dataclass
@@ -218,7 +218,7 @@ def make_length_mismatch_error(
 
 @immutable_dataclass
 class Signature:
-    """A parsed op signature. It is the shape rule of the op."""
+    """A parsed op signature. The signature is the shape rule of the op."""
 
     text: str
     operands: tuple[SignatureTerm, ...]
@@ -280,7 +280,9 @@ def _parse_signature(text: str) -> Signature:
 def assign_operand_axes(
     term: SignatureTerm, rank: int, leading_axis_count: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Return the range of a tensor's axes that each axis of `term` covers. `rank` is its rank."""
+    """Return the range of a tensor's axes that each axis of `term` covers. `rank` is the rank of
+    the tensor.
+    """
     variadic_count = sum(a.is_variadic for a in term.axes)
     named_count = len(term.axes) - variadic_count
     # the total number of axes that the variadic groups cover

@@ -203,8 +203,8 @@ class TypeExpr(SpannedNode, kw_only=True):
     `list[int]`.
 
     `element_type` is the element type of `list[…]` or `pair[…]`. `dims` is None for a type without
-    brackets. `side` is the padding side after `keep[…]`: `left`, `right` or "". `names` are the
-    alternatives of `choice(a | b)`, and `fields` are the fields of `record { … }`.
+    brackets. `side` is the padding side after `keep[…]`, `left` or `right`, or "" if there is none.
+    `names` are the alternatives of `choice(a | b)`, and `fields` are the fields of `record { … }`.
     """
 
     name: str

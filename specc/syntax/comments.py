@@ -62,7 +62,9 @@ class CommentAttacher:
 
 
 class CommentedBodyBuilder(Generic[T]):
-    """A builder of a body. `previous_end` is the end offset of the last child or opening brace."""
+    """A builder of a `CommentedBody`. `previous_end` is the end offset of the last child or opening
+    brace.
+    """
 
     def __init__(self, text: str, start: int) -> None:
         self.text = text
@@ -132,7 +134,8 @@ class CommentedBodyBuilder(Generic[T]):
 def attach_file_comments(
     attacher: CommentAttacher, file: ast.File, start: int, header_end: int
 ) -> ast.File:
-    """Attach the comments of a file's items and header. The header is at `start` to `header_end`.
+    """Attach the comments of a file's items and header. The header spans the offsets `start` to
+    `header_end`.
 
     The syntax tree can represent comments above the header and at the end of the first line.
     Comments on other lines of the header are moved above the header.

@@ -36,7 +36,7 @@ MissingParameter: TypeAlias = tuple[ModelParameter, str]
 @dataclass(frozen=True, slots=True)
 class TensorMismatch:
     """A parameter whose tensors have an unexpected shape or dtype, or whose weight expression
-    cannot be evaluated. `reason` is the evaluation error, or "".
+    cannot be evaluated. `reason` is the evaluation error, or "" if there is none.
     """
 
     parameter: ModelParameter
@@ -386,7 +386,7 @@ def _format_more(similar_parameters: Sequence[object]) -> str:
 
 
 def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
-    """Group items by key, in order of first appearance."""
+    """Group items by key, with the groups ordered by the first appearance of their keys."""
     groups: dict[object, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

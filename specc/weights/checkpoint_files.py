@@ -53,8 +53,8 @@ class Checkpoint(Closeable):
     """A checkpoint in one or several files, with all tensors by name. `path` is the path that the
     user passed.
 
-    `adapted_tensors` are changed by an adapter. `decoded_tensors` are stored in quantized or
-    transformed form, and are decoded row by row. `optional_tensors` may remain unused.
+    An adapter changes the `adapted_tensors`. The `decoded_tensors` are stored in quantized or
+    transformed form, and are decoded row by row. The `optional_tensors` may remain unused.
     """
 
     adapted_tensors: Set[str] = frozenset()
@@ -149,7 +149,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _find_weights_file(directory: Path) -> Path:
-    """Return a directory's weights file or index. Raise E0514 if none exists, E0518 if several."""
+    """Return a directory's weights file or index. Raise E0514 for no file and E0518 for several."""
     names = _list_directory(directory)
     # The file names of transformers take precedence, in the search order of transformers. The order
     # matters, because saving a small model over a large model leaves the old index in the

@@ -46,7 +46,7 @@ class BoundParameter:
 
 
 CheckedRange: TypeAlias = tuple[TensorByteRange, str, str]
-"""A byte range whose values must be checked, the dtype of the values, and a description."""
+"""A byte range whose values must be checked, the dtype of the values, and a description of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class CheckpointWeights:
         return {name: b.parameter for name, b in self.bound_parameters.items()}
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the untied parameter that a parameter is tied to, or None."""
+        """Return the untied source of a tied parameter, or None for an untied parameter."""
         return self.bound_parameters[name].tied_to
 
     def get_stored_dtype(self, name: str) -> str:
@@ -183,7 +183,7 @@ class CheckpointWeights:
 
 
 def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
-    """Split an expression into chunks of rows. Return [`expr`] if a chunk cannot be sliced."""
+    """Split an expression into chunks of rows. Return [`expr`] if its rows cannot be sliced."""
     rows, *rest = infer_expression_shape(expr, shapes) or (1,)
     step = max(1, MAX_DECODED_ELEMENTS // max(1, math.prod(rest)))
     parts = [
@@ -214,7 +214,7 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
 
 
 def find_transposed_parameters(weights: CheckpointWeights) -> frozenset[str]:
-    """Return the names of the parameters that a file stores transposed, except sources of ties."""
+    """Return the names of parameters that are stored transposed, except sources of ties."""
     # tied parameters read their source in the spec's layout
     tie_sources = {b.tied_to for b in weights.bound_parameters.values() if b.tied_to is not None}
     return frozenset(

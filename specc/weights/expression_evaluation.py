@@ -95,7 +95,7 @@ def slice_expression_rows(
 
 
 def split_concatenation(expr: Expr) -> Iterator[Expr]:
-    """Return the expressions whose values a concatenation or stack concatenates."""
+    """Yield the expressions that a possibly nested concatenation or stack joins, in order."""
     match expr:
         case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
             for part in parts:

@@ -22,7 +22,7 @@ MAX_INLINE = (1 << 31) - (1 << 24)
 
 @dataclass(frozen=True, slots=True)
 class ExternalTensor:
-    """A tensor to store. `byte_range` is its location in an existing file, or None."""
+    """A tensor to store. `byte_range` is its location if an existing file contains it, or None."""
 
     name: str
     dtype: str
@@ -135,7 +135,7 @@ def align_offset(end: int, tensor: ExternalTensor) -> int:
 
 
 def can_store_tensors_inline(tensors: Iterable[ExternalTensor]) -> bool:
-    """Return True if the tensors fit into the ONNX file. Protobuf limits its size."""
+    """Return True if the tensors fit into the ONNX file. Protobuf limits the size of this file."""
     return sum(p.nbytes for p in tensors) <= MAX_INLINE
 
 

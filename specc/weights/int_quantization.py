@@ -150,7 +150,7 @@ def pack_nibbles(values: Array) -> Array:
 BITS, LOW, HIGH = 4, -8, 7
 """The number of bits, the minimum code and the maximum code of GPTQ."""
 MAX_DIRECT_INVERSE = 256
-"""Maximum size of a matrix that is inverted without recursion."""
+"""Maximum size of a matrix that is inverted directly, without splitting it into halves."""
 BLOCK_COLUMNS = 8
 """Number of columns per GPTQ block. Within a block, errors are compensated immediately."""
 DAMPING_FRACTION = 0.01

@@ -15,7 +15,7 @@ from specc.weights.parameter_sources import ByteRange, ParameterOverrides, read_
 from specc.weights.weight_value_checks import CHECKED_VALUES, convert_dtype
 
 MAX_EXPONENT = 40
-"""Maximum exponent of a folded power of two. The remaining factor stays in the norm weight."""
+"""Maximum exponent of a folded power of two. A larger factor partly stays in the norm weight."""
 
 
 @dataclass(frozen=True)

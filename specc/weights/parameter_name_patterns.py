@@ -101,8 +101,8 @@ class NameCaptures:
 
 
 def split_name_at_numbers(name: str) -> tuple[str, ...]:
-    """Return the parts of a name between its numbers. The parts are equal in all layers of a
-    model.
+    """Return the parts of a name between its numbers. A parameter has the same parts in all layers
+    of a model.
     """
     return tuple(_LAYER_NUMBER.split(name))
 
@@ -183,8 +183,8 @@ def format_name_groups(names: Sequence[str], max_names: int = 6) -> str:
 
 
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that is most similar to `name`, or None. Prefer candidates with equal
-    numbers.
+    """Return the candidate that is most similar to `name`, or None if no candidate is similar.
+    Prefer candidates with equal numbers.
     """
     names = list(candidates)
     matching_names = [
@@ -307,7 +307,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
     ]
     match_counts = {naming: len(resolve_names(naming) & tensors) for naming in candidates}
     best_count = max(match_counts.values(), default=0)
-    # ignore a naming that matches a few names by coincidence
+    # ignore a naming that matches only a few names by coincidence
     if best_count <= plain_count or 2 * best_count < len(names):
         return ParameterNaming()
     best_namings = [naming for naming, count in match_counts.items() if count == best_count]

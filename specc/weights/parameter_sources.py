@@ -45,7 +45,7 @@ class ParameterSource(Protocol):
         ...
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the untied parameter that a parameter is tied to, or None."""
+        """Return the untied source of a tied parameter, or None for an untied parameter."""
         ...
 
     def get_stored_dtype(self, name: str) -> str:
@@ -63,7 +63,7 @@ class ParameterSource(Protocol):
         ...
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Check parameters that remain in checkpoint files. Return the SHA-256 of each file."""
+        """Check values that remain in checkpoint files. Return the SHA-256 of each file."""
         ...
 
 
@@ -100,7 +100,7 @@ class ParameterOverrides:
         return self.base.parameters
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the untied parameter that a parameter is tied to, or None."""
+        """Return the untied source of a tied parameter, or None for an untied parameter."""
         return self.base.get_tied_source(name)
 
     def get_stored_dtype(self, name: str) -> str:
@@ -202,7 +202,7 @@ def _iterate_constant(value: float, count: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class RandomInitWeights:
-    """Randomly initialized parameters. Their values depend on a seed and the parameter name. The
+    """Randomly initialized parameters. The values depend on a seed and the parameter name. The
     class implements `ParameterSource`.
 
     `initializers` maps each name to the text of its initializer. `ties` maps tied parameters to the
@@ -215,7 +215,7 @@ class RandomInitWeights:
     ties: Mapping[str, str] = field(default_factory=dict)
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the untied parameter that a parameter is tied to, or None."""
+        """Return the untied source of a tied parameter, or None for an untied parameter."""
         root = name
         while root in self.ties:
             root = self.ties[root]

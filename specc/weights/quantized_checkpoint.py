@@ -210,7 +210,7 @@ activations, ONNX Runtime is ten times slower for 8-bit weights than for float32
 
 
 class _ScaleView(DequantizedCheckpoint):
-    """A view of a checkpoint with the quantization scale of each weight element as its value."""
+    """A checkpoint view in which the value of each weight element is its quantization scale."""
 
     @classmethod
     def from_checkpoint(cls, checkpoint: DequantizedCheckpoint) -> "_ScaleView":

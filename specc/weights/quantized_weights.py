@@ -43,7 +43,7 @@ class KVCacheScaleOverrides(ParameterOverrides):
         return {**self.base.parameters, **added}
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the untied parameter that a parameter is tied to, or None."""
+        """Return the untied source of a tied parameter, or None for an untied parameter."""
         return None if name in self.scales else self.base.get_tied_source(name)
 
     def get_stored_dtype(self, name: str) -> str:
@@ -73,7 +73,7 @@ MAX_THREADS = 2
 GetFactor: TypeAlias = Callable[[int], Array]
 """A function that returns the GPTQ factor of a matrix in a stacked weight, by matrix index."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
-"""Some rows of a matrix, with the GPTQ factor of the matrix, the stored scales of the rows, or
+"""Rows of a matrix, with either the GPTQ factor of the matrix, the stored scales of the rows, or
 None."""
 
 
@@ -186,7 +186,7 @@ class QuantizedWeights(ParameterOverrides):
         return parameters
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the untied parameter that a parameter is tied to, or None."""
+        """Return the untied source of a tied parameter, or None for an untied parameter."""
         if name not in self.tensor_roles:
             return self.base.get_tied_source(name)
         weight, role = self.tensor_roles[name]

@@ -141,7 +141,8 @@ class ReshapeExpr(UnaryExpr):
         count, inferred = math.prod(shape), self.shape
         if -1 in self.shape:
             axis, known_count = self.shape.index(-1), -math.prod(self.shape)
-            # Use the inferred size. If another axis has size 0, any size would be valid.
+            # Infer the size. If another axis has size 0, the size cannot be inferred, because any
+            # size would be valid.
             inferred_length = count // known_count if known_count else -1
             inferred = (*self.shape[:axis], inferred_length, *self.shape[axis + 1 :])
         if -1 in inferred or math.prod(inferred) != count:

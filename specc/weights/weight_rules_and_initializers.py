@@ -15,9 +15,9 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 @immutable_dataclass(slots=True, kw_only=True)
 class ModelParameter:
-    """A parameter of the model. `origin` is the description, in messages, of the call that declares
-    the parameter and of the source of its shape. `config_names` are the config values that
-    determine the axis sizes, or "". `find_config_keys` returns the keys of config.json that
+    """A parameter of the model. `origin` describes, for messages, the call that declares the
+    parameter and the source of its shape. `config_names` contains, for each axis, the config value
+    that determines the axis size, or "". `find_config_keys` returns the keys of config.json that
     determine the size of an axis of a parameter, such as "`hidden_size`".
     """
 

@@ -71,7 +71,7 @@ WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
 
 
 CHECKED_VALUES = "values checked, the largest"
-"""Default description of the checked values in error messages. The largest value follows it."""
+"""Default description of the checked values in error messages, which append the largest value."""
 
 
 def convert_dtype(

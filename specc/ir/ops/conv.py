@@ -99,8 +99,8 @@ class SlidingWindowOp(PaddedWindowOp):
         for n, (operand_name, result_name) in enumerate(self.pair_operand_result_axes()):
             low, high = self.get_offset_bounds(n)
             is_preserving = self.is_position_preserving(n)
-            # a result axis with another size has another name; the mark of the operand axis
-            # contains this name
+            # a result axis of different size has a name of its own, which the mark of the operand
+            # axis contains
             operand_axes.append(
                 f"{operand_name}[{low}:{high}]"
                 if is_preserving
@@ -205,8 +205,9 @@ class ConvTranspose(
     the kernel of the previous position (arXiv:1603.07285, sec. 4). The weight is [in, out / groups,
     kernel …].
 
-    `pads` is the number of positions cropped at each end. A negative number extends the end. The
-    length `n` becomes `(n - 1) · stride + (kernel - 1) · dilation + 1 - before - after`.
+    `pads` is the number of positions cropped at each end. A negative number extends the axis at
+    this end. The length `n` becomes `(n - 1) · stride + (kernel - 1) · dilation + 1 - before -
+    after`.
     """
 
     kernel: tuple[int, ...]
@@ -322,7 +323,7 @@ class AveragePool(Pooling, Op, sig="f[b t[min_offset:max_offset] c] -> f[b t c]"
 
     If `count_include_pad` is True, padding counts as zeros, otherwise it is excluded from the mean.
     In ceil mode, windows may extend past the padding by `ceil_mode_padding` positions. These
-    positions are excluded.
+    positions are excluded from the mean.
     """
 
     kernel: tuple[int, ...]

@@ -29,7 +29,7 @@ class LoopOperands(Generic[_T]):
     @property
     def stacked_operands(self) -> tuple[_T, ...]:
         """Stacked operands, such as the weights of a mixture of experts. The body reads one slice
-        of each. A loop has no stacked operands.
+        of each stacked operand. A loop has no stacked operands.
         """
         return ()
 
@@ -53,8 +53,8 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
     end condition are true, possibly before the first iteration, and scan outputs of the remaining
     iterations are zero. For a batch element whose end condition is true, the body must not change
     loop-carried values and must output zeros. Therefore, the results do not depend on the number of
-    iterations. Only the last `unfrozen_output_count` scan outputs are computed in every iteration,
-    because later positions use them.
+    iterations. The last `unfrozen_output_count` scan outputs are exceptions: they are computed in
+    every iteration, because later positions use them.
     """
 
     body: "Graph"
@@ -170,7 +170,7 @@ def check_body_input_types(
     body: "Graph", operand_types: Sequence[Type], operand_indices: Iterable[int]
 ) -> None:
     """Raise ShapeError if a body input and its operand have different types. `operand_indices` are
-    the operand indices.
+    the operand indices that correspond to `operand_types`.
     """
     for value, operand_type, n in zip(
         body.inputs.values(), operand_types, operand_indices, strict=True

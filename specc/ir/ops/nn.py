@@ -263,7 +263,7 @@ class MixtureOfExperts(
 
     @property
     def first_body_operand_index(self) -> int:
-        """The index of the first operand, except the tokens, that becomes an input of the body."""
+        """The index of the first operand after the tokens that becomes an input of the body."""
         return 4 if self.has_mask else 3
 
     @property

@@ -29,7 +29,7 @@ _WEIGHT_TERMS = {
     ("columns", False): "q[i o], f[o]",
     ("columns", True): "q[i o], f[k o]",
 }
-"""The signature of the weight operands, keyed by (layout, True if there is a group size)."""
+"""The signatures of the weight operands, keyed by the layout and True if there is a group size."""
 _LINEAR_SIGNATURES = {
     form: Signature.parse(f"f[*s i], {weights}, f[o]?, q[o z]? -> f[*s o]")
     for form, weights in _WEIGHT_TERMS.items()
@@ -53,10 +53,11 @@ class QuantizedLinear(
     """Linear layer with quantized weights: `x' @ (w · scale).T + b`, or `(w - z) · scale` with zero
     points.
 
-    `rounding` is the quantization of the activations `x` to `x'`. `none` does not quantize. `row`
-    is per-token int8 with the scale absmax / 127. `block` is int8 per group of `group_size` values.
-    `tensor` is per-tensor uint8 with a zero point as in ONNX `DynamicQuantizeLinear`: the 256
-    levels span the range of the values, including 0. Scales and quotients are float32.
+    `rounding` is the quantization of the activations `x` to `x'`. `none` leaves the activations
+    unquantized. `row` is per-token int8 with the scale absmax / 127. `block` is int8 per group of
+    `group_size` values. `tensor` is per-tensor uint8 with a zero point as in ONNX
+    `DynamicQuantizeLinear`: the 256 levels span the range of the values, including 0. Scales and
+    quotients are float32.
     """
 
     bits: int = 8
@@ -259,7 +260,8 @@ class PackedWeightFormat:
 @immutable_dataclass
 class FoldedNorm:
     """A norm layer whose parameters `weight` and `bias` ("" if absent) are folded into the
-    following linear layers. Each linear weight is paired with True if it is stored as [in, out].
+    following linear layers. Each linear weight is paired with a flag that is True if the weight is
+    stored as [in, out].
     """
 
     weight: str

@@ -24,7 +24,7 @@ RNN_ACTIVATIONS: tuple[RnnActivation, ...] = ("tanh", "relu", "sigmoid")
 
 
 class RecurrentLayer:
-    """Base class of recurrent layers. It defines their first seven operands and their direction."""
+    """Base class of recurrent layers, with their first seven operands and their direction."""
 
     signature: ClassVar[Signature]
     reverse: bool
@@ -61,7 +61,9 @@ class RecurrentOperands(Generic[_T]):
         """Group a per-operand list of a (possibly quantized) recurrent layer by role."""
         required_args = args[: 5 if is_quantized else 3]
         required_operands = [a for a in required_args if a is not None]
-        assert len(required_operands) == len(required_args), "inputs and weights are present"
+        assert len(required_operands) == len(required_args), (
+            "the inputs and the weights are required operands"
+        )
         sequence, input_weights, recurrent_weights, *weight_scales = required_operands
         optional_names = [f.name for f in fields(cls)][4:]
         optional_operands = dict(zip(optional_names, args[len(required_args) :], strict=False))
@@ -101,8 +103,9 @@ class Gru(
     final state.
 
     The operands are those of `rnn`. `reset` determines whether the reset gate is applied before the
-    recurrent projection, as in arXiv:1406.1078, or after the projection and its bias. An update
-    gate of 1 selects the `old` state, as in PyTorch, or the `new` state (arXiv:1409.0473).
+    recurrent projection, as in arXiv:1406.1078, or after the projection and the addition of its
+    bias. `update` is the state that an update gate of 1 selects: `old` as in PyTorch, or `new` as
+    in arXiv:1409.0473.
     """
 
     reset: Literal["before", "after"]

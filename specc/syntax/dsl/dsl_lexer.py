@@ -80,8 +80,8 @@ class Token(NamedTuple):
     end: int
 
     def get_last_character(self) -> "Token":
-        """Return the last character as a token. Error labels for missing code after the token use
-        this token.
+        """Return the last character as a token. The label of an error about missing code after this
+        token points to the last character.
         """
         return self._replace(start=max(self.start, self.end - 1))
 
@@ -219,8 +219,8 @@ class Lexer:
         return end
 
     def _find_first_digits(self, text: str, start: int) -> str:
-        """Return the digits before the comma (`1` in `1,024`) if `text` are the digits after it, or
-        "".
+        """Return the digits before the comma (`1` in `1,024`) if `text` contains the digits after
+        the comma, otherwise "".
         """
         before = re.search(r"\b([1-9][0-9]{0,2}),\Z", self.fragment.text[max(0, start - 5) : start])
         is_group = len(text) == 3 and text[0] == "0" and text.isdecimal()
@@ -277,7 +277,7 @@ class Lexer:
 
 
 def _explain_thousands_separator(first_digits: str, digits: str) -> tuple[str, str] | None:
-    """Return the title and the fix for a number such as `1,024`, or None if there is no comma."""
+    """Return the error title and fix for a number such as `1,024`, or None if there is no comma."""
     if not first_digits:
         return None
     title = f"the number `{first_digits},{digits}` has a thousands separator"
@@ -308,7 +308,7 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
 
 
 def _explain_large_number(text: str) -> tuple[str, str] | None:
-    """Return the error title and fix for a number that is too large, or None."""
+    """Return the error title and fix if a number is too large, otherwise None."""
     # check the number of digits first, because `int` takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the integer {truncate_token_text(text)} is too large"

@@ -221,7 +221,7 @@ def _run_parser(
 def _find_next_recovery_point(
     recovery_points: Sequence[int], index: int, tried_points: set[int]
 ) -> int | None:
-    """Return the first untried recovery point at or after the token before `index`, or None."""
+    """Return the first untried recovery point from the token before `index` on, or None."""
     # the token before `index` may have been parsed as a name, as in `mask a = ⏎ graph f(…)`
     return next((n for n in recovery_points if n >= index - 1 and n not in tried_points), None)
 

@@ -212,7 +212,7 @@ class NodeRuleCallback(Generic[N]):
     def _read_body(
         self, b: AstBuilder, children: Sequence[object]
     ) -> tuple[CommentedBody[ast.Commentable], str | None]:
-        """Return the body in braces, and the docstring at the start of the body, or None."""
+        """Return the body in braces, and its initial docstring, which is None if there is none."""
         opener, *inner = children
         assert isinstance(opener, Token)
         doc = None

@@ -304,9 +304,10 @@ def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
 
 
 def recover_from_syntax_error(parser: LalrParser, index: int) -> int | None:
-    """Drop the item with an error at token `index`. Return the next recovery_point point, or None.
+    """Drop the item with an error at token `index`. Return the index of the next recovery point, or
+    None if there is none.
 
-    The recovery_point point may be the token before `index` if this token was parsed as a name. In
+    The recovery point may be the token before `index` if this token was parsed as a name. In
 
         x = a +
         block f()

@@ -149,7 +149,7 @@ class SyntaxErrorExplainer:
 
 
 def explain_misplaced_weight_path(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0107 for a weight path after a value that is not a call, as in `x @ w`, or None."""
+    """Return E0107 for a weight path after a value that is no call (`x @ w`), otherwise None."""
     if error.token.kind != "AT":
         return None
     fix = "write a matrix product as `matmul(x, w)`"
@@ -163,7 +163,7 @@ def explain_misplaced_weight_path(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0113 for a file that does not begin with `specc 1` and `model name`, or None."""
+    """Return E0113 if a file does not begin with `specc 1` and `model name`, otherwise None."""
     # above the start state, the stack may contain only `specc` and the version
     if error.parser.start != "file" or error.index > 2 or len(error.parser.states) > 3:
         return None
@@ -176,7 +176,7 @@ def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0115 for a reserved word where a name is expected, or None."""
+    """Return E0115 if a reserved word is used where a name is expected, otherwise None."""
     token, expected = error.token, error.expected_terminals
     # if a number is also allowed, the reserved word is probably not meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
@@ -189,7 +189,7 @@ def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_misplaced_docstring(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0117 for a docstring at a position where none is allowed, or None."""
+    """Return E0117 if a docstring is at a position where none is allowed, otherwise None."""
     is_between_items = error.expected_terminals >= ITEM_TERMINALS
     is_in_body = {"RETURN", "RBRACE"} <= error.expected_terminals
     if error.token.kind != "STRING" or not (is_between_items or is_in_body):
@@ -204,7 +204,7 @@ def explain_misplaced_docstring(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _find_open_definition(error: UnexpectedToken) -> str:
-    """Return the keyword terminal of the definition that encloses an error, or ""."""
+    """Return the keyword terminal of the definition that encloses an error, or "" outside one."""
     # a token that is still on the stack, e.g. the enclosing definition's keyword, is not reduced
     # yet
     kinds = [p.value.kind for p in error.parser.stack if isinstance(p.value, Token)]
@@ -212,7 +212,7 @@ def _find_open_definition(error: UnexpectedToken) -> str:
 
 
 def explain_incomplete_line(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a line that ends with an operator before a new statement, or None.
+    """Return E0101 if a line ends with an operator before a new statement, otherwise None.
 
         x = a +
         y = b
@@ -240,7 +240,7 @@ def explain_incomplete_line(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_name_without_assignment(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a name that is parsed as the target of an assignment without `=`, or None.
+    """Return E0101 if a name is parsed as the target of an assignment without `=`, otherwise None.
     Either an operator is missing before the name, or a result has no name.
     """
     if error.index < 2 or not error.is_assignment_expected:
@@ -267,7 +267,7 @@ def explain_name_without_assignment(error: UnexpectedToken) -> Diagnostic | None
 
 
 def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
-    """Return E0101 for a call without a result name, as in `f(x)` as a statement."""
+    """Return E0101 for a call without a result name, as in the statement `f(x)`."""
     value = f"{name.text}(…)" if error.token.text == "(" else f"{name.text} …"
     method = error.all_tokens[error.index + 1].text if error.token.kind == "DOT" else name.text
     default = f"write `name = {value}`, or `return …` for a result"

@@ -215,7 +215,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "define a block outside graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
     ),
 )
-"""The hints. Each has a condition on the error, the unexpected token and the previous token."""
+"""Pairs of a condition on the error, the unexpected and the previous token, and a help message."""
 
 
 LOOP_HELP = (
@@ -268,7 +268,7 @@ FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
 
 
 def explain_foreign_syntax(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a statement, value or operator of another language, or None."""
+    """Return E0101 for a statement, value or operator of another language, otherwise None."""
     return (
         _explain_module_call(error)
         or _explain_foreign_statement(error)
@@ -297,7 +297,7 @@ MODULE_CALLS: Mapping[str, str] = {
 
 
 def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for calling the result of a call, as in `nn.Linear(8, 4)(x)`, or None."""
+    """Return E0101 if a call's result is called, as in `nn.Linear(8, 4)(x)`, otherwise None."""
     if error.token.text != "(" or error.previous_token is None or error.previous_token.text != ")":
         return None
     module = _find_called_name(error.all_tokens[: error.index])
@@ -312,7 +312,7 @@ def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _find_called_name(tokens: Sequence[Token]) -> str:
-    """Return the last component of the called name if `tokens` end with a call, or ""."""
+    """Return the last component of the called name if `tokens` end with a call, otherwise ""."""
     depth = 0
     for n in range(len(tokens) - 1, 0, -1):
         depth += {")": 1, "(": -1}.get(tokens[n].text, 0)
@@ -336,8 +336,8 @@ def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a keyword where a value is expected, or None. Examples are `y = if c: a`, a
-    reversed `[f(i) for …]`, and `repeat(x, 2)` as an operation.
+    """Return E0101 if a keyword is used where a value is expected, otherwise None. Examples are
+    `y = if c: a`, a reversed `[f(i) for …]`, and `repeat(x, 2)` as an operation.
     """
     token = error.token
     if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in error.expected_terminals:
@@ -347,7 +347,7 @@ def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a logical operator that is a word, as in `a and b`, or None. The unexpected
+    """Return E0101 if a logical operator is a word, as in `a and b`, otherwise None. The unexpected
     token is the logical operator or, if the operator was parsed as a result name, the next token.
     """
     word, previous = error.token, error.previous_token
@@ -366,7 +366,7 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for an augmented assignment, as in `x += 1`, or None."""
+    """Return E0101 for an augmented assignment, as in `x += 1`, otherwise None."""
     token, operand = error.token, error.previous_token
     next_token = (
         error.all_tokens[error.index + 1] if error.index + 1 < len(error.all_tokens) else None

@@ -124,7 +124,7 @@ class UnexpectedToken:
 
     @property
     def previous_token(self) -> Token | None:
-        """The token before the unexpected token, or None."""
+        """The token before the unexpected token, or None at the start of the text."""
         return self.all_tokens[self.index - 1] if self.index else None
 
     @cached_property

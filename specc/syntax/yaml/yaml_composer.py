@@ -138,7 +138,7 @@ class YamlEntry:
 
     @property
     def key(self) -> str:
-        """The key of the entry as a string."""
+        """The key of the entry, as a string."""
         return self.key_node.value
 
     @property

@@ -32,8 +32,8 @@ class YamlPair:
 
 @immutable_dataclass
 class YamlMap:
-    """A YAML map. `end_comments` are the final comments. If `is_multiline`, each entry is on its
-    own line.
+    """A YAML map. `end_comments` are the comments after the last entry. If `is_multiline` is True,
+    each entry is on its own line.
     """
 
     entries: list[YamlPair]

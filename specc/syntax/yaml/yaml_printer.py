@@ -339,7 +339,7 @@ def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
     YAML.
     """
     text = code.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
-    # the docstring in the header prevents that `code` is parsed as the docstring
+    # the docstring in the header prevents `code` from being parsed as the docstring
     head = 'specc 1\nmodel m "d"\n'
     yield f"{head}{text}\n", _convert_items
     if TYPED_PIECE.match(code):

@@ -149,7 +149,7 @@ class YamlReader(ErrorCollector):
         )
 
     def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], subject: str) -> str:
-        """Report E0201 for an unknown key. Return the most similar key in `allowed`, or ""."""
+        """Report E0201 for an unknown key. Return a similar key in `allowed`, or ""."""
         names = list(allowed)
         synonym = KEY_SYNONYMS.get(entry.key)
         similar_name = synonym if synonym in names else find_similar_name(entry.key, names)

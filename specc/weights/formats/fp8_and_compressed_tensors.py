@@ -113,14 +113,14 @@ FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
 
 
 FP4_DOUBLED = np.concatenate([FP4_VALUES, -FP4_VALUES])
-"""Two times the value of each FP4 (E2M1) code, which is an integer."""
+"""Twice the value of each FP4 (E2M1) code, because these multiples are integers."""
 
 
 def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None) -> tuple[int, int]:
     """Infer the shape of the blocks that share one scale from the matrix shape and `grid`, the
-    shape of the scales. `block` is the block shape in the config, or None. If the config has a
-    block shape, blocks at the edges may be smaller. Raise QuantizedLayoutError if the shapes do not
-    fit.
+    shape of the scales. `block` is the block shape in the config, or None if the config has none.
+    If the config has a block shape, blocks at the edges may be smaller. Raise QuantizedLayoutError
+    if the shapes do not fit.
     """
     sizes = []
     for length, count, requested in zip(shape, grid, block or (0, 0), strict=True):

@@ -25,7 +25,7 @@ from specc.weights.formats.quantized_layout import (
 )
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""For each of eight consecutive output channels, its position in a 32-bit AWQ word."""
+"""The position of each of eight consecutive output channels in a 32-bit AWQ word."""
 
 
 def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bool:

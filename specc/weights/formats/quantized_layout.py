@@ -41,9 +41,9 @@ class QuantizedLayoutError(Exception):
 def check_tensor_pattern(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
     """Check a tensor against a pattern and add its axis sizes to `lengths`.
 
-    `float|u8[groups, 16]` requires one of two types, and two axes. The second axis must have size
-    16. `any` matches every type. Without brackets, any shape matches. Otherwise, raise
-    QuantizedLayoutError.
+    The pattern `float|u8[groups, 16]` allows two element types, and requires two axes, the second
+    of size 16. `any` matches every type. Without brackets, any shape matches. Raise
+    QuantizedLayoutError if the tensor does not match.
     """
     match = _TENSOR_PATTERN.fullmatch(pattern)
     assert match is not None, pattern
@@ -140,7 +140,7 @@ EXPONENT_BIAS = 127
 
 
 def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
-    """Unpack words into codes of `bits` bits along an axis. The lowest bits are the first code."""
+    """Unpack words into `bits`-bit codes along an axis. The first code is in the lowest bits."""
     flat = np.ascontiguousarray(np.moveaxis(words, axis, -1)).view(np.uint8)
     if 8 % bits == 0:
         shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -157,7 +157,7 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
 def decode_scales(stored: Array) -> Array:
     """Return scales as float32. uint8 scales are decoded as E8M0 exponents."""
     if stored.dtype == np.uint8:
-        with np.errstate(over="ignore"):  # overflow is detected by the check for finite values
+        with np.errstate(over="ignore"):  # the check for finite values detects an overflow
             return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS)
     return stored.astype(np.float32)
 

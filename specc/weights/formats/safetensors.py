@@ -38,7 +38,7 @@ from specc.weights.formats.safetensors_header import (
 FileIdentity: TypeAlias = tuple[int, int, int, int]
 """A file's device, inode, size and modification time."""
 SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
-"""File metadata of files with the tensor names and shapes of the spec (no `load` rules apply)."""
+"""File metadata that marks tensor names and shapes as those of the spec (no `load` rules)."""
 
 CHUNK_BYTES = 1 << 20
 """Number of bytes read at once when a tensor is streamed: a multiple of every element size."""
