@@ -2,8 +2,8 @@
 
 The input is a graph with padding masks, i.e. inputs declared as `keep[batch, seq]`. For each axis
 with a padding mask, the analysis checks whether a value at a valid position can depend on padded
-positions. The result is a warning for each op that makes a valid position depend on padded
-positions.
+positions. The result is a list of warnings, one for each op that makes a valid position depend on
+padded positions.
 
 An op is unaffected in three cases. The values at padded positions are provably neutral: zero, or
 the masked fill value for a maximum (see `padding_zeros`). A mask that implies `keep` masks out

@@ -45,8 +45,8 @@ def infer_padding_values(result: PaddedOpResult) -> Mapping[int, float]:
 def infer_fill_values(
     result: PaddedOpResult, padding_values: Mapping[int, float]
 ) -> Mapping[int, float]:
-    """Return the entries of `padding_values` (the constants at padded positions, by axis) that
-    `pad` or `concat` also add next to the padding.
+    """Return the entries of `padding_values` (the constants at padded positions, by axis) whose
+    constant `pad` or `concat` also added next to the padding.
     """
     fill_values = {}
     for axis, number in padding_values.items():
@@ -138,7 +138,8 @@ def fold_constants(op: Op, operands: Sequence[float | None]) -> float | None:
             return None if first is None else cast_number(first, to)
         case ops.Not():
             return None if first is None else 1.0 - first
-    # A view has the values of its operand. The position ids that `Extent` returns are new values.
+    # The values of a view are those of its operand. `Extent` is excluded, because it returns new
+    # values (position ids).
     return first if op.is_view and not isinstance(op, ops.Extent) else None
 
 
@@ -213,7 +214,7 @@ def _has_sign(result: PaddedOpResult, value: Value | None, axis: int, sign: int)
 
 
 def _is_sign_of_operands(result: PaddedOpResult, node: Node | None, axis: int, sign: int) -> bool:
-    """Return True if the signs of operands imply the sign `sign` of a sum, product or maximum."""
+    """Return True if operand signs imply that a sum, product or maximum has the sign `sign`."""
 
     def have_signs(*signs: int) -> bool:
         return node is not None and all(

@@ -64,7 +64,7 @@ def make_padding_dataflow(
     always_true_masks: frozenset[Value] = frozenset(),
     assumes_finite: bool = False,
 ) -> "PaddingDataflow":
-    """Create the analysis of the axis of a padding mask, for "left", "right" or "any" padding."""
+    """Create the analysis of a padding mask's axis, for "left", "right" or "any" padding."""
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
     return PaddingDataflow(
         padding_mask=padding_mask,
@@ -129,7 +129,7 @@ class PaddingDataflow:
         outside_body: Mapping[Value, PaddingFacts],
     ) -> list[PaddingFacts]:
         """Return the padding properties of the results of a loop along an axis without padding. The
-        properties of loop-carried values are a fixpoint.
+        properties of loop-carried values are computed as a fixpoint.
         """
         infer_body = self._make_body_inference(outside_body)
         body, carries, output_facts = infer_loop_facts(node, op, operand_facts, infer_body)
@@ -163,7 +163,7 @@ class PaddingDataflow:
         dependence: Dependence,
         operand_facts: Sequence[PaddingFacts],
     ) -> PaddedUse:
-        """Return the `PaddedUse` of a dependence on padded positions, with the axis layout."""
+        """Return the `PaddedUse` for a dependence on padded positions, with the axis layout."""
         length = get_operand_axis_size(node, dependence)
         offset = self.offsets.offsets.get(length, Dim.from_value(0))
         facts = operand_facts[dependence.operand]
@@ -390,7 +390,7 @@ def _list_operand_facts(
 
 
 def _collect_padding_counts(result: PaddedOpResult) -> list[PaddingCount]:
-    """Return the padding count that each operand contributes to the result's count."""
+    """Return for each operand the padding count that it adds to the result's padding count."""
     counts = [s.padding_count for s in result.operand_facts]
     if is_condition_always_true(result):
         counts[2] = counts[1]  # results at valid positions depend only on the branch `then`

@@ -51,11 +51,12 @@ class PaddingFacts:
     the constants at padded positions, by axis. `fill_values` are those constants that positions
     added by `pad` or `concat` also hold. `zero_padded_sides` maps an axis to the sides, `left` and
     `right`, whose padding is zero. Along `repeated_axes`, padded positions repeat the last valid
-    position. `sorted_axes` are in sorted order, with padded positions last. `reversed_axes` were
-    reversed by `flip`, including their padding. `rolled_axes` maps each axis that `roll` rotated,
-    including its padding, to the source to report if a later op depends on the order of positions.
-    `infinity_mask` is the condition of the `where` that inserted infinity, if no other op can cause
-    NaN. `padding_source` is the op through which padded positions affect valid positions.
+    position. `sorted_axes` are the axes in sorted order, with padded positions last.
+    `reversed_axes` are the axes that `flip` reversed, including their padding. `rolled_axes` maps
+    each axis that `roll` rotated, including its padding, to the source to report if a later op
+    depends on the order of positions. `infinity_mask` is the condition of the `where` that inserted
+    infinity, if no other op can cause NaN. `padding_source` is the op through which padded
+    positions affect valid positions.
     """
 
     zero_pad_axes: frozenset[int] = frozenset()
@@ -169,7 +170,7 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
-    """Return the properties that hold for both of two values, e.g. before and after a loop."""
+    """Return the common properties of two values, e.g. of a value before and after a loop."""
     merged: dict[str, Any] = {
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
@@ -188,8 +189,8 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
 
 @immutable_dataclass(kw_only=True)
 class PaddedOpResult:
-    """One result of a node, with the properties of the node's operands. `dependences` are the
-    elementwise dependences of the result along padded axes.
+    """One result of a node, together with the padding properties of the node's operands.
+    `dependences` are the elementwise dependences of the result along padded axes.
 
     `padding_mask` is the mask of the padded axis, `always_true_masks` are other masks that are
     assumed to be true, `padded_lengths` are the sizes of padded axes, and `concatenated_lengths`
@@ -240,8 +241,8 @@ class PaddedOpResult:
 def attach_loop_body(
     facts: PaddingFacts, body: Graph, outer_sources: set[PaddingSource | None]
 ) -> PaddingFacts:
-    """Return `facts` with `body` as the loop body of its padding source. Do not change `facts` if
-    the source is one of `outer_sources`, i.e. outside the loop.
+    """Return `facts` with `body` as the loop body of its padding source. If the source is one of
+    `outer_sources`, i.e. outside the loop, return `facts` unchanged.
     """
     source = facts.padding_source
     if source is None or source in outer_sources or source.loop_body:

@@ -229,7 +229,7 @@ def _suggest_order(violation: PaddingViolation) -> str:
 
 
 def _suggest_slice(violation: PaddingViolation, value: Value | None) -> str:
-    """Suggest the padding side for which a slice drops only padded positions."""
+    """Suggest declaring the padding side for which a slice drops only padded positions."""
     producer = value.node if value else None
     slice_node = violation.find_upstream_node(producer, lambda op: isinstance(op, ops.Slice))
     match slice_node and slice_node.op:

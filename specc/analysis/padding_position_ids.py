@@ -20,8 +20,8 @@ from specc.ir.graph import Node, Value
 
 PaddingTerms: TypeAlias = Mapping[tuple[object, ...], Fraction]
 PaddingCount: TypeAlias = PaddingTerms | None
-"""The amount that each earlier padded position adds to a value, as a sum of products of values with
-coefficients. None means that the amount is not the same at all positions.
+"""The amount that each earlier padded position adds to a value: a sum of products of values, each
+product with a coefficient. None means that the amount is not the same at all positions.
 """
 
 
@@ -43,7 +43,7 @@ class InteriorPaddingCount:
 @immutable_dataclass
 class RelativePositionPaddingCount:
     """The padding count of position ids that are relative to the start or end of the padding.
-    Before this start or end, relative ids are negative. Padding adds `padding_terms` to all later
+    Relative ids are negative before this start or end. Padding adds `padding_terms` to all later
     relative ids.
     """
 
@@ -99,7 +99,7 @@ def infer_padding_count(
 
 
 def _is_selection(node: Node) -> bool:
-    """Return True if an op selects elements along an axis of constant size without padding."""
+    """Return True if an op selects elements along an unpadded axis of constant size."""
     match node.op:
         case ops.Index(axis) | ops.Slice(axis):
             return node.get_operand().shape[axis].number is not None

@@ -1,5 +1,5 @@
-"""Track rotary embeddings whose position ids include padding, and find contractions in which the
-rotation by padding cancels.
+"""Track rotary embeddings whose position ids count padding, and find contractions in which the
+rotation caused by padding cancels.
 
 The query at position `i` is rotated by the angles of position `i`, and the key at position `j` is
 rotated by the angles of position `j`. The dot product of query and key depends only on `i - j`.
@@ -75,7 +75,8 @@ def _infer_unary_rotation(node: Node, rotation: RotaryEmbedding | None) -> Rotar
         return ABSOLUTE_ROTATION
     match node.op:
         case ops.Cast(to):
-            # Rounding to integers changes the rotation, so only casts to floats preserve it.
+            # Rounding to integers changes the rotation, so only casts to floating-point types
+            # preserve it.
             return rotation if to.startswith(("f", "b")) and to != "bool" else ABSOLUTE_ROTATION
         case ops.Pointwise("neg"):
             # -x is x rotated by a further 180° at all positions
@@ -161,7 +162,7 @@ def _infer_concat_rotation(
 def _infer_scaled_rotation(
     node: Node, function_name: str, first: RotaryEmbedding | None, second: RotaryEmbedding | None
 ) -> RotaryEmbedding:
-    """Return the rotation of features scaled by one factor, or of a sum with equal rotations."""
+    """Return the rotation of features scaled by one factor, or of a sum of equally rotated ones."""
     # Rotation is linear: the sum of two vectors rotated by the same angle is also rotated by the
     # angle.
     left, right = ops.Arith.left(node), ops.Arith.right(node)
@@ -193,8 +194,8 @@ def _infer_view_rotation(node: Node, rotation: RotaryEmbedding) -> RotaryEmbeddi
     if rotation.depends_on_absolute_angles:
         return ABSOLUTE_ROTATION
     if rotation.feature_axis is None:
-        # Different views of the same angles are different rotations. For example, one view contains
-        # all positions and another view contains half of the positions.
+        # Different views of the same angles are different rotations, e.g. if one view contains all
+        # positions and another view contains half of the positions.
         return replace(rotation, key=(node.op, rotation.key))
     for dependence in find_dependences(node):
         is_kept = dependence.kind == "same" and isinstance(node.op, FEATURE_PRESERVING_VIEWS)

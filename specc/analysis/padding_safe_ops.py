@@ -77,7 +77,7 @@ def _is_merged_use_neutral(use: PaddedUse) -> bool:
 
 def _is_padding_outside_reads(use: PaddedUse) -> bool:
     """Return True if an op reads no padded position. With left padding, the op must read only the
-    current and later positions. With right padding, it must read only the current and earlier
+    current and later positions. With right padding, the op must read only the current and earlier
     positions.
     """
     dependence = use.dependence
@@ -171,8 +171,8 @@ def _is_masked_at_padding(use: PaddedUse) -> bool:
 
 
 def _have_same_positions(use: PaddedUse) -> bool:
-    """Return True if queries and keys are positions of one axis. Keys before a valid query are then
-    valid.
+    """Return True if queries and keys are positions of one axis. In this case, keys before a valid
+    query are valid.
     """
     result_axis = use.dependence.result_axis
     result_type = use.node.infer_types()[use.dependence.result]
@@ -286,8 +286,9 @@ def _is_neutral_move(use: PaddedUse) -> bool:
         case ops.Sort(sort_axis):
             return sort_axis == axis and _is_sort_neutral(use)
         case ops.TopK(k=k, largest=largest):
-            # If fewer valid positions exist than are selected, the remaining selected positions
-            # hold the padding value. With right padding, their indices follow the valid indices.
+            # If there are fewer valid positions than the op selects, the remaining selected
+            # positions hold the padding value. With right padding, their indices follow the valid
+            # indices.
             is_known = use.dependence.result == 0 or use.is_right_padded
             lowest = -inf if largest else inf
             return k.number is not None and is_known and _is_padding_value_extreme(use, lowest)

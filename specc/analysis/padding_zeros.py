@@ -64,7 +64,7 @@ MASK_QUERY_AXIS, MASK_KEY_AXIS = 2, 3
 """Axis indices of an attention mask with the shape [batch, head, query, key]."""
 
 PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.WeightedSum)
-"""Ops that may multiply a zero by an element of another operand."""
+"""Ops that may multiply a zero by an element of another operand, which may be infinite or NaN."""
 
 ZERO_MOVING_OPS = (
     *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice),
@@ -132,8 +132,8 @@ def _iterate_masked_axes(result: PaddedOpResult) -> Iterator[int]:
     key_axis = value.rank - 1
     match node.op:
         case ops.AttentionNormalizer():
-            # The keys are the last axis of masks and attention weights, for any number of leading
-            # axes.
+            # For any number of leading axes, the key axis is the last axis of masks and attention
+            # weights.
             mask = node.op.mask
             masked_axes = mask.get_entry(operand_facts).zero_pad_axes
             if mask(node).rank - 1 in masked_axes:
@@ -261,7 +261,7 @@ def is_zero_preserving(node: Node) -> bool:
         case ops.Pointwise(fn):
             return fn in ZERO_PRESERVING_FUNCTIONS
         case ops.Linear() | ops.Conv():
-            # A bias is also added at padded positions, so the result is not zero at padding.
+            # A bias is also added at padded positions, so the result is not zero there.
             return node.op.bias(node) is None
         case ops.RMSNorm(eps):
             return eps > 0

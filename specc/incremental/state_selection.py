@@ -1,11 +1,11 @@
 """Select the values to cache between steps and the values to precompute. The selection is a minimum
 cut.
 
-The `sinks` are the values that a step uses. Each of these values is either cached or recomputed.
-Both costs are estimated from the size of the value in bytes. The operands of a recomputed value
-must also be cached or recomputed. The selection with the lowest cost is a minimum cut in a network
-with two nodes per value: "available" and "recomputed". If there are several minimum cuts, the cut
-nearest to the sinks is chosen.
+The `sinks` of the network are the values that a step uses. Each of these values is either cached or
+recomputed. Both costs are estimated from the size of the value in bytes. The operands of a
+recomputed value must also be cached or recomputed. The selection with the lowest cost is a minimum
+cut in a network with two nodes per value: "available" and "recomputed". If there are several
+minimum cuts, the cut nearest to the sinks is chosen.
 
 The input is the result of `compute_demanded_positions`. Earlier positions of a value are available
 only if they are cached, or if they can be recomputed from cached values.

@@ -1,9 +1,9 @@
 """Plan a decode step: select the cached values, the number of positions per value, and the symbolic
 dimensions. `StepGraphRewriter` adds nodes to the step graph.
 
-The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
-every live value has a demand (a number of earlier positions) along each of its time axes. Each
-demand is satisfied by a cached value, by an input with all positions, or by recomputation.
+The input is a graph that has been proved causal for the requested outputs. In the plan, every live
+value has a demand (a number of earlier positions) along each of its time axes. Each demand is
+satisfied by a cached value, by an input with all positions, or by recomputation.
 
 A delay by 2 has a look-back of two positions, so at most two positions of `x` are cached. The size
 of this cache is therefore a symbolic dimension `kept` of at most 2, not the number of all earlier

@@ -217,7 +217,7 @@ class StepStateBuilder:
         self, node: Node, result: Value, initial_value: Value | None
     ) -> tuple[DecodeState, Value]:
         """Return the decode state of a loop, and the step input that contains its value. The
-        initial state is `initial_value`, zeros, or the state after the positions before the first
+        initial state is `initial_value`, zeros, or the state after all positions before the first
         token.
         """
         name = self.names.make_carry_name(node, result)

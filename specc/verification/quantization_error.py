@@ -38,8 +38,8 @@ class OutputErrorStats:
     position_count: int = 0
 
     def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
-        """Add a result of the quantized model and of the baseline. If `is_logits` is True, also
-        compare token distributions.
+        """Add a result of the quantized model, and the same result of the baseline. If `is_logits`
+        is True, also compare token distributions.
         """
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         is_finite = np.isfinite(a) & np.isfinite(b)
@@ -172,7 +172,7 @@ class QuantizationComparison:
 
 
 def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
-    """Map each scope to the result of its last op. Loop bodies are excluded."""
+    """Map each scope to the result of the last op in the scope. Loop bodies are excluded."""
     results_by_scope: dict[str, Value] = {}
     for node, results in graph.nodes:
         for scope in graph.get_origin(node).scopes:

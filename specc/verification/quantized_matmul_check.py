@@ -37,8 +37,8 @@ class QuantizedMatMulChecker:
         return cls(*model.open_with_quantized_matmul_outputs())
 
     def compare_matmuls(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
-        """Run the model and compare its quantized MatMul nodes. Return the text to append to the
-        line of the verification round. Raise E0855 if a result differs. Its message contains
+        """Run the model and compare its quantized MatMul nodes. Return the text that is appended to
+        the line of the verification round. Raise E0855 if a result differs. Its message contains
         `sizes_text`, the formatted axis sizes.
         """
         if self.session is None or not self.matmuls:

@@ -193,7 +193,7 @@ class VerificationRound:
 
     @property
     def uncovered_cases(self) -> tuple[str, ...]:
-        """Descriptions of the subgraphs and axis sizes that no round covered."""
+        """Texts that describe the subgraphs and axis sizes that no round covered."""
         skipped = " and ".join(self.skipped_lengths)
         lengths = f"lengths {skipped}, too long for the float64 reference of this graph"
         return (*self.uncovered_subgraphs, *([lengths] if skipped else []))
@@ -206,7 +206,7 @@ class VerificationRound:
         return f"{graph}{lengths}{self._format_agreement()}{self.note}"
 
     def _format_agreement(self) -> str:
-        """Format the number of agreeing results and their largest difference, or return ""."""
+        """Format the number of results and their largest difference, or "" if they do not agree."""
         if not (self.is_compared and self.is_within_tolerance):
             return ""
         is_single = self.result_count == 1
@@ -214,7 +214,7 @@ class VerificationRound:
         return f"{agreement}, worst difference {self.max_error:.1e} of the largest value"
 
     def to_json(self) -> dict[str, object]:
-        """Return the round as JSON values, with the note without its leading separator."""
+        """Return the round as JSON values. The leading separator of the note is removed."""
         return {
             "graph": self.graph,
             "sizes": dict(self.sizes),

@@ -354,7 +354,7 @@ def _list_boolean_inputs(graph: Graph) -> list[Value]:
 
 
 def _find_largest_bound(graph: Graph) -> float:
-    """Return the largest constant that floats are clipped to or compared with, or 0."""
+    """Return the largest constant that floats are clipped to or compared with, or 0 if none."""
     largest = 0.0
     for node, _ in iterate_all_nodes(graph):
         match node.op:

@@ -1,5 +1,5 @@
 """Estimate the effect of float32 and 16-bit rounding errors on results, and report values that
-overflow. The reference is evaluated with perturbed or rounded values.
+overflow. For this estimate, the reference is evaluated with perturbed or rounded values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -136,7 +136,7 @@ class RoundingPerturbation:
         # integers
         with np.errstate(over="ignore"):
             is_exact = array.astype(np.float32) == array
-        # rounding never crosses 1, which is a float32 value
+        # rounding never moves a value across 1, because float32 represents 1 exactly
         is_small = np.abs(array) <= 1
         perturbed = self.perturb_array(array)
         if value.op in GELU_OPS:
