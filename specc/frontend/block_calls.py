@@ -67,7 +67,7 @@ def broadcast_batch_arguments(
 def _find_batch_lengths(
     arguments: Sequence[ParameterArgument], env: LexicalScope
 ) -> dict[str, Dim]:
-    """Map the declared name of each batch axis to its first size other than 1."""
+    """Map the declared name of each batch axis to the first size of this axis that is not 1."""
     lengths: dict[str, Dim] = {}
     for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
         if name and isinstance(value, Tensor):

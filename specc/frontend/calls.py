@@ -61,7 +61,7 @@ from specc.syntax import ast
 def evaluate_argument(
     expr: ast.Expr, kinds: ParameterKinds, description: str, env: LexicalScope
 ) -> SpecValue:
-    """Evaluate an argument. Raise E0203 unless its value has one of the kinds `kinds`."""
+    """Evaluate an argument. Raise E0203 unless the value has one of the kinds `kinds`."""
     if list_choice_values(kinds):
         # the argument may be a conditional expression such as `half if old else interleaved`
         expr = select_conditional_branch(expr, env)

@@ -188,7 +188,7 @@ def _evaluate_single(
 def _evaluate_unset_field(
     evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Return the value of an unassigned field: a symbol, the default or a placeholder."""
+    """Return the value of an unassigned field: a symbol, the field's default or a placeholder."""
     reader = evaluation.reader
     full_path = reader.qualify_field_path(path)
     origin = Origin(entry.span, f"the config value `{full_path}`")
@@ -260,7 +260,7 @@ def _evaluate_derived(
 def _evaluate_assigned(
     evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Evaluate an assigned value. Raise E0203 if a single value is assigned to a record."""
+    """Evaluate the value assigned to a field. Raise E0203 if a record gets a single value."""
     assignment = evaluation.assignments[path]
     if entry.type.name == "record":
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
@@ -346,8 +346,8 @@ def get_placeholder_value(type: ast.TypeExpr) -> SpecValue:
 
 
 def get_default_choice(entry: ast.ConfigField) -> SpecValue:
-    """Return the value of an unset bool or choice field in symbolic elaboration, which is its
-    default or a placeholder, or None for other fields.
+    """In symbolic elaboration, return the default or a placeholder for an unset bool or choice
+    field, or None for other fields.
     """
     if entry.default is None:
         return None if entry.type.optional else get_placeholder_value(entry.type)

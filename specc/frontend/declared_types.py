@@ -113,7 +113,7 @@ def convert_to_declared_type(
         choice = convert_to_parameter_kind(
             value, (ChoiceParameterKind(type.names),), description, span
         )
-        assert isinstance(choice, str)  # `kind.convert` returns only strings
+        assert isinstance(choice, str)  # the conversion to a choice returns only strings
         return StringChoice(choice, type.names)
     if type.name == "activation" and isinstance(value, str):
         return resolve_hf_activation(value, env, span)

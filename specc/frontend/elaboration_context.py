@@ -217,9 +217,7 @@ class SpecNamespace:
 
     @property
     def root(self) -> "SpecNamespace":
-        """The module that contains the graph: the root of the base spec, or without one, this
-        module.
-        """
+        """The module with the graph: the root of the base spec, or this module if there is none."""
         return self.base.root if self.base else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":

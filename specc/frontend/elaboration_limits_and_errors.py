@@ -132,7 +132,8 @@ class ErrorLog:
 
     `dropped_count` is the number of errors beyond the limit. `user_call` is the span of the user's
     call that led to the std code under evaluation, and `normalizer` is the name of the normalizer
-    whose weights are being computed. `add_call_site_to_span` adds both to spans.
+    whose weights are being computed. `add_call_site_to_span` adds `user_call` and `normalizer` to
+    spans.
     """
 
     diagnostics: list[Diagnostic] = field(default_factory=list)

@@ -286,7 +286,7 @@ def list_graph_blocks(program: Program) -> list[ast.Block]:
 
 
 def _is_generated_by(block: ast.Block, item: ast.GenerateSection) -> bool:
-    """Return True if a graph has the generated input and an output with its time axis."""
+    """Return True if a graph has the generated input and an output with the same time axis."""
     dims = next((p.type.dims or () for p in block.params if p.name == item.input_name), ())
     result = next((r for r in block.results if r.name == item.output_name), None)
     if result is None or len(dims) < 2:

@@ -40,7 +40,7 @@ ROPE_KEYS = (
 class RopeConfigOptions:
     """The options of `rope_config(…)`: defaults for missing keys, and the names of keys.
 
-    `theta` is the default for theta; if it is not set, the theta of the field's default is used.
+    `theta` is the default for theta. If `theta` is not set, theta is that of the field's default.
     `max_length` is the maximum sequence length, and `original_length` is the maximum length before
     scaling. `layer_type` selects a layer type in files with settings per layer type. `theta_key` is
     the key of theta in older files. `is_scaled` is True if `rope_scaling` applies to the layers
@@ -105,7 +105,7 @@ FIELDS_BY_OPTION: Mapping[str, tuple[str, type]] = {
     "attention": ("attention_factor_key", str),
     "section": ("subconfig_key", str),
 }
-"""The field of `RopeConfigOptions` and the type of its value, by option of `rope_config`."""
+"""For each option of `rope_config`, the field of `RopeConfigOptions` and the type of the field."""
 
 
 def read_rope_config(
@@ -334,7 +334,7 @@ class _ScalingTable:
         self.reader.raise_invalid(title, self.table.span, label)
 
     def _read_attention_factor(self) -> float | None:
-        """Return the attention factor (code of arXiv:2405.04434), or None if the file has none."""
+        """Return the attention factor (arXiv:2405.04434, code), or None if the file has none."""
         explicit_factor, scale, all_dim = (
             self._read_number(key)
             for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")

@@ -24,7 +24,7 @@ class JsonScalar:
     span: Span
 
     def to_python(self) -> Json:
-        """Return the value as a Python value."""
+        """Return the scalar as a Python value."""
         return self.value
 
 
@@ -76,8 +76,9 @@ class JsonObject:
     def find_member(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
         itself contains dots takes precedence over nested keys. `*` matches every key:
-        `per_layer_config.*.head_dim` is the common value of all layers that have this key. Raise
-        E0403 if the values of different layers differ. The path `.` is the object itself.
+        `per_layer_config.*.head_dim` is the common value of all layers that have the key
+        `head_dim`. Raise E0403 if the values of different layers differ. The path `.` is the object
+        itself.
         """
         if path == WHOLE_OBJECT:
             return JsonMember(self.span, self)
@@ -378,7 +379,7 @@ def _decode_float_object(value: JsonObject) -> JsonNode:
 
 
 def _convert_number(text: str, is_float: bool, span: Span) -> int | float:
-    """Convert the text of a number. Raise E0413 for a large integer or an infinite float."""
+    """Convert the text of a JSON number. Raise E0413 for a large integer or an infinite float."""
     if is_float:
         value = float(text)
         if not math.isfinite(value):

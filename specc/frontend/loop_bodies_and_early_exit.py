@@ -248,7 +248,7 @@ def _select_per_element(
 ) -> Value:
     """Select `finished` for batch elements whose flag is set, and `unfinished` for all others."""
     mask = Tensor(is_finished, nodes.span)
-    # broadcast the flag of each batch element over its features
+    # broadcast the flag of each batch element over the features of the element
     for axis in range(is_finished.type.rank, unfinished.type.rank):
         mask = nodes.add_op(ops.Insert(axis), mask)
     return nodes.add_op(ops.Where(), mask, Tensor(finished), Tensor(unfinished)).value

@@ -42,9 +42,9 @@ BATCH_INDEX_NAME = "b"
 def make_index_variables(
     builder: NodeBuilder, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> IndexVariables:
-    """Return the index variables of a definition: the position ids `i` [q, 1] of the queries and
-    `j` [k] of the keys. The result lacks `i` if the query has no position axis. `queries` and
-    `keys` are pairs of a tensor and the index of its position axis.
+    """Return the index variables of a definition: the query position ids `i` [q, 1] and the key
+    position ids `j` [k]. The result lacks `i` if the query has no position axis. `queries` and
+    `keys` are pairs (tensor, index of the position axis).
     """
     key, key_axis = keys
     query, query_axis = queries
@@ -216,7 +216,7 @@ def enter_function_scope(
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
     try:
-        # attention layers that use the same bound bias share its weights without a `share` rule
+        # attention layers with the same bound bias share the bias's weights without a `share` rule
         with (
             context.errors.track_user_call(function.span, is_standard=function.module.is_standard),
             context.weights.sharing.restore_call_path(function),

@@ -105,8 +105,8 @@ def _has_used_item(value: EvalResult, name: str) -> bool:
 def _resolve_first_part(
     first_name: str, env: LexicalScope, span: Span | None
 ) -> SpecValue | MissingValue:
-    """Return the value of the first component of a dotted name. Names are looked up in this order:
-    index variables, variables, dimensions, config values, functions of the spec, functions of std.
+    """Return the value of the first component of a dotted name. The lookup order is: index
+    variables, variables, dimensions, config values, functions of the spec, functions of std.
     """
     values_by_name: Mapping[str, SpecValue]
     for values_by_name in (env.index_variables, env.names, env.dims, env.config):

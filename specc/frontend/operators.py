@@ -55,7 +55,7 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     ">": ("gt", operator.gt),
     ">=": ("ge", operator.ge),
 }
-"""The IR op of each comparison operator, and its Python function for compile-time numbers."""
+"""The IR op and the Python function (for compile-time numbers) of each comparison operator."""
 
 
 def apply_arithmetic(

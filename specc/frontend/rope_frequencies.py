@@ -72,7 +72,7 @@ def _get_scaling_numbers(rope: Rope) -> dict[str, float]:
 
 
 def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
-    """Return (frequencies, attention factor). The frequencies are () if they are the default
+    """Return (frequencies, attention factor). The frequencies are () for the default
     `theta^(-2n/dim)`, or if parameters are symbolic.
 
     `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only long
@@ -83,9 +83,9 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     `ntk_alpha` multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
 
     `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3), and
-    `longrope` uses different divisors beyond the original length. In transformers, the length is
-    that of the longest sequence in the batch, so results depend on the batch. In specc, `longest`
-    determines the frequencies at compile time.
+    `longrope` uses different divisors beyond the original length. In transformers, the length of
+    the longest sequence in the batch determines the frequencies, so results depend on the batch. In
+    specc, `longest` determines the frequencies at compile time.
     """
     theta, d = rope.theta, dim.number
     if rope.kind == "default" or d is None:

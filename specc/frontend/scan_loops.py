@@ -125,7 +125,7 @@ RunBody: TypeAlias = Callable[[Sequence[ast.Statement], LexicalScope], object]
 
 
 def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody) -> None:
-    """Elaborate a loop, and bind the names of loop-carried values and scan outputs to its results.
+    """Elaborate a loop, and bind the names of loop-carried values and scan outputs to the results.
 
     The body is elaborated once, with values for one time step and the initial loop-carried values.
     The added nodes are then extracted as the body graph.

@@ -260,7 +260,7 @@ def _quote_source(span: Span | None) -> str:
 
 
 def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
-    """Format a suggestion to insert axes. `effect` is the description of the result."""
+    """Format a suggestion to insert axes. `effect` describes what the inserted axes achieve."""
     text = _quote_source(span)
     for axis in axes:
         text = f"insert({text}, axis={axis})"

@@ -1,5 +1,5 @@
-"""Check the items of a derived spec, and parse config values of derived specs, of `--set` and of
-Python callers.
+"""Check the items of a derived spec, and parse config values from derived specs, `--set` arguments
+and Python callers.
 """
 
 import json

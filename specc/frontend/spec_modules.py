@@ -168,7 +168,7 @@ def build_program(
     module: SpecNamespace, library: SpecLoader, importers: tuple[SpecNamespace, ...] = ()
 ) -> Program:
     """Build the program of a spec, its base specs, and its used specs with separate configs. Raise
-    E0218 for a cycle. `importers` are the specs that use this spec.
+    E0218 for a cycle. `importers` are the specs that use the spec.
     """
     chain = [module]
     # follow `extends` from the derived spec to the base spec with the graph

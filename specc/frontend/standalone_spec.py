@@ -18,7 +18,7 @@ from specc.syntax.ast import CONTENT_FIELDS, NODE_CLASSES, walk_tree
 AnyNode = TypeVar("AnyNode", bound=ast.Node)
 
 SINGLE_ITEMS = (ast.GenerateSection, ast.StreamSection)
-"""The sections of a derived spec that override the same section of its base spec."""
+"""The sections that, in a derived spec, override the same section of the base spec."""
 
 
 def build_standalone_spec(program: Program, *, keep_sources: bool = False) -> ast.File:

@@ -149,7 +149,7 @@ class _ItemStepEstimator:
     def _estimate_binary(
         self, expr: ast.BinaryOp, estimate: Callable[[ast.Expr], int] | None = None
     ) -> int:
-        """Estimate the steps of a chain of operators. `estimate` is the estimator of operands."""
+        """Estimate the steps of a chain of operators. `estimate` estimates one operand."""
         leftmost, operations = flatten_binary_chain(expr)
         estimate = estimate or self._estimate_value
         return estimate(leftmost) + sum(OPERATION_COST + estimate(o.right) for o in operations)

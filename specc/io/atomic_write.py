@@ -176,7 +176,8 @@ class OutputDirectory:
         self, name: str, chunks: Iterable[Chunk], existing_mode: int | None = None
     ) -> tuple[Path, FileDigest]:
         """Write and sync a temporary file for the file `name`. The mode is `existing_mode` (of the
-        file to replace), or by default the mode of new files (umask). Return the path and digest.
+        file to replace), or by default the mode of new files (umask). Return the path and the
+        digest of the temporary file.
         """
         temporary = self._reserve_name()
         digest, size, progress = hashlib.sha256(), 0, WRITE_PROGRESS.get()

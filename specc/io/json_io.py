@@ -28,7 +28,7 @@ MAX_DEPTH = 100  # maximum nesting depth of specc's JSON files
 
 
 class InvalidJsonError(ValueError):
-    """Raised if a JSON document is invalid. The message contains the reason."""
+    """Raised if a JSON document is invalid. The exception message contains the reason."""
 
 
 class DuplicateKeyError(InvalidJsonError):
@@ -139,7 +139,7 @@ def _iterate_items(value: Json) -> Iterable[Json]:
 
 
 def _check_limits(value: Json, limits: JsonLimits) -> None:
-    """Raise InvalidJsonError if a value exceeds the limits. The function is not recursive."""
+    """Raise InvalidJsonError if a value exceeds the limits. A loop avoids deep recursion."""
     level, depth = [value], 0
     while level:
         integers = [n for item in level if (n := get_exact_integer(item)) is not None]

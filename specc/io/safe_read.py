@@ -38,7 +38,7 @@ class Closeable(ABC):
 
 @dataclass(frozen=True)
 class UnreadableFileError(Exception):
-    """Raised if a file cannot be read. The message contains the reason."""
+    """Raised if a file cannot be read. The exception message contains the reason."""
 
     reason: str
 

@@ -32,7 +32,7 @@ CONFIG_HELP = "pass the path of a config.json, or of the directory that contains
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
-    """Read a config file, or the config.json of a directory. Raise E0802, or E0410 to E0415."""
+    """Read a config file, or the config.json of a directory. Raise E0802 or E0410 to E0415."""
     path = Path(path)
     try:
         if path.is_dir():

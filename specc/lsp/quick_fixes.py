@@ -60,7 +60,7 @@ def propose_code_edits(
 
 
 def propose_removals(spans: Sequence[Span]) -> Iterator[QuickFixEdit]:
-    """Yield edits that remove the text of a span, with an adjacent comma, or with its lines."""
+    """Yield edits that remove a span's text, also with an adjacent comma or with whole lines."""
     for span in spans:
         source, title = span.source.text, f"remove `{span.text}`"
         start, end = span.start, span.end
@@ -303,8 +303,8 @@ def find_quick_fixes(
         e.apply_to_text(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)
     }
     for edit in islice(edits_by_text.values(), MAX_TRIED):
-        # for each title, keep the first edit that removes the diagnostic, because it is the most
-        # likely
+        # for each title, keep the first edit that removes the diagnostic: the most likely edits
+        # come first
         if edit.title not in fixes and validator.is_valid_fix(edit):
             fixes[edit.title] = edit
         if len(fixes) == MAX_SUGGESTIONS:
@@ -318,7 +318,7 @@ def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterato
         if analysis.is_in_document(fix.span):
             yield make_replacement_edit(fix.span, fix.text)
     spans = _list_label_spans(analysis, diagnostic)
-    # try suggested names first, because they are more likely than suggestions in help messages
+    # try names first, because they are more often correct than the code in help messages
     if spans:
         yield from _follow_name_suggestions(diagnostic, spans[0])
     for advice in diagnostic.helps:
@@ -352,8 +352,8 @@ def _follow_advice(
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each code fragment of a help message. Code that is no addition
-    replaces text.
+    """Yield (code, is_addition) for each code fragment of a help message. If `is_addition` is
+    False, the code replaces text.
     """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:

@@ -222,9 +222,9 @@ def rotate(
     `pairs=interleaved` rotates feature 2n with feature 2n + 1 (the original RoPE). With `dim`, only
     the first `dim` features are rotated (partial rotary), and one more if `dim` is odd. `at` is
     int[batch, length] or int[length], or a list with the position ids of each axis, such as `[t, h,
-    w]` (M-RoPE, arXiv:2409.12191). For a list, `sections` is the number of feature pairs of each
-    axis, and `order` is the order of these pairs: `contiguous` assigns consecutive pairs to each
-    axis; `interleaved` alternates between the axes, and assigns pairs beyond the section of an axis
+    w]` (M-RoPE, arXiv:2409.12191). For a list, `sections` contains the number of feature pairs per
+    axis, and `order` is the order of these pairs. `contiguous` assigns consecutive pairs to each
+    axis. `interleaved` alternates between the axes, and assigns pairs beyond the section of an axis
     to the first axis.
     """
     if len(x.shape) != 4:

@@ -219,8 +219,8 @@ class _LayerStack:
     def _list_operands(
         self, x: Tensor, suffix: str, states: list[Tensor | None]
     ) -> list[Tensor | None]:
-        """Return the operands for one direction of one layer. `suffix` is its weight suffix, such
-        as `_l0_reverse`.
+        """Return the operands for one direction of one layer. `suffix` is the suffix of the weight
+        names, such as `_l0_reverse`.
         """
 
         def add_weight(name: str, shape: Sequence[Dim], *sizes: str) -> Tensor:

@@ -98,7 +98,7 @@ F = TypeVar("F", bound=Callable[..., EvalResult])
 
 
 def register_builtin(*, name: str = "", has_weights: bool = False) -> Callable[[F], F]:
-    """Register the decorated function as a built-in. `name` defaults to the Python name."""
+    """Register a function as a built-in. `name` defaults to the name of the Python function."""
 
     def register(function: F) -> F:
         builtin_name = name or function.__name__.rstrip("_")
@@ -213,7 +213,7 @@ class CallContext:
         return Tensor(get_expert_weight(self.env.context.builder, stacks, weight), self.span)
 
     def require_positive_count(self, value: Dim, option: str) -> int:
-        """Return a static count. Raise E0216 for a count below 1 or above 4096."""
+        """Return a count known at compile time. Raise E0216 if it is below 1 or above 4096."""
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(

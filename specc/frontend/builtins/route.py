@@ -92,7 +92,7 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 def _raise_tokens_mixed(
     ctx: CallContext, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
 ) -> NoReturn:
-    """Raise E0331 for a node that depends on other tokens. `violation` describes the error."""
+    """Raise E0331, described by `violation`, for a node that depends on other tokens."""
     spans = origins.get(node, NodeOrigin()).spans
     span = spans[-1] if spans else ctx.span
     fn = node.op.get_attributes().get("fn")
@@ -270,7 +270,7 @@ def _elaborate_expert(
     """
     context, expr = ctx.env.context, ctx.expr
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, ctx.argument_spans.get("x"))}
-    # evaluate the call of the expert block in the scope of the call of `route`
+    # call the expert block in the scope from which the spec calls `route`
     function = ast.Name("to", span=expr.function.span)
     inner_call = ast.Call(function, (ast.Name("x", span=expr.span),), span=expr.span)
     (length,) = tokens.type.shape[-2].symbols()

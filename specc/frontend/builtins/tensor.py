@@ -164,9 +164,9 @@ def rearrange(ctx: CallContext, x: Tensor, pattern: str, *, sizes: tuple[Dim, ..
     """Split, permute and merge axes with an einops pattern: `rearrange(x, "b n (h d) -> b h n d",
     sizes=[heads])`.
 
-    `sizes` are the lengths of the axes in parentheses on the left side, in order; the last axis in
-    each pair of parentheses is omitted, because its length is inferred. A `1` on the left side
-    removes an axis of length 1, and a `1` on the right side adds an axis.
+    `sizes` contains the lengths of the axes in parentheses on the left side, in order. The last
+    axis in each pair of parentheses is omitted, because its length is inferred. A `1` on the left
+    side removes an axis of length 1, and a `1` on the right side adds an axis.
     """
     for op in build_rearrange_ops(ctx, x, pattern, sizes):
         x = ctx.add_op(op, x)

@@ -18,7 +18,7 @@ PaddingOption: TypeAlias = EndPadding | Literal["same", "causal"]
 
 
 AxisNumbers: TypeAlias = tuple[int, ...]
-"""One integer per axis."""
+"""One integer per window axis."""
 
 
 @dataclass(frozen=True)
