@@ -253,7 +253,7 @@ def check_encoder_outputs(
 ) -> None:
     """Raise E0831 if a loop-invariant input or an initial state of the step is neither an input of
     the spec nor an output of `encode`. Also raise E0831 if `encode` has an input that the spec
-    lacks. `encoder_inputs` and `encoder_outputs` are empty without an `encode` graph.
+    lacks. `encoder_inputs` and `encoder_outputs` are empty if there is no `encode` graph.
     """
     inputs = metadata.signature.inputs.keys()
     loop_invariant_inputs = {name for name in metadata.loop_invariant_inputs if name not in inputs}

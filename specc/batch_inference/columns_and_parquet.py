@@ -180,7 +180,8 @@ class ParquetFile(DataFile):
         try:
             return import_pyarrow().parquet.ParquetFile(self.path)
         except PermissionError:
-            raise  # an OSError does not necessarily mean that the file is corrupted
+            # do not report a missing permission as a corrupted file
+            raise
         except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
             note = escape_text(str(error).splitlines()[0])[:200]
             self._raise_corrupted("is not a readable Parquet file", note)

@@ -315,7 +315,7 @@ FILE_FORMATS: dict[str, type[DataFile]] = {
 
 
 def open_data_file(path: Path) -> DataFile:
-    """Return the reader of a data file or image directory. Raise E0873 for an unknown extension."""
+    """Return a reader for a data file or image directory. Raise E0873 for an unknown extension."""
     if path.is_dir():
         return ImageDirectory(path)
     file_class = FILE_FORMATS.get(path.suffix.lower())

@@ -155,7 +155,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
 
 @contextmanager
 def _note_complete_parts(report: JobReport) -> Iterator[None]:
-    """A context manager that adds a note with the number of completed part files to errors."""
+    """A context manager that adds the number of completed part files to errors, as a note."""
     try:
         yield
     except SpeccError as failed:

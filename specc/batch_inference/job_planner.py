@@ -262,7 +262,7 @@ def _raise_missing_column(name: str, columns: Mapping[str, TableColumn], use: st
 
 
 def _describe_columns(columns: Mapping[str, TableColumn]) -> str:
-    """Format the names of the columns as a note of an error."""
+    """Format the names of the columns as a note for an error."""
     if not columns:
         return "the data has no readable row"
     return f"the columns are {', '.join(map(escape_text, columns))}"

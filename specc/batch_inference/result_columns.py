@@ -233,7 +233,8 @@ def _select_best_labels(
             notes=[f"its shape per row is {list(value.shape)}, expected {expected}"],
         )
     probabilities = compute_probabilities(scores)[0]
-    # with a stable sort, the first of several labels with equal scores is selected on every machine
+    # use a stable sort, so that every machine selects the same one of several labels with equal
+    # scores
     best_indices = np.argsort(-probabilities, kind="stable")[: config.top_k]
     labels = [config.labels[i] if config.labels else str(i) for i in best_indices]
     return labels, [float(probabilities[i]) for i in best_indices]

@@ -355,6 +355,6 @@ def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
 
 
 def get_batch_dim(graph: Graph) -> Dim | None:
-    """Return the symbolic batch size: the first dimension of the first input with axes."""
+    """Return the symbolic batch size: the first dimension of the first non-scalar input."""
     # skip scalar inputs, e.g. the temperature
     return next((v.shape[0] for v in graph.inputs.values() if v.rank), None)

@@ -82,7 +82,7 @@ def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
 
 
 def _list_trial_values(check_result: SpecCheckResult) -> list[str]:
-    """Format the trial values of missing config fields, e.g. `layers = 2`."""
+    """Format the trial values of missing config fields, such as `layers = 2`."""
     return sorted({f"{k} = {v}" for t in check_result.trials for k, v in t.trial_values.items()})
 
 

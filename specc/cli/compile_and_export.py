@@ -140,7 +140,7 @@ def _check_option_combinations(args: Namespace) -> None:
 
 
 def format_byte_count(size: float) -> str:
-    """Format a byte count with a unit, as in `1.5 GB`."""
+    """Format a byte count with a unit, such as `1.5 GB`."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"

@@ -87,8 +87,8 @@ def execute_fmt_command(args: Namespace) -> int:
 def _report_formatted(
     changed_files: list[str], text: str | None, *, is_written: bool, is_check: bool
 ) -> int:
-    """Print the formatted stdin, or the list of changed files as JSON. Raise E0984 if `--check`
-    fails.
+    """Print the formatted text of stdin, or a JSON list of the changed files. Raise E0984 if
+    `--check` fails.
     """
     errors = list(map(_build_format_error, changed_files)) if is_check else []
     result = {

@@ -268,7 +268,7 @@ def _stream_chunks(
 
 
 def _print_generated_text(stream: GenerationStream) -> None:
-    """Print the text of a sequence while the sequence is generated."""
+    """Print the text of a sequence while it is generated."""
     for piece in stream.pieces():
         print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()

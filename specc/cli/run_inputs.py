@@ -96,7 +96,7 @@ class _InputCollector:
             # waveforms of a batch may differ in length
             is_waveform = isinstance(record, WaveformConfig)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
-        # without a tokenizer, the value is token ids or other numbers
+        # without a tokenizer, the value consists of token ids or other numbers
         numbers = _read_numbers(argument, name, self.model)
         if numbers is None:
             return self._read_arrays(name, argument)
@@ -357,7 +357,7 @@ def _read_numbers(argument: str, name: str, model: ModelInputs) -> Array | None:
 
 
 def add_image_arguments(task: Task, images: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a task with the images of `--image` as named arguments."""
+    """Return a task's arguments, with the images of `--image` added as named arguments."""
     has_image = any(task_input.name == "image" for task_input in task.inputs)
     return [*(f"image={path}" for path in images if has_image), *arguments]
 

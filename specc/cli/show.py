@@ -83,7 +83,7 @@ def _list_drawings(args: Namespace) -> list[tuple[str, OutputFileType, Renderer]
 
 
 def _list_input_files(args: Namespace) -> Sequence[Path]:
-    """Return the input files of the command, which output files must not overwrite."""
+    """Return the input files of the command, so that no output file overwrites them."""
     return [Path(p) for p in (args.spec, args.own, args.config) if p]
 
 

@@ -147,8 +147,8 @@ def print_json_result(values: Mapping[str, object]) -> bool:
 
 
 def is_color_enabled(color: str) -> bool:
-    """Return True if messages are colored. In order of precedence, this depends on `--color`, on
-    NO_COLOR or FORCE_COLOR, and on whether stderr is a terminal.
+    """Return True if messages are colored. The result depends, in order of precedence, on
+    `--color`, on NO_COLOR or FORCE_COLOR, and on whether stderr is a terminal.
     """
     if color != "auto":
         return color == "always"

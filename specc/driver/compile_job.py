@@ -120,7 +120,8 @@ def open_compile_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[Comp
         graph = pass_pipeline.inline_default_inputs(graph, model.defaults)
     choices = _choose_target(spec, options)
     with closing(load_parameters(spec, graph, options)) as parameter_source:
-        # external data in the checkpoint must be unquantized and in the layout of the checkpoint
+        # weights can stay in the checkpoint only if they are unquantized and keep the checkpoint's
+        # layout
         if not choices["quantize"].weight_options:
             graph, parameter_source = keep_checkpoint_weight_layout(graph, parameter_source)
         yield CompileJob(
@@ -260,7 +261,7 @@ def prepare_lowering(job: CompileJob) -> LoweringJob:
     Raise E0850 to E0853 or E0963 if the requested quantization is not possible.
     """
     weight_options = job.quantize.weight_options
-    # weights are dequantized for a target without quantized operators
+    # if the target has no quantized operators, the weights are dequantized
     keeps_stored_codes = (
         weight_options is None
         and not job.quantize.dequantize_checkpoint

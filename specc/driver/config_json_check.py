@@ -99,7 +99,9 @@ def warn_about_unused_keys(
 
 
 def _list_entries_for_config(program: Program) -> list[ast.ConfigEntry]:
-    """Return the `config` entries of a spec and of the used specs that may read the same config."""
+    """Return the `config` entries of a spec, and of those specs it uses that may read the same
+    config.
+    """
     parts = [p.program for p in program.used_specs if WHOLE_OBJECT in p.use.sources]
     return [*list_config_entries(program), *(e for p in parts for e in _list_entries_for_config(p))]
 
@@ -229,7 +231,7 @@ def _make_context_warning(
 
 def _has_no_effect(key: str, member: JsonMember) -> bool:
     """Return True if a key affects only training, or if the value of the key has no effect."""
-    # dropout keys have many names and affect only training; null means absent
+    # a null value counts as absent, and dropout keys, which have many names, affect only training
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
     value, default = member.value.to_python(), NO_EFFECT_VALUES.get(key)
@@ -268,7 +270,7 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
 def find_axis_config_keys(
     program: Program, config: JsonObject | None, graph: str, parameter: str, axis: int
 ) -> str:
-    """Return the config.json keys that determine the size of one axis of a parameter, e.g.
+    """Return the config.json keys that determine the size of one axis of a parameter, such as
     "`hidden_size`", or "" if there are none. The keys belong to the config fields in the symbolic
     size of the axis.
     """

@@ -45,7 +45,7 @@ GENAI_OPTIONS = (
     *("temperature", "top_k", "top_p", "repetition_penalty"),
     *("num_beams", "num_return_sequences", "length_penalty"),
 )
-"""Strategy options that have the same name in onnxruntime-genai."""
+"""Decoding strategy options that have the same name in onnxruntime-genai."""
 CACHE_NAME_PATTERNS = {
     "past_key_names": "past_key_values.%d.key",
     "past_value_names": "past_key_values.%d.value",

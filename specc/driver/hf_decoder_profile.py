@@ -1,5 +1,5 @@
-"""Export decoders in the profiles `hf` and `genai`. The inputs are token ids, mask and past KV
-caches; the outputs are logits and present KV caches.
+"""Export decoders in the profiles `hf` and `genai`. The inputs are the token ids, the mask and the
+past KV caches. The outputs are the logits and the present KV caches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,8 +31,8 @@ class ExportedGraphs:
     """Derived graphs with the input and output names of an export profile.
 
     `graphs` maps the stem of each model file, such as `decoder_model`, to its graph. `states` are
-    the KV caches, named as in the profile. `json_files` contains the JSON files to write next to
-    the graphs, by name.
+    the KV caches, with the names that the profile defines. `json_files` contains the JSON files to
+    write next to the graphs, by name.
     """
 
     graphs: Mapping[str, Graph]

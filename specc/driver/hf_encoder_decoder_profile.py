@@ -257,7 +257,7 @@ def build_encoder_decoder_graphs(derived_graphs: DerivedGraphs, source: str) -> 
         "decoder_model": decoder,
         "decoder_with_past_model": decoder_with_past,
     }
-    # the caches are inputs of `decoder_with_past_model`, but only outputs of `decoder_model`
+    # the caches are inputs of `decoder_with_past_model`; in `decoder_model` they are only outputs
     return ExportedGraphs(graphs, states)
 
 
@@ -380,7 +380,7 @@ def _fill_decoder_masks(layout: EncoderDecoderComponents, copier: GraphCopier, s
 def _add_past_caches(
     layout: EncoderDecoderComponents, copier: GraphCopier, step: Graph, *, without_past: bool
 ) -> None:
-    """If `without_past` is true, replace the self-attention caches by empty constants. If it is
+    """If `without_past` is true, replace the self-attention caches with empty constants. If it is
     false, declare each layer's self-attention cache and then its cross-attention cache. Inference
     programs rely on the order of the caches.
     """

@@ -219,7 +219,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived_graphs: DerivedGraph
     sequence_length = graph.inputs[sequence_input].shape[1]
     token_inputs = {n for n, v in graph.inputs.items() if sequence_length in v.shape}
     if token_inputs - {sequence_input, mask}:
-        return False  # other token inputs have no known values at left-padded positions
+        return False  # for other token inputs, the values at left-padded positions are not known
     if not mask:
         return _has_fixed_size_states(derived_graphs)
     if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(

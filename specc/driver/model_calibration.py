@@ -124,7 +124,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
 
 
 def explain_missing_int8_kv_cache(job: LoweringJob) -> str:
-    """Return the reason why no compiled graph has an int8 KV cache, or "" if a graph does."""
+    """Return the reason why no compiled graph has an int8 KV cache, or "" if one has."""
     options = job.options
     if job.model.generation is None:
         return "only a generative model has a KV cache"
@@ -153,7 +153,7 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
     Raise E0753 if an option requests calibration. A request in the spec is not an error, because
     other graphs may have int4 layers.
     """
-    # no remark if `samples = 0` disables calibration
+    # add no remark if `samples = 0` disables calibration
     if not calibration.num_samples and not calibration.data_file:
         return ()
     option = calibration.flag or (
@@ -170,7 +170,7 @@ def _read_calibration_data(
     calibration: CalibrationSource, input_signature: ModelInputs
 ) -> Iterator[Sample]:
     """Yield the model inputs in the calibration data. Raise E0802 if the data cannot be read. If
-    the spec names the file, the error is located in the spec.
+    the spec names the file, the error points to the entry in the spec.
     """
     if calibration.span and not Path(calibration.data_file).is_file():
         name = escape_text(Path(calibration.data_file).name)
@@ -261,7 +261,7 @@ def _has_large_weights(job: LoweringJob) -> bool:
 def _quantize_weights(
     job: LoweringJob, targets: CalibrationTargets, samples: GetSamples, directory: Path
 ) -> dict[str, QuantizedWeightFiles]:
-    """Quantize the weights in `targets` with GPTQ, based on the layer inputs for `samples`."""
+    """Quantize the weights in `targets` with GPTQ, using layer inputs computed from `samples`."""
     plan, shapes = job.quantization_decision.plan, job.parameter_source.parameters
     weight_count = sum(prod(shapes[n].shape) for n in targets.expert_counts)
     # codes take 0.5 bytes per weight, and scales at most 0.25 bytes (at the smallest group size)

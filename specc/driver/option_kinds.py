@@ -66,7 +66,7 @@ def _is_int(value: object) -> bool:
 
 def is_non_negative_int(value: object) -> bool:
     """Return True if a value is an integer from 0 to 2**31 - 1."""
-    # for values of another type, `value in range(…)` would compare with each integer of the range
+    # check the type first, because `value in range(…)` compares other types with every integer
     return _is_int(value) and value in range(2**31)
 
 

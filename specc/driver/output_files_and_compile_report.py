@@ -208,7 +208,7 @@ def _describe_weight_storage(job: LoweringJob, plan: ExternalDataPlan) -> Iterat
             f"{linked_count} weights are external data in their original file: keep that file next "
             "to the model"
         )
-    # no remark if the user has chosen the weight storage
+    # add no remark if the user chose the weight storage
     elif not job.options.weights_as:
         yield from _describe_copied_weights(plan)
     yield from _describe_widened_weights(job, plan)

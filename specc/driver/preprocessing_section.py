@@ -87,8 +87,8 @@ def build_preprocessing_config(
     """Build the preprocessing of each input and the postprocessing of each output.
 
     File paths are relative to the spec file that contains them. `language` selects a part of a
-    multilingual vocabulary. `text(tokenizer())` uses the first tokenizer.json in `paths`, which are
-    directories and GGUF files. Without a tokenizer.json, the model input is token ids.
+    multilingual vocabulary. `text(tokenizer())` uses the first tokenizer.json in `paths`, a list of
+    directories and GGUF files. Without a tokenizer.json, the model takes token ids as input.
     """
     spans = _find_entry_spans(program)
     spec_directories = {m.path: m.directory for m in program.chain}
@@ -210,7 +210,7 @@ def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> I
 def list_preprocessing_files(
     program: Program, model: ModelDefinition, paths: Sequence[Path]
 ) -> list[Path]:
-    """Return the files that preprocessing loads: vocabularies, tokenizers, audio settings."""
+    """Return the files that preprocessing loads: vocabularies, tokenizers and audio settings."""
     spec_directories = {m.path: m.directory for m in program.chain}
     files = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
     if files[0] is not None:

@@ -128,7 +128,7 @@ class QuantizeRequest:
 
     `weight_options` is None if no weight is quantized. `pattern_spans` are the source spans of the
     spec's patterns, and `remarks` lists the entries that options override. `calibration` is the
-    source of calibration data, and `kv_cache` the KV cache dtype. `fold_norms` is true if norm
+    source of calibration data, and `kv_cache` is the KV cache dtype. `fold_norms` is true if norm
     weights are folded into linear layers. `option_labels` maps entries to display names, for
     entries that may have no effect. `dequantize_checkpoint` is true if a quantized checkpoint is
     dequantized.

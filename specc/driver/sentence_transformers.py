@@ -96,10 +96,9 @@ def find_encoder_directory(directory: str) -> str:
 def build_sentence_transformers_spec(
     directory: str, open_program: Callable[[str], Program]
 ) -> SentenceTransformersSpec | None:
-    """Return the spec of a sentence-transformers directory. Return None if it is not a
-    sentence-transformers directory. Return None for a cross-encoder, which is compiled like any
-    checkpoint with a classification head. Raise E0427 if a module of the directory is not
-    supported.
+    """Return the spec of a sentence-transformers directory. Return None for any other directory.
+    Return None for a cross-encoder, which is compiled like any checkpoint with a classification
+    head. Raise E0427 if a module of the directory is not supported.
     """
     root = Path(directory)
     if not directory or not os.path.lexists(root / MODULES_FILE):
@@ -148,7 +147,7 @@ def _get_module_class(root: Path, type: str) -> str:
 
 
 def wrap_encoder_config(data: JsonObject) -> JsonObject:
-    """Wrap the encoder's config.json in an object under ENCODER_PART, its name in the spec."""
+    """Nest the encoder's config.json under ENCODER_PART, the name of the encoder in the spec."""
     return JsonObject({ENCODER_PART: JsonMember(data.span, data)}, data.span)
 
 

@@ -122,7 +122,7 @@ def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
     options = [ast.NamedArg(name, _build_value(values, f"{path}.{name}")) for name in names]
     if path not in values:
         return ast.RecordLiteral(tuple(options))
-    # write a used spec as a call of its name with its config values as arguments
+    # write a used spec as a call: its name, with its config values as arguments
     if options:
         return ast.Call(ast.Name(values[path]), options=tuple(options))
     return parse_expression(Source("<value>", values[path]))

@@ -65,7 +65,8 @@ class LoadedSpec:
     quantization: "CheckpointQuantization | None" = None
     """The quantization of the checkpoint's weights according to its config.json."""
     graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
-    """Graphs built by `iterate_sibling_graphs`, by name, or None if a graph cannot be built."""
+    """Graphs built by `iterate_sibling_graphs`, by name. None marks a graph that cannot be built.
+    """
 
 
 def open_spec(
@@ -137,7 +138,7 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
 def _load_config(
     config: str, wrapped_encoder: SentenceTransformersSpec | None
 ) -> JsonObject | None:
-    """Load the config file, with the nesting that the spec expects, or return None without one."""
+    """Load the config file, nested as in the spec, or return None if there is no config file."""
     data = model_family.load_checkpoint_config(config) if config else None
     return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
 

@@ -61,7 +61,7 @@ def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
         if parameters.get_tied_source(name) is None:
             dtype = parameters.get_stored_dtype(name)
             stored_bytes += count_tensor_bytes(parameter.shape, dtype)
-            # the runtime converts floats to float32, but not integers
+            # the runtime converts floats, but not integers, to float32
             memory_bytes += count_tensor_bytes(
                 parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
             )
@@ -234,7 +234,7 @@ def bind_checkpoint(
     """Bind every parameter to tensors of a weight file or checkpoint directory.
 
     The LoRA weights in the directory `adapter` are merged, and `head_initialization` initializes a
-    missing task head. `module_weights` maps tensor name prefixes to the directories of further
+    missing task head. `module_weights` maps tensor name prefixes to the directories of additional
     tensors. Weights quantized by `quantization` are dequantized or repacked.
     """
     checkpoint = open_checkpoint(path, module_weights)

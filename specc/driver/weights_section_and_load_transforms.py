@@ -375,7 +375,7 @@ def check_weight_rules(
 
 
 def count_untied_parameters(graph: Graph) -> Dim:
-    """Return the number of parameters in a graph with marked ties. Count tied weights once."""
+    """Return the number of parameters in a graph with `tied_to` set. Count tied weights once."""
     facts = graph.parameter_facts.values()
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 

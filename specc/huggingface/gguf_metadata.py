@@ -60,7 +60,8 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
     "gemma3_text": {**_GEMMA2_KEYS, "rope.freq_base_swa": "rope_local_base_freq"},
     "phi3": {"attention.sliding_window": "sliding_window"},
 }
-"""Keys of config.json by GGUF key without the architecture. Later entries take precedence."""
+"""Keys of config.json by GGUF key (without the architecture prefix). Later entries take precedence.
+"""
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
 """Config values by model type that are hard-coded in llama.cpp."""
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
@@ -197,8 +198,8 @@ _TEKKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
-    """A byte-level pre-tokenizer. `regex` is its regular expression, or "" for the regular
-    expression of GPT-2. If `splits_digits` is True, digits are split first. If `ignores_merges` is
+    """A byte-level pre-tokenizer. `regex` is the regular expression that splits text into words, or
+    "" for that of GPT-2. If `splits_digits` is True, digits are split first. If `ignores_merges` is
     True, words in the vocabulary are not split. If `normalizes_nfc` is True, text is normalized to
     NFC.
     """
