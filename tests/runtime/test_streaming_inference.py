@@ -72,7 +72,7 @@ def test_leftover_positions_with_output_are_refused_at_the_end(tmp_path: Path) -
     one, all_ = model(tmp_path, pad="[5, 0]"), given(7)
     assert one.run(**all_)["y"].shape[1] == 4
     stream = one.stream(memory=all_["memory"])
-    with pytest.raises(specc.SpeccError, match=r"E0979.*last 1 position cannot fill a chunk of 2"):
+    with pytest.raises(specc.SpeccError, match=r"E0979.*last position cannot fill a chunk of 2"):
         stream.push(x=all_["x"], last=True)
 
 
