@@ -19,7 +19,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.immutable_dataclass import immutable_dataclass
 
 if TYPE_CHECKING:
-    # imported only for annotations: opening a model imports neither the IR nor the weights
+    # imported only for annotations, so that opening a model imports neither the IR nor the weights
     import numpy as np
 
     from specc.artifact.package_index_and_format_versions import WeightFileMetadata
@@ -230,7 +230,7 @@ class Session(Executable, Protocol):
         """The types of the optional inputs by name."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Run the model and return all outputs. Ctrl-C interrupts a long run."""
+        """Run the model and return all outputs. Ctrl-C interrupts a run that takes long."""
 
     def copy_to_device(self, array: "Array") -> DeviceTensor:
         """Copy an array to the device of the model."""
@@ -332,7 +332,7 @@ class RunnerBackend(Protocol):
         """Read a model file. Raise E0802 for an unreadable file, and E0926 for an invalid model."""
 
     def parse_model(self, data: bytes, path: Path) -> ModelFile:
-        """Parse a model from the content of the file `path`. Raise E0926 for invalid data."""
+        """Parse a model from the content of the file `path`. Raise E0926 for an invalid model."""
 
 
 class ReferenceBackend(Protocol):
@@ -395,6 +395,6 @@ def _find_package(name: str) -> str:
     """Return the package that a distribution registers as the entry point of a backend."""
     if find_spec(package := f"specc_{name}"):
         return package
-    from importlib.metadata import entry_points  # imported here because the import takes 15 ms
+    from importlib.metadata import entry_points  # imported here, because the import takes 15 ms
 
     return {e.name: e.value for e in entry_points(group="specc.backends")}.get(name, package)

@@ -143,7 +143,7 @@ def downsample_padding_mask(
 
 
 def swap_channel_axis(kernel: Sequence[int], x: Array) -> Array:
-    """Transpose [b, t, c] to [b, c, t] or back. NCHW feature maps are unchanged."""
+    """Transpose [b, t, c] to [b, c, t] or back. NCHW feature maps are returned unchanged."""
     return x.swapaxes(1, 2) if len(kernel) == 1 else x
 
 

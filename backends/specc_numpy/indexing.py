@@ -29,7 +29,7 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
     """Return the argsort of `x` along an axis. Equal elements are ordered by index."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
-    # sort the reversed axis stably, then reverse the result
+    # reverse the axis, sort it stably, and reverse the result
     reversed_order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
     order: Array = x.shape[axis] - 1 - np.flip(reversed_order, axis)
     return order

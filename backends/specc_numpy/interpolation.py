@@ -160,7 +160,8 @@ def _compute_pixel_weights(
     if op.mode == "nearest":
         neighbors = [(lower, np.ones(coordinates.shape))]
     return [
-        # an infinite coordinate may have the weight NaN, so its pixel index is arbitrary
+        # the weight of a pixel may be NaN for an infinite coordinate, so the pixel index is
+        # arbitrary
         (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
         for n, weight in neighbors
     ]

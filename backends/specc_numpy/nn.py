@@ -305,7 +305,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, lengths: LengthValues, *operand
     is_valid = (inputs.ids >= 0) & (inputs.ids < evaluate_dim(op.num_experts, lengths))
     if inputs.keep is not None:
         is_valid &= inputs.keep[..., None]
-    # an expert without tokens does not change the sum
+    # the sum does not change if no token is routed to the expert
     for expert in np.unique(inputs.ids[is_valid]):
         is_chosen = is_valid & (inputs.ids == expert)
         expert_weights = (w[expert] for w in inputs.stacked_operands)
@@ -316,6 +316,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, lengths: LengthValues, *operand
         weighted_output = np.where(is_chosen, inputs.gates, 0).sum(
             -1, keepdims=True
         ) * output.reshape(result.shape)
-        # the outputs for tokens that are not routed to the expert may be NaN, so they are excluded
+        # outputs for tokens that are not routed to the expert may be NaN, so these outputs are
+        # excluded
         result += np.where(is_chosen.any(-1, keepdims=True), weighted_output, 0)
     return result

@@ -1,7 +1,7 @@
 """The ONNX backend: lower IR to ONNX models for a target, then verify, write and run these models.
 
-`specc.backend` defines the protocols. Names are imported on first access, so that running a model
-does not import the lowering rules.
+The module `specc.backend` defines the protocols. Names are imported on first access, so that
+running a model does not import the lowering rules.
 """
 
 from typing import TYPE_CHECKING, Any

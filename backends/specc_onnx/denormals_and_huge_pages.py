@@ -136,7 +136,7 @@ class SessionMemoryMappings:
         library = ctypes.CDLL(None)
         for start, end in self.intervals:
             for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
-                # older kernels reject MADV_COLLAPSE and move the memory later in the background
+                # older kernels reject MADV_COLLAPSE, but move the memory later, in the background
                 library.madvise(
                     ctypes.c_size_t(start), ctypes.c_size_t(end - start), ctypes.c_int(advice)
                 )

@@ -169,7 +169,7 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
 """ONNX Runtime's provider names, keyed by the provider names of the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
-"""Options of each provider. TF32 is disabled, so that f32 MatMuls agree with the reference."""
+"""Options of each execution provider. TF32 is off, so that f32 MatMuls match the reference."""
 
 PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
 """The compile target of each provider."""

@@ -176,8 +176,8 @@ def _read_int8(tensor: TensorProto, directory: str) -> Array:
 
 
 def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
-    """Return nodes that add 128 to int8 values. `Add` has no 8-bit kernel. ONNX Runtime folds these
-    nodes if the values are constant.
+    """Return nodes that add 128 to int8 values. The ONNX operator `Add` has no 8-bit kernel. ONNX
+    Runtime folds these nodes if the values are constant.
     """
     floats = f"{result}:floats"
     return [

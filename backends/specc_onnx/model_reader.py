@@ -151,7 +151,7 @@ class OnnxModelFile:
         return self._open_model(self.model, provider, threads)
 
     def open_in_background(self, threads: int = 0) -> None:
-        """Load the model for the CPU on a background thread. The next `open` returns the result."""
+        """Load the model for the CPU on a background thread. The next call of `open` returns it."""
         executor = ThreadPoolExecutor(1)
         future = executor.submit(self._open_model, self.model, "cpu", threads)
         self.pending_sessions[threads] = future
@@ -230,7 +230,8 @@ class OnnxModelFile:
     ) -> tuple[OrtModel, dict[str, str]]:
         """Load a model copy that also outputs attention weights. Return output names by scope."""
         copy = _copy_model(self.model)
-        # the caller computes missing attention weights with the reference interpreter
+        # the caller computes attention weights that the model does not return with the reference
+        # interpreter
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
             locations = [location for location in locations if "weights" in location]
         names = add_attention_outputs(copy, locations)
@@ -351,7 +352,7 @@ def _iterate_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def _parse_byte_count(text: str) -> int:
-    """Parse a decimal number of bytes. Return -1 for invalid text."""
+    """Parse a decimal number of bytes. Return -1 if the text is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
 

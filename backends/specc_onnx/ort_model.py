@@ -59,7 +59,7 @@ class OrtModel:
         """
         arrays = self.prepare_inputs(inputs)
         names = list(output_names or self.outputs)
-        # `InferenceSession.run` does not support bfloat16 arrays
+        # `InferenceSession.run` does not accept or return bfloat16 arrays
         specs = (*self.inputs.values(), *self.outputs.values())
         if any(spec.dtype == ml_dtypes.bfloat16 for spec in specs):
             tensors = self.run_on_device(arrays)
@@ -80,7 +80,7 @@ class OrtModel:
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model on a separate thread, so that Ctrl-C stops the run (ONNX Runtime ignores
-        Ctrl-C). Return all outputs. Raise the errors of `run`.
+        Ctrl-C). Return all outputs. Raise the same errors as `run`.
         """
         arrays = self.prepare_inputs(inputs)
         options = onnxruntime.RunOptions()

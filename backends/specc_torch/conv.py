@@ -150,7 +150,7 @@ def _count_channels(op: ops.SlidingWindowOp, x: Tensor) -> int:
 
 
 def _swap_channels(kernel: Sequence[int], x: Tensor) -> Tensor:
-    """Transpose [b, t, c] to [b, c, t] or back. NCHW feature maps are unchanged."""
+    """Transpose [b, t, c] to [b, c, t] or back. NCHW feature maps are returned unchanged."""
     return x.transpose(1, 2) if len(kernel) == 1 else x
 
 

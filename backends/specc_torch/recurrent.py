@@ -124,7 +124,7 @@ def _run_torch_layer(
     initial_states = [s[None] for s in states]
     sequence = x.sequence.flip(1) if reverse else x.sequence
     state = initial_states[0] if len(initial_states) == 1 else initial_states
-    # cuDNN computes gradients only for layers called in training mode
+    # cuDNN computes gradients only for layers that were called in training mode
     is_training = torch.is_grad_enabled()
     output, *final_states = layer(
         sequence, state, parameters, len(parameters) == 4, 1, 0.0, is_training, False, True

@@ -60,7 +60,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     for group in panel_groups:
         elements += group.move_elements(MARGIN, top)
         top += group.height + MARGIN
-    # the color bar next to the first layer may be taller than a small map
+    # the color bar next to the first layer may be taller than the heat maps
     height = max(top, first_top + 150)
     has_masked = any(m.is_masked.any() for m in plot.maps)
     elements += _draw_color_bar(scale, right_edge + MARGIN, first_top, has_masked=has_masked)

@@ -95,7 +95,7 @@ class AttentionMap:
 
     def get_masked_weights(self) -> Doubles:
         """Return the attention weights with -inf instead of zero at masked positions."""
-        # nonzero weights are shown even at masked positions
+        # a nonzero weight is shown even if the position is masked
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
     def select_heads(self, heads: Sequence[int]) -> "AttentionMap":
@@ -307,7 +307,7 @@ def _axis_to_json(axis: AttentionMapAxis) -> Json:
 
 
 def _image_to_json(plot: AttentionMaps) -> Json:
-    """Convert the input image to JSON with base64 RGB bytes. Return None without an image."""
+    """Convert the input image to JSON with base64 RGB bytes. Return None if there is no image."""
     if plot.image is None:
         return None
     pixels = scale_image(plot.image, 1, MAX_PIXELS)

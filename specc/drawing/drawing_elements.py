@@ -66,7 +66,7 @@ class ColorScale:
     @classmethod
     def from_values(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
         """Return the color scale from 0 (or the minimum, if negative) to the maximum of the values.
-        A logarithmic scale covers LOG_DECADES decades.
+        A logarithmic scale covers `LOG_DECADES` decades below the maximum.
         """
         finite_values = [v[np.isfinite(v)] for v in values]
         low = min((float(v.min()) for v in finite_values if v.size), default=0.0)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SOFTWARE_CHUNK = b"Software\0specc"
 """The PNG text chunk that marks images as written by specc (see `specc.io.file_type_detection`)."""
-COLOR_TYPE = {1: 0, 3: 2}  # number of channels: 1 is grayscale, 3 is RGB
+COLOR_TYPE = {1: 0, 3: 2}  # the number of channels is 1 for grayscale and 3 for RGB
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:

@@ -132,8 +132,9 @@ class _ChunkedOperands:
         return queries | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return `value` at all positions. If the value has the rank of the state, remove the axis
-        `axis`, which has size 1. `full_values` maps values of the body to values at all positions.
+        """Return the values of `value` at all positions. If the value has the rank of the state,
+        remove the axis `axis`, which has size 1. `full_values` maps values of the body to values at
+        all positions.
         """
         x = full_values[value]
         if value.rank < self.rank:

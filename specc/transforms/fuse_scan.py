@@ -90,7 +90,7 @@ class _PatternBuilder(RecurrentCellBuilder):
     state_types: Sequence[Type]
 
     def add_input(self, name: str, *shape: Dim) -> Value:
-        """Add an input of the pattern."""
+        """Add an input to the pattern."""
         return self.b.add_input(name, Input(Type(self.element_type.dtype, shape)))
 
     def add_linear_weights(self, weight: str, bias: str, out: Dim, width: Dim) -> dict[str, Value]:
@@ -263,8 +263,8 @@ class _LoopFusion:
     def _build_scan_output(
         self, scan_outputs: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Yield the scan outputs. A scan output equal to `state` is replaced by `states`, the
-        layer's states at all positions. All other scan outputs are recomputed.
+        """Yield the scan outputs of the fused loop. A scan output equal to `state` is replaced by
+        `states`, the layer's states at all positions. All other scan outputs are recomputed.
         """
         others = [v for v in scan_outputs if v is not state]
         values = iter(self._build_other_values(others, state, states) if others else ())

@@ -118,7 +118,7 @@ class QuantizedParameters:
 
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
-    """Return `graph` with the weights in `plan` quantized. Unknown names are ignored."""
+    """Return `graph` with the weights in `plan` quantized. Names of unknown weights are ignored."""
     parameter_formats = select_entries(plan, graph.parameters)
     if not parameter_formats:
         return graph
@@ -173,7 +173,7 @@ class _WeightQuantizer:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
             new_results = self._convert_node(node, results)
-            # views of a weight have no values in the new graph
+            # views of a weight have no corresponding values in the new graph
             self.new_values.update(zip(results, new_results, strict=False))
             self.builder.copy_origin(graph, node, new_results)
 
@@ -221,7 +221,7 @@ class _WeightQuantizer:
         mode: ActivationRoundingMode = "tensor" if format.rounding == "layer" else format.rounding
         op = ops.QuantizedLinear(format.bits, format.group_size, format.layout, mode)
         product = match_matmul(node)
-        assert product is not None, "weights in the plan have no other users"
+        assert product is not None, "only MatMuls and embeddings use the weights in the plan"
         x = node.get_operand(product.activation_index)
         bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
         return self.builder.add_node(
@@ -257,7 +257,7 @@ class _WeightQuantizer:
     def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
         """Convert a loop or a mixture of experts. The codes, scales and zero points of each
         quantized weight become inputs of the loop body or expert body. Stacked weights are sliced
-        by expert.
+        into one weight per expert.
         """
         operands = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
@@ -339,7 +339,7 @@ def quantize_kv_caches(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:
         if cache not in past_by_value:
             new_values.update(zip(results, builder.copy_node(step, node, new_values), strict=True))
             continue
-        # past and new positions are stored in int8 and dequantized before use
+        # past and new positions are stored in int8, and all positions are dequantized before use
         past, new_positions = (new_values[a] for a in node.operands)
         scale = scales[past_by_value[cache]]
         new_codes = builder.add_op(ops.Quantize(), new_positions, scale)

@@ -108,7 +108,7 @@ def convert_derived_graphs_to_half(
     loop_invariant_inputs: dict[str, str] = {}
     encode = derived_graphs.encode
     if encode is not None:
-        # the initial value of a state has the dtype of the state
+        # the initial value of a state has the same dtype as the state
         state_dtypes = {s.initial_output: s.type.dtype for s in states if s.initial_output}
         undetermined = (
             set(derived_graphs.loop_invariant_inputs)

@@ -243,7 +243,7 @@ ALL_PASSES = (
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
 """The passes that rewrite the loops of a graph with unquantized weights."""
 LOOP_PASSES = ("split_scan",)
-"""The passes that rewrite loops if weights are quantized. Loops over recurrent cells remain."""
+"""The passes that rewrite loops if weights are quantized. Loops over recurrent cells are kept."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 """The passes that derive the step and the encoder graph."""
 

@@ -76,7 +76,7 @@ class QuantizationOptions:
 
 @immutable_dataclass()
 class QuantizationDecision:
-    """The chosen quantization formats.
+    """The quantization formats that were chosen for the weights of a graph.
 
     `plan` maps quantized weights to formats, and `unquantized_reasons` maps other matrices to the
     reasons why they are not quantized. `unmatched_patterns` contains the patterns that match none
@@ -355,7 +355,7 @@ def _explain_unsupported(uses: WeightUses) -> str:
         return f"also used by {uses.unquantizable_uses[0]}"
     if not uses.linear_scopes and not uses.embedding_scopes:
         return "unused"
-    return "used with and without a transpose" if len(uses.orientations) > 1 else ""
+    return "used both with and without a transpose" if len(uses.orientations) > 1 else ""
 
 
 # --- weights of the first attention layer ---------------------------------------------

@@ -158,7 +158,7 @@ def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
         if isinstance(value, bool | int | float | str | Dim)
     }
     if isinstance(node.op, ops.Arith | ops.Reduce):
-        attributes.pop("fn")  # the label of the op contains `fn`
+        attributes.pop("fn")  # `fn` is part of the label of the op
     if isinstance(node.op, ops.Pointwise):
         yield "activation", node.op.fn
         return
@@ -301,8 +301,8 @@ def _get_change_sort_key(path: str) -> list[tuple[int, str]]:
 
 
 def _join_paths(paths: Sequence[str]) -> list[str]:
-    """Join paths that differ in only one number, as in `h.0 … 11.attn`. Return other paths
-    unchanged.
+    """Join paths that differ in only one number, as in `h.0 … 11.attn`. Return paths that differ in
+    other ways unchanged.
     """
     numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]
     if len(paths) < 2 or any(len(n) != 1 for n in numbers):

@@ -272,7 +272,7 @@ def _iterate_results(
         return
     inner_nodes = {n for n, _ in graph.nodes if is_scope_inside(node_scopes[n], scope)}
     values_read = [a for n, _ in graph.nodes if n not in inner_nodes for a in n.args if a]
-    # remove duplicates, and keep the topological order
+    # remove duplicates, but keep the topological order
     leaving_values = dict.fromkeys([*values_read, *graph.outputs.values()])
     yield from (("", value) for value in leaving_values if value.node in inner_nodes)
 

@@ -34,7 +34,7 @@ BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
 
 ROW_GAP, COLUMN_GAP, LANE_WIDTH, PADDING = 22.0, 18.0, 13.0, 14.0
 """Distances in points. An edge that skips rows runs in a lane to the left of all items."""
-SIGN_RADIUS = 11.0  # radius of an operation symbol in points
+SIGN_RADIUS = 11.0  # the radius of an operation symbol in points
 EDGE_COLOR = "#4c4c57"
 
 
@@ -110,7 +110,7 @@ def _draw_flow(
     rows = _move_ports_to_own_rows(_arrange_rows(flow), flow, port_roles)
     skip_edges = _assign_lanes(flow, rows)
     max_lane = max(skip_edges.values(), default=-1)
-    # the right margin equals the lane width on the left, so that the layout is centered
+    # the right margin has the width of the lanes on the left, so that the layout is centered
     left = LANE_WIDTH * (max_lane + 1) + (8 if skip_edges else 0)
     placements, (inner, height) = _place_rows(pieces, rows, left)
     # edges are drawn first, so that all other elements cover the edges
@@ -341,7 +341,7 @@ def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingFr
     width = max(contents.width + 2 * PADDING, heading_width)
     height = contents.height + 30 + PADDING
     if "port" in contents.port_roles:
-        # the incoming edge must not cross the name of the block
+        # the edge from above must not cross the name of the block
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - contents.width) / 2
     color = BLOCK_COLORS[block.kind][1]

@@ -99,7 +99,7 @@ class Block:
 
 @immutable_dataclass(kw_only=True)
 class _BlockBuilder:
-    """A builder of a graph's blocks. `sizes` are the sizes of symbolic dimensions."""
+    """A builder of the blocks of a graph. `sizes` are the sizes of symbolic dimensions."""
 
     graph: Graph
     sizes: Mapping[str, int]

@@ -185,13 +185,13 @@ WIDTH, HEIGHT = 470.0, 300.0
 LEFT, TOP, RIGHT, BOTTOM = 92.0, 46.0, 190.0, 52.0
 CURVE_COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
 GRID_COLOR = "#e4e4ea"
-LABEL_SPACING = 15.0  # minimum vertical distance between two curve names, in points
+LABEL_SPACING = 15.0  # the minimum vertical distance between two curve names, in points
 
 
 def plot_cost_curves(cost: CostCurves) -> Drawing:
     """Plot the cost curves with logarithmic axes, on which powers of n are straight lines."""
     title = "Multiply-adds by sequence length"
-    # a logarithmic axis has no position for 0
+    # 0 has no position on a logarithmic axis
     values = [v for curve in cost.curves for v in curve.values if v > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)

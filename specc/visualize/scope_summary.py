@@ -145,7 +145,7 @@ def _merge_equal_children(parent: ScopeSummary) -> None:
         equal_children.setdefault(kind, []).append(child)
     parent.children = {}
     for group in equal_children.values():
-        # sort by number, because the graph may use a layer before layers with lower numbers
+        # sort by number, because a layer may be used before layers with lower numbers
         group.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
         first = group[0]
         first.members = tuple(p.name for p in group)

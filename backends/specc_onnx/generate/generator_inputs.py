@@ -276,8 +276,8 @@ def emit_start_tokens(builder: GeneratorBuilder) -> OnnxValue | None:
     tokens = _emit_optional_input(builder, prompt_input)
     if not builder.can_start_from_prefix:
         is_absent = emit_axis_length(tokens, 1).equals([0])
-        # A slice of size 0 or 1 is used instead of an `If`, because the branches of an `If` must
-        # have equal shapes.
+        # A slice of size 0 or 1 replaces an `If`, because the branches of an `If` must have equal
+        # shapes.
         start_tokens = g.emit_constant([list(start_ids)], prompt_type.dtype)
         shape = g.emit_shape([builder.batch]).apply_op("Concat", [1], axis=0)
         count = is_absent.cast("i64") * [len(start_ids)]
@@ -350,8 +350,8 @@ def emit_input_loop_carry(
 
 
 def emit_prompt_mask(builder: GeneratorBuilder) -> OnnxValue | None:
-    """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam. Return None
-    without a padding mask.
+    """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam. Return None if
+    there is no padding mask.
     """
     for name in builder.padding_masks:
         if name in builder.main_tensors:
@@ -376,6 +376,6 @@ def emit_empty_prompt_logits(builder: GeneratorBuilder) -> Tensor | None:
 
 
 def emit_empty_prompt_mask(builder: GeneratorBuilder) -> OnnxValue | None:
-    """Emit a bool[batch, 1] mask of all-padding prompts. Return None without a padding mask."""
+    """Emit a bool[batch, 1] mask of all-padding prompts, or return None without a padding mask."""
     mask = emit_prompt_mask(builder)
     return None if mask is None else emit_count_nonzero(mask, 1, keepdims=True).equals(0)

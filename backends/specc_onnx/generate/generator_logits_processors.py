@@ -30,7 +30,7 @@ SLICE_TO_END = 2**31 - 1
 """The end operand of a `Slice` node that selects positions up to the end of an axis."""
 
 FORBIDDEN_SCORE = float("-inf")
-"""Score of a banned token."""
+"""The score of a banned token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class LogitsProcessors:
             )
         # forced tokens take precedence over all other logits processors
         for step, tokens in enumerate(decoding.first_token_choices):
-            # a single forced token has log-probability 0
+            # a token that is the only forced token has log-probability 0
             allowed_score = raw_scores if len(tokens) > 1 else 0.0
             operands = self._emit_token_set(tokens), allowed_score, FORBIDDEN_SCORE
             forced_scores = g.emit_node("Where", *operands)
@@ -188,7 +188,7 @@ def emit_prompt_vocabulary_mask(
     is_counted = is_token & is_in_vocabulary
     if padding_mask is not None:
         is_counted = is_counted & padding_mask
-    # the ids of padded positions are scattered to an additional column, which is sliced off
+    # the ids of padded positions are scattered to an additional column, which is removed
     columns = is_counted.where(prompt, vocabulary)
     shape = emit_axis_length(prompt, 0).apply_op("Concat", [vocabulary + 1], axis=0)
     no_tokens = prompt.g.emit_node("Expand", False, shape)
@@ -235,7 +235,7 @@ def _emit_right_aligned(prompt: OnnxValue, padding_mask: OnnxValue) -> OnnxValue
     length, one = emit_axis_length(prompt, 1), [1]
     following_count = is_token.apply_op("CumSum", 1, exclusive=1, reverse=1)
     columns = length - one - following_count
-    # the ids of padded positions are scattered to an additional column, which is sliced off
+    # the ids of padded positions are scattered to an additional column, which is removed
     columns = padding_mask.where(columns, length)
     batch_size = emit_axis_length(prompt, 0)
     shape = batch_size.apply_op("Concat", length + one, axis=0)

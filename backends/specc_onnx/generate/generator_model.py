@@ -162,7 +162,7 @@ def _make_loop_iteration(builder: GeneratorBuilder) -> GenerationLoop:
         loop_invariant_inputs[name] = builder.repeat_for_beams(encoder_output).with_type(type)
     logits = builder.derived_graphs.step.outputs[builder.decoding_config.logits_output].type
     vocabulary = logits.shape[-1].number
-    assert vocabulary is not None, "the number of tokens is known"
+    assert vocabulary is not None, "the vocabulary size is static"
     g.context = LoweringContext(("select_token",))
     strategy_inputs = DecodingStrategyInputs(
         g=g,
@@ -201,7 +201,7 @@ def lower_encoder(builder: GeneratorBuilder) -> None:
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
             if is_absent and name in builder.padding_masks:
-                # the start token is valid even if it is equal to the pad token
+                # the start token is not padding even if it is equal to the pad token
                 tensor = (tensor | is_absent).with_type(tensor.type)
             builder.main_tensors[name] = tensor
 

@@ -41,8 +41,8 @@ from specc_onnx.lower.reshape_reduce_and_matmul import emit_count_nonzero
 
 
 class SamplingStrategy:
-    """Greedy decoding or sampling. Finished sequences are padded with the fill token. If an
-    unfinished sequence has invalid logits, generation ends with `NO_TOKEN`.
+    """A decoding strategy: greedy decoding or sampling. Finished sequences are padded with the fill
+    token. If an unfinished sequence has invalid logits, generation ends with `NO_TOKEN`.
     """
 
     def __init__(self, inputs: DecodingStrategyInputs) -> None:
@@ -77,7 +77,7 @@ class SamplingStrategy:
         if self.sampler:
             sampled = emit_sampled_tokens(self.sampler, allowed_scores, iteration)
         else:
-            # if several tokens are equally likely, the one with the lowest id is selected
+            # if several tokens are equally likely, the token with the lowest id is selected
             sampled = allowed_scores.apply_op("ArgMax", axis=1, keepdims=False)
         score = emit_log_probability(logits, sampled)
         score = is_finished.where(0.0, score)
@@ -136,7 +136,7 @@ def emit_random_substream_key(key: OnnxValue, stream_index: OnnxValue) -> OnnxVa
 def emit_uniform_sample(key: OnnxValue) -> OnnxValue:
     """Emit the first uniform random number of each stream: f32 in [0, 1), a multiple of 2**-24."""
     first_word = _emit_random_word(key, key.g.emit_constant(0, "u64"))
-    # f32 represents the 24 most significant bits exactly.
+    # f32 represents the 24 most significant bits of the random number exactly.
     high_bits = _emit_right_shift(first_word, 40).cast("i64")
     return high_bits.cast("f32") * 2.0**-24
 
@@ -167,7 +167,7 @@ MAX_SAMPLED_CANDIDATES = 1000
 """Number of candidate tokens for top-p and min-p if top-k is not used."""
 
 PROBABILITY_DTYPE = "f64"
-"""The element type of probabilities."""
+"""The element type in which probabilities are computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
     If(long)  a Loop over blocks: keys and mask of a block are sliced in its body
     else      one dense attention
 
-Masks are computed inside the body, or inside an `If` for dense attention, so that no tensor of `n ·
-n` elements is computed for a long sequence. All blocks have the same size, so the last block may
-overlap the previous block. Global keys are prepended to the keys of each block. Attention of global
-queries is computed separately, and the results are scattered into the output.
+Masks are computed inside the loop body, or inside an `If` for dense attention, so that no tensor of
+`n · n` elements is computed for a long sequence. All blocks have the same size, so the last block
+may overlap the previous block. Global keys are prepended to the keys of each block. Attention of
+global queries is computed separately, and the results are scattered into the output.
 """
 
 from collections.abc import Callable, Iterator
@@ -287,8 +287,8 @@ def _emit_key_span(
     if look_back != inf:
         start = (queries.start - [int(look_back)]).maximum(zero)
     if plan.keys_per_block is not None:
-        # The key spans of all blocks have equal size, so near the end of the sequence, a span
-        # starts earlier and the mask excludes more keys.
+        # The key spans of all blocks have the same size. Near the end of the sequence, a span
+        # therefore starts earlier, and the mask excludes more keys.
         key_count = [plan.keys_per_block]
         start = start.minimum(length - key_count)
         return PositionSpan(start, start + key_count, Dim.from_value(plan.keys_per_block))

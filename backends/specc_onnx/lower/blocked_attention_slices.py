@@ -200,8 +200,8 @@ def slice_attention_operands(
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionOperands:
-    """Emit the operands for attention of a span of queries to a span of keys (None: all keys). Mask
-    and bias are recomputed. Queries, keys and values are sliced.
+    """Emit the operands for attention of a span of queries to a span of keys (None: all keys). The
+    mask and the bias are recomputed. The queries, keys and values are sliced.
     """
     mask, bias = (
         emit_mask_slice(g, x, queries, keys) if x and x.value else x
@@ -236,7 +236,7 @@ def emit_query_key_slice(
     positions). `axes` contains the query axis and the key axis of `x`. The keyword arguments are
     those of `QueryKeySlicer`.
     """
-    assert x.value is not None, "an operand of the graph has a value"
+    assert x.value is not None, "an operand from the IR graph has an IR value"
 
     def slice_leaf(value: Value, axes: QueryKeyAxes) -> Value:
         tensor = g.values.tensors[value]

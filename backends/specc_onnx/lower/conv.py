@@ -1,8 +1,8 @@
 """Lower convolutions and pooling.
 
 ONNX's operators are channels-first, so inputs and results are transposed. A runtime removes the
-transposes between consecutive layers. The operators reject empty axes. An axis that may be empty is
-padded with one window of zeros, and the result for this window is sliced off.
+transposes between consecutive layers. The convolution operators reject empty axes. An axis that may
+be empty is padded with one window of zeros, and the result for this window is sliced off.
 """
 
 from collections.abc import Callable, Sequence

@@ -86,7 +86,7 @@ class DimResolver:
 
     def get_lower_bound(self, length: Dim) -> int:
         """Return a lower bound of a dimension, or 0 if the dimension may be negative."""
-        # `past - window` may be negative.
+        # A dimension such as `past - window` may be negative.
         if any(coefficient < 0 for _, coefficient in length.terms):
             return 0
         return sum(

@@ -106,8 +106,8 @@ def _emit_safe_divisor(y: Tensor) -> tuple[OnnxValue, OnnxValue | None]:
 def emit_integer_power(x: Tensor, y: Tensor) -> OnnxValue:
     """Emit integer `x ** y` for a constant `y` by repeated squaring, because `Pow` uses floats."""
     exponent = find_scalar_constant(y)
-    assert isinstance(exponent, int), "the exponent of an integer is static"
-    assert exponent >= 0, "the exponent of an integer is not negative"
+    assert isinstance(exponent, int), "the exponent of an integer power is static"
+    assert exponent >= 0, "the exponent of an integer power is not negative"
     one = x.g.emit_constant(1, x.dtype)
     if exponent == 0:
         return x * 0 + one

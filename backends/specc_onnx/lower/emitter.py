@@ -68,7 +68,7 @@ class GraphBody:
 @dataclass(slots=True)
 class NameTable:
     """The `used` names of values, their `preferred` names, and the name of the graph.
-    `Emitter.reserve_name` sets preferred names.
+    `Emitter.reserve_name` adds the preferred names.
     """
 
     used: set[str]
@@ -94,9 +94,9 @@ class ValueTable:
 
 @dataclass(frozen=True, slots=True)
 class GraphBodyStack:
-    """The open graph bodies. The last body is the innermost. Dimensions are computed in the body at
-    `root_index` (0, or a loop around a whole graph). Nodes in bodies before `isolated_index` are
-    not reused.
+    """The open graph bodies. The last body in the list is the innermost. Dimensions are computed in
+    the body at `root_index` (0, or a loop around a whole graph). Nodes in bodies before
+    `isolated_index` are not reused.
     """
 
     open_bodies: tuple[GraphBody, ...] = field(default_factory=lambda: (GraphBody(),))
@@ -269,7 +269,7 @@ class Emitter:
             constant = self.values.constants.get(name)
             if constant and constant.raw_data == proto.raw_data and constant.dims == proto.dims:
                 return UnrankedTensor(self, name, dtype)
-            # the name may already be used by a different constant or by a value of the graph
+            # the name may already belong to a different constant or to another value of the graph
             if name not in self.name_table.used:
                 break
         proto.name = name
@@ -305,7 +305,7 @@ def _emit_operands(g: Emitter, op_type: str, operands: Sequence[Operand]) -> lis
 
 def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
     """Return the preferred name, with a numeric suffix from 2 if it is in `used_names`, and add the
-    name to `used_names`. Binary search finds the suffix.
+    name to `used_names`. A binary search finds an unused suffix.
     """
     name = preferred_name
     if name in used_names:

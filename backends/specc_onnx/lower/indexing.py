@@ -75,7 +75,7 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> OnnxValue:
     """Emit `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
     if op.axis == 0:
         return table.gather(emit_checked_indices(ids), 0)
-    # on the last axis, `GatherND` would copy single elements and be five times slower
+    # on the last axis, `GatherND` would copy elements one by one and be five times slower
     if op.axis == table.rank - 1:
         return table.gather_elements(emit_checked_indices(ids), op.axis)
     indices = emit_checked_indices(ids).cast("i64")  # `GatherND` accepts only i64 indices

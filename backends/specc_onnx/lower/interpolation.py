@@ -163,8 +163,8 @@ ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float
     "bilinear": lambda distance: np.maximum(1 - distance, 0),
     "bicubic": _evaluate_cubic,
 }
-"""The filter function of each mode. The function maps distances between source positions and the
-center of an output position, divided by the filter scale, to filter weights.
+"""The antialiasing filter function of each mode. The function maps distances between source
+positions and the center of an output position, divided by the filter scale, to filter weights.
 """
 
 
@@ -230,7 +230,7 @@ class _AxisSampler:
         g = self.g
         points = emit_arange(g, self.target_length).cast("f64")
         if self.op.align_corners:
-            # if the output axis has size 1, avoid a division by 0
+            # for an output axis of size 1, the divisor is replaced by 1
             last_index = g.emit_length(self.target_length - 1).maximum(1)
             last_source = g.emit_length(self.length - 1).cast("f64")
             return points * (last_source / last_index.cast("f64"))

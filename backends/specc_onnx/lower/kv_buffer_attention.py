@@ -159,7 +159,7 @@ class _GroupQueryCall:
 
     def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[OnnxValue, ...]:
         """Emit the `GroupQueryAttention` node. Return attention output and updated buffers."""
-        rotation = [None, None, None]  # omit the optional rotary operands
+        rotation = [None, None, None]  # the optional rotary operands are absent
         buffers = [x.past for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)
         return g.emit_multi_output_node(
@@ -213,7 +213,7 @@ def _get_int8_operands(
         return [], {}
     options: dict[str, str | int] = {"kv_cache_bit_width": 8}
     options |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
-    # omit the operand for attention sinks, which precedes the scales
+    # the operand for attention sinks, which precedes the scales, is absent
     return [None, keys.scale, values.scale], options
 
 
@@ -261,7 +261,7 @@ def find_in_place_kv_caches(
     use_counts = count_value_users(graph)
     caches = []
     for node, results in graph.nodes:
-        # the kernel does not return attention weights
+        # the kernel does not return the attention weights
         if not isinstance(node.op, ops.Attend) or use_counts[results[1]]:
             continue
         if not _is_supported_by_kernel(node, target):
@@ -291,7 +291,7 @@ def _find_attention_cache(
     """
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.value(node), states_by_input, use_counts)
-    # a state that contains both keys and values would be updated twice
+    # a state that contains both keys and values would be updated twice per step
     if key is None or value is None or key is value:
         return None
     return KVCacheNames(key.name, value.name, key.next_output, value.next_output)

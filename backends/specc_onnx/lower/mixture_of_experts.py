@@ -167,7 +167,9 @@ class _ExpertEmitter:
         return sums
 
     def _emit_used_experts(self) -> OnnxValue:
-        """Emit a bool[experts + 1] mask of experts with tokens. The last entry is "no expert"."""
+        """Emit a bool[experts + 1] mask of experts with tokens. The last entry is for the id "no
+        expert".
+        """
         g, count = self.g, self.op.num_experts + 1
         flat_ids = self.expert_ids.reshape([-1])
         ones = g.emit_node("Expand", True, flat_ids.runtime_shape())
@@ -208,7 +210,7 @@ class _ExpertEmitter:
         g.values.tensors.update(
             zip(captures, [*expert_weights, *self.operands.captured], strict=True)
         )
-        # the branch or iteration runs only if tokens are routed to the expert
+        # the branch or the iteration runs only if tokens are routed to the expert
         with g.enter_graph(DimResolver({x.name: x.type}, {}, {op.token_count_symbol: 1})):
             lower_nodes(g, op.body)
         output = g.values.tensors[op.get_expert_output()]

@@ -74,7 +74,7 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> OnnxValue:
     if not g.target.fuses_add_into_norm or value is None or value.type.dtype != "f32":
         return x
     match value.node:
-        # the runtime does not fuse an `Add` with other users or with broadcast operands
+        # the runtime does not fuse an `Add` that has other users or broadcast operands
         case Node(ops.Arith(fn="add"), args) if g.analysis.use_counts[value] == 1:
             terms = [g.values.tensors[a] for a in args if a is not None and a.type == value.type]
             return g.emit_node("Sum", *terms) if len(terms) == 2 else x
@@ -172,7 +172,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
     assert op.dim.number is not None, "the width is static"
     pair_count = op.dim.number // 2
     exponents = np.arange(pair_count, dtype=np.float64)
-    # fairseq divides by `pair_count - 1` instead of `pair_count`, so its last frequency is 1 / base
+    # fairseq divides by `pair_count - 1` instead of `pair_count`, so the last frequency is 1 / base
     if op.layout == "fairseq":
         frequencies = op.base ** (-exponents / max(pair_count - 1, 1))
     else:

@@ -274,8 +274,8 @@ def _emit_dequantized_matrix(
     """Dequantize a weight matrix in its stored layout."""
     dtype, block = scales.dtype, op.group_size
     if not block:
-        # in the layout `columns`, per-channel scales are along the last axis, otherwise along the
-        # first
+        # in the layout `columns`, per-channel scales are along the last axis, and otherwise along
+        # the first
         is_transposed = op.layout == "columns"
         return w.cast(dtype) * (scales if is_transposed else scales.unsqueeze(1))
     if op.layout == "columns":

@@ -26,7 +26,8 @@ from specc_onnx.lower.reshape_reduce_and_matmul import (
 
 def _find_time_major_operand(layer: "_RecurrentLayer", x: Tensor) -> OnnxValue | None:
     """Return `x` as `[t, b, d]` if it is the output of a recurrent layer with the same padding
-    mask, or the concatenation of such a layer's two directions. Otherwise, return None.
+    mask, or the concatenation of the outputs of such a layer in both directions. Otherwise, return
+    None.
     """
     g, operands = layer.g, [x]
     node = x.value.node if x.value else None
@@ -155,7 +156,8 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
 @lower
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
     """Emit `GRU`. Negate the update gate's weights if an update gate of 1 selects the new state."""
-    # sigmoid(-x) = 1 - sigmoid(x), so the gate is inverted without an additional operator
+    # sigmoid(-x) = 1 - sigmoid(x), so negated weights invert the gate without an additional
+    # operator
     gates = GateOrder(GRU_GATE_ORDER, negated_index=1 if op.update == "new" else None)
     feature = "" if op.reset == "after" else "reset before"
     layer = _RecurrentLayer(g, op, args, gates)
@@ -340,7 +342,7 @@ def _emit_fused_layer(
         (x.input_bias, x.recurrent_bias),
         axis,
     )
-    # the cell gate has no peephole weights: [1, 3·h]
+    # the weights are [1, 3·h], because the cell gate has no peephole
     order = GateOrder(PEEPHOLE_ORDER)
     peepholes = x.peepholes and emit_reordered_gates(g, x.peepholes, order).unsqueeze(0)
     hidden_states, *final_states = g.emit_multi_output_node(
@@ -368,7 +370,7 @@ def _emit_scales(layer: _RecurrentLayer) -> list[OnnxValue]:
     g = layer.g
     results: list[OnnxValue] = []
     for scales in layer.operands.scales or ():
-        # int8 weights have zero point 0
+        # the zero point of int8 weights is 0
         reordered = emit_reordered_gates(g, scales, layer.gate_order).unsqueeze(0)
         results += reordered, g.emit_constant([0], "i8")
     return results

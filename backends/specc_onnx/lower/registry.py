@@ -23,7 +23,7 @@ from specc_onnx.lower.sigmoid_precision import find_precision_sensitive_sigmoids
 LoweringRule: TypeAlias = Callable[..., OnnxValue | tuple[OnnxValue | None, ...]]
 
 lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
-"""The lowering rule of each op. Importing `specc_onnx.write.onnx_graph` registers all rules."""
+"""Lowering rules by op. Importing `specc_onnx.write.onnx_graph` registers all rules."""
 
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:

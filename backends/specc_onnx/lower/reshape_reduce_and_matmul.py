@@ -16,7 +16,7 @@ def emit_reshape(
     (default: the shape of the `Tensor`).
     """
     if source_shape is None:
-        assert isinstance(x, Tensor), "a value without a shape requires a source shape"
+        assert isinstance(x, Tensor), "a value without a shape requires `source_shape`"
         source_shape = x.shape
     constant = _find_constant_target(source_shape, shape)
     if tuple(source_shape) != tuple(shape):

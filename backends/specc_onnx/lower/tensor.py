@@ -289,7 +289,7 @@ def emit_integer_sum(x: Tensor, axis: int) -> OnnxValue:
 
 def has_exact_float_sum(value: Value) -> bool:
     """Return True if the elements of an integer tensor are position ids, indices or booleans cast
-    to integers, whose sums along an axis are far below 2**53.
+    to integers. Sums of such elements along an axis are far below 2**53.
     """
     while value.node is not None:
         if is_index_value(value):

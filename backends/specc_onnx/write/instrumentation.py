@@ -34,7 +34,7 @@ MAX_CONSTANT_ELEMENTS = 64
 def collect_subgraphs(model: ModelProto) -> SubgraphInfo:
     """Return the names of all subgraphs, and the integer constants in branch conditions."""
     copy = ModelProto()
-    # only small constants are copied, not the weights
+    # only small constants are copied, because weights would be large
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) <= MAX_CONSTANT_ELEMENTS:
             copy.graph.initializer.append(tensor)
@@ -150,7 +150,7 @@ class _ExecutionCounter:
             node.output.append(result)
             return result
         (body,) = iterate_node_subgraphs(node)
-        # the inputs of a `Loop` are the trip count, the condition, then the loop-carried values
+        # the inputs of a `Loop` are the trip count, the condition, and the loop-carried values
         counter_count, scan_input_count = 2, 0
         if node.op_type == "Scan":
             counter_count, scan_input_count = (

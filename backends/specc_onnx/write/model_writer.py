@@ -185,7 +185,7 @@ def write_verified_models(
             )
             add_metadata(built_model.model, metadata_texts)
         out.write_named_file(name, serialize_model(built_model.model))
-        # only one graph at a time is in memory
+        # graphs are built one at a time, so that only one graph is in memory
         if len(entries) > 1:
             for tensor in built_model.weights.values():
                 tensor.ClearField("raw_data")
@@ -197,7 +197,7 @@ def _describe_built_model(built_model: OnnxBuildResult, placement: WeightPlaceme
     initializer_names = {}
     for name in built_model.graph.parameters:
         stored_name = placement.ties.get(name, name)
-        # a standalone generator may not use every weight
+        # a standalone generator may use only some of the weights
         if stored_name in built_model.weights:
             initializer_names[name] = built_model.weights[stored_name].name
     return EmittedModel(

@@ -297,7 +297,7 @@ def add_initializers(
         dtype = storage_dtypes.get(stored_name, value.type.dtype)
         if stored_name not in weights:
             sizes = [d.number for d in value.type.shape]
-            assert None not in sizes, f"{name} has the open shape {value.type}"
+            assert None not in sizes, f"{name} has a dynamic shape: {value.type}"
             weights[stored_name] = TensorProto(
                 name=g.reserve_name(stored_name),
                 data_type=ONNX_TYPE_CODES[dtype],

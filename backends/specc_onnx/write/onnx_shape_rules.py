@@ -30,7 +30,7 @@ ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
 ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
-    # the result shapes of these operators depend on operand values
+    # the result shapes of these operators depend on the values of operands
     *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
     *("Scan", "Slice", "Split", "Tile", "TopK"),
     # older versions of the onnx package cannot infer shapes for attention and recent operators
@@ -88,7 +88,7 @@ class OperatorSignature:
         if any(
             attributes.get(name, 0) != value for name, value in self.required_attributes.items()
         ):
-            raise OperandMismatchError("specc never emits this form")
+            raise OperandMismatchError("specc never emits this form of the operator")
         for index, type_code in self.operand_types.items():
             if inferred_types.get_element_type(node.input[index]) != type_code:
                 raise OperandMismatchError(f"operand {index} is not of element type {type_code}")
@@ -277,8 +277,9 @@ ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
 def fold_node(
     node: NodeProto, operands: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
-    """Return the value of the first result of `node`, computed from operand values (None if
-    unknown) or from the `shape` of the first operand. Return None if the node cannot be folded.
+    """Return the value of the first result of `node`, computed from the values of the operands
+    (None if unknown) or from the `shape` of the first operand. Return None if the node cannot be
+    folded.
     """
     rule = ARITHMETIC_RULES.get(node.op_type)
     if node.domain or (rule is None and node.op_type not in SHAPE_READERS):

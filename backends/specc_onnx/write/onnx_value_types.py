@@ -104,7 +104,7 @@ class InferredTypes:
 
     @cached_property
     def opset_imports(self) -> list[OperatorSetIdProto]:
-        """The opset imports as ONNX protos."""
+        """The opset imports of the model as ONNX protos."""
         return [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
 
     def get_element_type(self, name: str) -> int:

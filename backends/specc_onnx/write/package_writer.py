@@ -193,7 +193,7 @@ def _check_is_file(path: Path) -> None:
 def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
     """Raise E0833 unless `path` is empty, an index or model of specc, or an unchanged output."""
     size = get_regular_file_size(path)
-    # an empty file may be replaced, even if specc did not write it
+    # an empty file may be replaced even if specc did not write it
     if not size or _is_specc_file(path):
         return
     digest = (

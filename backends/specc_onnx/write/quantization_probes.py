@@ -181,7 +181,7 @@ def _find_operand_roles(
         case "MatMulInteger":
             # activations without a zero point are signed integers
             code_type = TensorProto.UINT8 if len(inputs) > 2 else TensorProto.INT8
-            # a non-constant zero point is a result of `DynamicQuantizeLinear`
+            # a zero point that is not constant is a result of `DynamicQuantizeLinear`
             is_dynamic_zero_point = len(inputs) > 2 and inputs[2] not in constant_types
             return {
                 "x": (inputs[0], code_type),
@@ -197,7 +197,7 @@ def _find_operand_roles(
             }
     if (operands := QUANTIZED_OPERANDS.get(node.op_type)) is None:
         return None
-    # an absent operand has an empty name
+    # the name of an absent operand is empty
     operand_roles = {
         role: (inputs[index], code_type)
         for role, (index, code_type) in operands.items()
