@@ -30,8 +30,8 @@ NULL_TYPE = "null"
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The type of a column: the element type and the sizes of nested lists, outermost first. The
-    size None is variable. Example: `ColumnType("f32", (None, 8))`.
+    """The type of a column: the element type and the sizes of nested lists, outermost first. A size
+    of None is variable. Example: `ColumnType("f32", (None, 8))`.
     """
 
     element_type: str

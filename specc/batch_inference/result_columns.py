@@ -39,9 +39,9 @@ ATTENTION_PREFIX = "attention."
 
 @dataclass(frozen=True)
 class GraphOutputColumns:
-    """The table columns with the outputs of a graph. `preprocessing` contains the postprocessing of
-    the outputs. Only `raw_outputs` are returned as arrays. Names with the prefix `attention.`
-    select attention weights by scope.
+    """The table columns with the outputs of a graph. `preprocessing` also contains the
+    postprocessing of the outputs. Only `raw_outputs` are returned as arrays. Names with the prefix
+    `attention.` select attention weights by scope.
     """
 
     graph: Graph

@@ -206,9 +206,9 @@ class _StagedGraph:
 
 
 class _FactorFiles:
-    """The inverse Cholesky factors of the Gram matrices for `tap_points`. A stacked weight is
-    quantized when the factors of all its experts are available. They are stored in `directory`
-    until then.
+    """The inverse Cholesky factors of the Gram matrices for `tap_points`. The factors of a stacked
+    weight are stored in `directory` until those of all its experts are available. Then the weight
+    is quantized.
     """
 
     def __init__(
@@ -376,7 +376,8 @@ def _get_value_path(directory: Path, name: str, number: int) -> Path:
 
 def _compute_gram(x: Array, name: str) -> Array:
     """Return the Gram matrix `XᵀX`, float64 [features, features], of activations `x` [...,
-    features]. Raise E0859 if an activation is not finite. `name` is the weight in the message.
+    features]. Raise E0859 if an activation is not finite. `name` is the name of the weight in the
+    message.
     """
     rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
     if not np.isfinite(rows).all():

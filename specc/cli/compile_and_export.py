@@ -206,9 +206,9 @@ def write_triton_repository(
 
 
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
-    """Format the `config.pbtxt` of a graph. Dynamic dimensions are -1. If `max_batch_size` is 0,
-    the server does not batch requests. If it is positive, raise E0889 if inputs and outputs have no
-    common batch axis, or if batched requests affect each other.
+    """Format the `config.pbtxt` of a graph. Dynamic dimensions are written as -1. If
+    `max_batch_size` is 0, the server does not batch requests. If it is positive, raise E0889 if
+    inputs and outputs have no common batch axis, or if batched requests affect each other.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}

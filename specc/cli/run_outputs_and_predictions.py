@@ -164,7 +164,7 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
 Prediction: TypeAlias = Any
 """A prediction for a task, as a JSON value."""
 Cells: TypeAlias = tuple[str, ...]
-"""The columns of an output line."""
+"""The columns of a line of printed output."""
 POSTPROCESSING_OPTIONS = (
     "aggregation_strategy",
     "function_to_apply",

@@ -215,8 +215,8 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 def _run_requested_passes(
     args: Namespace, manifest: "Manifest | None"
 ) -> pass_pipeline.CompilerPassState:
-    """Run the passes up to `--print-after` and return the resulting graphs. Without
-    `--print-after`, run no pass.
+    """Run the passes up to `--print-after` and return the resulting graphs. If `--print-after` is
+    not set, run no pass.
     """
     names = [compiler_pass.name for compiler_pass in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:

@@ -47,7 +47,7 @@ def read_standard_input(max_bytes: int) -> bytes:
 
 
 def read_spec_from_stdin() -> Source:
-    """Read a spec in either syntax from stdin. Errors are located at `<standard input>:line`."""
+    """Read a spec in either syntax from stdin. Errors are reported at `<standard input>:line`."""
     data = read_standard_input(MAX_STDIN_BYTES)
     try:
         return Source("<standard input>", data.decode("utf-8-sig"))

@@ -37,7 +37,9 @@ class Option(NamedTuple):
 
 
 def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], int]:
-    """Return a parser of integers from `minimum` to `maximum`. Messages call the integer `noun`."""
+    """Return a parser of integers from `minimum` to `maximum`. `noun` names the integer in
+    messages.
+    """
 
     def parse(text: str) -> int:
         # `isdigit` also accepts non-ASCII digits, and `int` accepts at most 4300 digits

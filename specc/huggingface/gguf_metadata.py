@@ -73,7 +73,7 @@ DEFAULT_THETA = 10000.0
 
 
 def read_gguf_config(path: str | Path) -> JsonObject:
-    """Read the metadata of a GGUF file as a config.json. Raise the errors of `open_gguf`."""
+    """Read the metadata of a GGUF file as a config.json. Raise the same errors as `open_gguf`."""
     with open_gguf(path) as file:
         fields = _build_config(file, select_gguf_architecture(file.header, str(path)).model_type)
     source_name = f"metadata of {escape_text(path)}"

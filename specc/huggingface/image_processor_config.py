@@ -65,7 +65,7 @@ def read_image_options(
         reader.raise_unsupported(
             "size", f"it resizes images to {file_options['size']}, the model expects {size}"
         )
-    # use the first of three channel statistics in the file if the model has one channel
+    # if the model has one channel, use the first of the three channel statistics in the file
     if spec_options.get("channels") == 1:
         for key in ("mean", "std"):
             value = file_options[key]

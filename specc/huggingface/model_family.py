@@ -223,7 +223,7 @@ def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     key_counts = count_matching_keys_by_spec(data, types.values())
     best_spec = next(iter(key_counts), "")
     similar_type = find_similar_name(model_type, types) or ""
-    # do not suggest a type for two common keys, because every config.json has keys like
+    # two common keys are not enough for a suggestion, because every config.json has keys like
     # `vocab_size`
     if similar_type and (
         key_counts[best_spec] <= 2

@@ -1,4 +1,4 @@
-"""Find the task of a checkpoint: pipeline, labels and special token ids, from its config files."""
+"""Read the task of a checkpoint (pipeline, labels, special token ids) from its config files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -122,8 +122,8 @@ def _read_labels(config: Config) -> tuple[str, ...]:
 
 
 def _read_function(config: Config) -> str:
-    """Return the activation function from logits to scores in transformers and
-    sentence-transformers.
+    """Return the activation function that transformers or sentence-transformers applies to the
+    logits to compute scores.
     """
     activation = get_object_or_empty(config, "sentence_transformers").get("activation_fn")
     activation = activation or config.get("activation_fn")
@@ -162,7 +162,7 @@ def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
 def _read_max_length(
     config: Config, tokenizer_config: Config, encoder_settings: Config
 ) -> int | None:
-    """Return the maximum number of tokens per text: 0 for no truncation, None if it is invalid."""
+    """Return the maximum number of tokens per text (0: no truncation), or None if it is invalid."""
     lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
     limits = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
     max_length = (
@@ -177,7 +177,7 @@ def _read_max_length(
 def _read_sentence_task(
     config: Config, tokenizer_config: Config, directories: Sequence[Path]
 ) -> Fields:
-    """Read the text settings of a sentence-transformers directory, or return {}."""
+    """Read the text settings of a sentence-transformers directory. Return {} for other models."""
     if find_repository_file(directories, MODULES_FILE) is None:
         return {}
     path = find_first_file(directories, SENTENCE_CONFIGS)

@@ -49,7 +49,7 @@ SPECIAL_TOKEN_KEYS = (
 
 @dataclass(frozen=True)
 class ConfiguredTokenizer:
-    """A tokenizer.json with the applied settings of tokenizer_config.json, and the ignored keys."""
+    """A tokenizer.json with the settings of tokenizer_config.json applied, and the ignored keys."""
 
     tokenizer_json: str
     ignored_keys: tuple[str, ...] = ()
@@ -255,7 +255,7 @@ def drop_out_of_vocab_ids(model: ModelDefinition, settings: dict[str, object]) -
 
 
 def find_out_of_vocab_token(model: ModelDefinition, settings: Settings) -> tuple[str, str]:
-    """Return the key and description of a generated token outside the vocabulary, or two ""."""
+    """Return the key and description of a generated token outside the vocabulary, or ("", "")."""
     vocabulary = _read_vocabulary(model)
     for name, key in GENERATED_SETTINGS.items():
         value = settings.get(name)
@@ -313,7 +313,7 @@ SUPPORTED_TOKENIZER_ARGUMENTS = frozenset(
 
 
 def _iterate_ignored_arguments(path: Path | None) -> Iterator[str]:
-    """Yield a remark for each argument of the tokenizer or of a tokenizer call that is ignored."""
+    """Yield a remark for each ignored argument of the tokenizer or of a tokenizer call."""
     settings = read_optional_json_object(path)
     for key in get_tokenizer_init_kwargs(settings):
         if key not in SUPPORTED_TOKENIZER_ARGUMENTS:
