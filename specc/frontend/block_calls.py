@@ -146,8 +146,8 @@ def _make_block_env(
 
 
 def _find_bound_env(target: BlockFunction) -> LexicalScope | None:
-    """Return the scope in which the block was referenced if this scope has the config of the
-    block's file, or None if the reference is in another file.
+    """Return the scope in which the block was referenced if the reference is in the block's file
+    and this scope has a config. Return None otherwise.
     """
     env = target.env
     return env if env and env.module.root is target.module.root and env.config else None

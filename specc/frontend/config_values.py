@@ -76,8 +76,8 @@ class ConfigReadOptions:
     """Options for reading the config of a spec.
 
     With `is_symbolic`, config fields that are integers become symbols. With `derive_integers`, an
-    integer whose default is computed from other fields, as in `side = image / patch`, has the value
-    of this expression instead of a new symbol. `trial_values` are values for fields on which the
+    integer whose default is computed from other fields keeps this expression (as in `side = image /
+    patch`) and does not become a new symbol. `trial_values` are values for fields on which the
     graph's structure depends. `steps` counts the steps of all elaborations. `path` is the path of
     this config within the config of the outermost spec ("" for that spec). `max_length` is the
     maximum sequence length on which RoPE frequencies depend, or 0 to use the length of the spec or
@@ -336,8 +336,8 @@ def _get_example(entry: ast.ConfigField, unknown_name: str) -> str:
 
 
 def get_placeholder_value(type: ast.TypeExpr) -> SpecValue:
-    """Return the placeholder of a bool, text or choice field that has neither a value nor a default
-    in symbolic elaboration, or None for other types.
+    """Return a placeholder for a bool, text or choice field that has neither a value nor a default.
+    Return None for other types. Placeholders are used in symbolic elaboration.
     """
     if type.name == "choice" and type.names:
         return StringChoice(type.names[0], type.names)
@@ -346,8 +346,8 @@ def get_placeholder_value(type: ast.TypeExpr) -> SpecValue:
 
 
 def get_default_choice(entry: ast.ConfigField) -> SpecValue:
-    """In symbolic elaboration, return the default or a placeholder for an unset bool or choice
-    field, or None for other fields.
+    """Return the default or a placeholder, for symbolic elaboration, of an unset bool or choice
+    field. Return None for other fields.
     """
     if entry.default is None:
         return None if entry.type.optional else get_placeholder_value(entry.type)

@@ -193,7 +193,7 @@ class ErrorLog:
         return error.primary.span in spans or (bool(spans) and error.code == BUDGET_EXCEEDED)
 
     def raise_reported_errors(self) -> None:
-        """Raise all recorded errors, with a note on the number of errors beyond the limit."""
+        """Raise all recorded errors, and state the number of errors beyond the limit."""
         if self.diagnostics:
             overflow_note = Diagnostic("E0100", f"{self.dropped_count} more errors are not shown")
             raise SpeccError(*self.diagnostics, *([overflow_note] if self.dropped_count else []))

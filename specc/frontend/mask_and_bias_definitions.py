@@ -212,7 +212,7 @@ def enter_function_scope(
         start = names.index(name)
         cycle = [*names[start : names.index(name, start + 1)], name]
         title = f"`{name}` is defined in terms of itself: {' → '.join(cycle)}"
-        helps = ["remove one of the references"]
+        helps = ["remove one of the references in this cycle"]
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
     try:

@@ -82,10 +82,10 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     rotates only the first `part` of the pairs, with the frequencies of the whole head (Gemma 4).
     `ntk_alpha` multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
 
-    `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3), and
-    `longrope` uses different divisors beyond the original length. In transformers, the length of
-    the longest sequence in the batch determines the frequencies, so results depend on the batch. In
-    specc, `longest` determines the frequencies at compile time.
+    `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3).
+    `longrope` has separate divisors for sequences beyond the original length. In transformers, the
+    length of the longest sequence in the batch determines the frequencies, so results depend on the
+    batch. In specc, `longest` determines the frequencies at compile time.
     """
     theta, d = rope.theta, dim.number
     if rope.kind == "default" or d is None:

@@ -71,8 +71,8 @@ def _resolve_scan_length(along: ast.Expr, env: LexicalScope) -> Dim | None:
 def _check_scanned_tensor(
     expr: ast.Expr, length: Dim | None, statement: ast.ScanLoop, env: LexicalScope
 ) -> Tensor:
-    """Return the value of `expr`. Raise E0304 unless the value is a tensor that has exactly one
-    axis of the static size `length`, or at least one axis of the symbolic size `length`.
+    """Return the value of `expr`. Raise E0304 unless the value is a tensor with an axis of size
+    `length`. If `length` is static, only one axis may have this size.
     """
     value = env.evaluate_value(expr)
     if not isinstance(value, Tensor):
@@ -91,7 +91,7 @@ def _check_scanned_tensor(
 
 
 def format_scan_dimension(dim: ast.Expr | None) -> str:
-    """Return the source text of the dimension after `dim`."""
+    """Return the source text of `dim`, the dimension after `along`."""
     if isinstance(dim, ast.Name):
         return dim.path
     return dim.span.text if dim is not None and dim.span else str(dim)

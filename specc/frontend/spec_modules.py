@@ -67,8 +67,8 @@ class Program:
         self, *, include_alternatives: bool = False
     ) -> dict[str, ast.ConfigField]:
         """Return every config field by dotted path. The paths of a used spec's fields begin with
-        its alias. A used spec with several alternatives has a choice field, and the fields of the
-        selected alternative, or with `include_alternatives` of all alternatives.
+        its alias. A used spec with several alternatives has a choice field and the fields of the
+        selected alternative. With `include_alternatives`, it has the fields of all alternatives.
         """
         fields: dict[str, ast.ConfigField] = {}
         for used_spec in self.used_specs:

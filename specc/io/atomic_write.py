@@ -84,10 +84,10 @@ class OutputDirectory:
     """A context manager that writes a set of files to a directory and publishes them together.
 
     `write_content_addressed_file` and `write_named_file` write temporary files. Leaving the context
-    without an exception renames the temporary files: files named by hash first, then the entries
-    (files from `write_named_file`) in call order. An entry keeps the mode of the file that the
-    entry replaces. `file_digests` maps the names of written files to their sizes and hashes.
-    Missing directories are created, and removed again after a failure. The files named in
+    without an exception renames the temporary files. Files named by hash are renamed first, then
+    the entries (files from `write_named_file`) in call order. An entry keeps the mode of the file
+    that the entry replaces. `file_digests` maps the names of written files to their sizes and
+    hashes. Missing directories are created, and removed again after a failure. The files named in
     `superseded` are removed at the end.
     """
 

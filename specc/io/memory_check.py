@@ -102,7 +102,7 @@ def _describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: 
 
 
 def _describe_largest_model(weight_count: int, free_bytes: int) -> str:
-    """Describe the largest float32 model that fits into `free_bytes`, and the largest bit width (8
+    """Describe the largest float32 model that fits into `free_bytes`. Add the largest bit width (8
     or 4) at which a model with `weight_count` parameters fits.
     """
     bit_widths = [bits for bits in (8, 4) if weight_count * bits // 8 <= free_bytes]

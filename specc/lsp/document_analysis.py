@@ -238,8 +238,8 @@ def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
         if span is not None:
             sized_nodes.append((span.start - span.end, node))
         stack.extend(iterate_children(node))
-    # sort nodes by length, longest first, so that a parent with the same span as its child stays
-    # first
+    # sort nodes by length, longest first. The sort is stable, so a parent precedes an equally long
+    # child.
     return [node for _, node in sorted(sized_nodes, key=itemgetter(0))]
 
 

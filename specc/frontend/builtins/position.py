@@ -59,8 +59,9 @@ def sinusoid(
 ) -> Tensor:
     """Compute sinusoidal position embeddings of width `dim` (arXiv:1706.03762, sec. 3.5).
 
-    `layout` is the order of sines and cosines: `interleaved` alternates sines and cosines, `halves`
-    puts all sines first, and `fairseq` is `halves` with the frequencies of fairseq.
+    `layout` is the order of sines and cosines. `interleaved` alternates sines and cosines, and
+    `halves` puts all sines first. `fairseq` has the order of `halves` and the frequencies of
+    fairseq.
     """
     if at.type.dtype != "i64":
         ctx.raise_error("E0301", f"position ids must be integers, got {describe_value(at)}", "at")
