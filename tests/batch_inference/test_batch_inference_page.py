@@ -65,7 +65,8 @@ def test_estimates_below_the_table() -> None:
     half = [size / RATE / 2 for size in SIZES]
     total = format_thousands(PROCESSES * work)
     assert_page_contains(
-        f"lose {lost} blocks in {work / 3600:.1f} hours", f"with {total} s of work."
+        f"lose {lost} blocks in {work / 3600:.1f} hours",
+        f"compared with {total} s for the whole job.",
     )
     few, many = (PROCESSES * work / 86400 * h for h in half)
     assert_page_contains(f"{few:.0f} s (blocks of 4 096 rows) or {many:.0f} s")
