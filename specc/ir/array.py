@@ -1,4 +1,4 @@
-"""The type `Array` for annotations. No other module of `specc.ir` imports NumPy."""
+"""The type `Array` for annotations. This is the only module of `specc.ir` that imports NumPy."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias

@@ -171,7 +171,7 @@ class Dim:
         def substitute_atom(atom: Atom) -> Dim:
             if isinstance(atom, str):
                 return Dim.from_value(values[atom]) if atom in values else Dim.symbol(atom)
-            # recompute a quotient, because it may become an integer or have a remainder
+            # recompute a quotient, because substitution can make it an integer or leave a remainder
             return DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
 
         return self.map_atoms(substitute_atom).with_origin(self.origin)

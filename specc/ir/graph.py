@@ -54,7 +54,7 @@ NodeOperands: TypeAlias = Sequence[Value | None]
 @immutable_dataclass
 class Node:
     """An application of `op` to the operands `args` (None for an absent operand). Equal nodes
-    compute equal values. The hash is computed once.
+    compute equal values. The hash of a node is computed once.
     """
 
     op: Op

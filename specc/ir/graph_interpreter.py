@@ -36,7 +36,7 @@ def evaluate_live_nodes(
     replace_result: Callable[[Value, T], T] = lambda value, result: result,
 ) -> dict[Value, T]:
     """Compute the `requested` values from `known_values` (inputs and parameters). `evaluate_node`
-    computes a node from its operands. `replace_result` may replace the value of each used result. A
+    computes a node from its operands. `replace_result` may replace each result that is used. A
     value is freed after its last use.
     """
     values, requested = dict(known_values), tuple(requested)
@@ -184,7 +184,7 @@ def evaluate_dim(dim: Dim, lengths: Mapping[str, int]) -> int:
 
 
 def check_index_range(min_index: int, max_index: int, bound: int, description: str) -> None:
-    """Raise E0913 unless `min_index` and `max_index` are valid indices of `bound` entries."""
+    """Raise E0913 unless `min_index` and `max_index` are valid for an axis of size `bound`."""
     if min_index < 0 or max_index >= bound:
         invalid_index = min_index if min_index < 0 else max_index
         raise_error(

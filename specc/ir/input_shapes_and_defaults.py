@@ -263,7 +263,8 @@ def build_input_defaults_graph(defaults: Graph, missing_names: Collection[str]) 
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
         outputs[name] = new_values[value]
-        # later defaults read the output `name`, unless the input has been added
+        # later defaults that read the input `name` use this output, unless the builder has the
+        # input
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered_outputs = {n: outputs[n] for n in defaults.outputs if n in outputs}

@@ -1,8 +1,8 @@
 """Parse graphs from the textual IR.
 
 The text is untrusted, so the parser limits its size and nesting, builds only known ops with
-attributes of the declared types, checks all nodes with shape rules, and executes nothing. It raises
-E0927 if the version or the size is not supported, and E0928 if a line is invalid.
+attributes of the declared types, checks all nodes with shape rules, and executes nothing. The
+parser raises E0927 if the version or the size is not supported, and E0928 if a line is invalid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -144,7 +144,7 @@ class _GraphParser:
         )
 
     def read_input(self) -> None:
-        """Parse an input, e.g. `input "ids" %0: i64[batch, seq] below=vocab`."""
+        """Parse an input, such as `input "ids" %0: i64[batch, seq] below=vocab`."""
         lines = self.lines
         name = self.read_unique_name(self.b.inputs)
         lines.expect_word(" ")
@@ -158,7 +158,7 @@ class _GraphParser:
                 lines.raise_syntax_error(f"`{padding_side}` is not a padding side")
 
     def read_parameter(self) -> None:
-        """Parse a parameter, e.g. `parameter "bias" %1: f32[768] initial="zeros" made_by=""`."""
+        """Parse a parameter, such as `parameter "bias" %1: f32[768] initial="zeros" made_by=""`."""
         lines = self.lines
         name = self.read_unique_name(self.b.parameters)
         lines.expect_word(" ")
@@ -172,7 +172,7 @@ class _GraphParser:
         self.values.append(self.b.add_parameter(facts))
 
     def read_node(self) -> None:
-        """Parse a node, e.g. `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and its loop body."""
+        """Parse a node, such as `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and its loop body."""
         lines = self.lines
         lines.node_count += 1
         if lines.node_count > MAX_IR_NODES:
@@ -196,7 +196,7 @@ class _GraphParser:
             self.b.node_origins[node] = NodeOrigin(scopes)
 
     def parse_node(self, span: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
-        """Parse the part of a node after `=`. Return the node, its result types and its scopes."""
+        """Parse a node's line after `=`. Return the node, its result types and its scopes."""
         lines = self.lines
         name = lines.expect_pattern(KEYWORD_PATTERN, "the name of an op").group()
         args = self.parse_arguments()
@@ -245,7 +245,7 @@ class _GraphParser:
         return self.values[number]
 
     def parse_arguments(self) -> tuple[Value | None, ...]:
-        """Parse operands, e.g. `(%0, _, %3)`."""
+        """Parse operands, such as `(%0, _, %3)`."""
         self.lines.expect_word("(")
         return tuple(
             None if self.lines.take_word("_") else self.read_defined_value()
@@ -291,7 +291,7 @@ class _GraphParser:
         return tuple(self.parse_attribute(depth + 1) for _ in self.iterate_items())
 
     def parse_scopes(self) -> tuple[str, ...]:
-        """Parse the scope paths of a node, e.g. `"layers.0", "layers.1"`."""
+        """Parse the scope paths of a node, such as `"layers.0", "layers.1"`."""
         scopes = [self.lines.read_string()]
         while self.lines.take_word(", "):
             scopes.append(self.lines.read_string())

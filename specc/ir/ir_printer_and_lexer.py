@@ -8,9 +8,9 @@
     output "y" %2
     end
 
-Values are numbered in order. An absent operand is `_`. The line of a `scan` ends in `body`. The
-lines of the loop body follow, and number their values separately. `specc.ir.ir_parser` parses the
-text.
+Values are numbered in the order of their definition. An absent operand is `_`. The line of a `scan`
+ends in `body`. The lines of the loop body follow, and number their values separately.
+`specc.ir.ir_parser` parses the text.
 
 The textual IR contains no source positions of specs. The parser validates the text and raises E0928
 at the location of an error.

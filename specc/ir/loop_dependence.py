@@ -57,7 +57,8 @@ def find_op_dependences(
     )
 
 
-# a loop reads its scan axis in order; trace dependences along other axes through the body
+# only dependences along other axes are traced through the body, because a loop reads its scan axis
+# in order
 
 
 @dataclass
@@ -155,8 +156,8 @@ def _iterate_scanned_axis(
     """Yield the dependences of all loop results on the scan axis `axis` of `operand`."""
     for result in range(result_count):
         if result < op.carry_count:
-            # the final loop-carried value depends on all positions; the final iteration is at the
-            # last position only in forward direction
+            # the final loop-carried value depends on all positions, and in forward direction, the
+            # last position is read by the final iteration
             if op.reverse:
                 yield make_dependence(operand, axis, result, None, "all")
             else:

@@ -138,7 +138,7 @@ class AxisBindings:
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_axis(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
-        """Assign sizes to the axis `name`. Raise ShapeError if an earlier operand differs."""
+        """Assign sizes to the axis `name`. Raise ShapeError if an earlier operand has others."""
         bound_dims, first_operand = self.dims.setdefault(name, (dims, operand))
         if bound_dims == dims:
             return

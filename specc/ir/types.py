@@ -33,7 +33,7 @@ FLOAT32_INTEGER_RANGES = {
     "i64": (-(2.0**63), 2.0**63 - 2.0**39),
     "i32": (-(2.0**31), 2.0**31 - 2.0**7),
 }
-"""The smallest and the largest integer of each integer type that is exact in float32."""
+"""For each integer type, the smallest and the largest integer that is exact in float32."""
 
 
 @immutable_dataclass

@@ -51,8 +51,8 @@ class CommentedNode(SpannedNode, kw_only=True):
 
 
 class CommentedBlock(CommentedNode, kw_only=True):
-    """A node with a body in braces or below a YAML key. `end_comments` are the comments
-    after the body.
+    """A node with a body in braces or below a YAML key. `end_comments` are the comments at the end
+    of the body.
     """
 
     end_comments: tuple[str, ...] = ()
@@ -267,8 +267,8 @@ class ScanLoop(CommentedBlock, kw_only=True):
     all(d) { … }`.
 
     Each loop variable iterates over one sequence. `along` is the symbolic size of the scanned axis.
-    Without `along`, there is one sequence, which is the trip count. `keep` is a padding mask
-    [batch, along]. `until` is the early-exit condition of each batch element.
+    Without `along`, the loop has a single sequence, which is the trip count. `keep` is a padding
+    mask [batch, along]. `until` is the early-exit condition of each batch element.
     """
 
     variables: tuple[str, ...] = ()

@@ -115,8 +115,8 @@ def open_checkpoint(path: str | Path, modules: Mapping[str, str] | None = None) 
     """Open a checkpoint: a safetensors file, an index of shards, or a directory that contains
     either.
 
-    `modules` maps name prefixes to additional directories. Their tensors are added with the prefix.
-    Raise E0502, E0506, E0509, E0514, E0518 or E0802 on failure.
+    `modules` maps name prefixes to additional directories. The tensors in these directories are
+    added with the prefix. Raise E0502, E0506, E0509, E0514, E0518 or E0802 on failure.
     """
     with ExitStack() as stack:
         checkpoint = stack.enter_context(_open_checkpoint(path))

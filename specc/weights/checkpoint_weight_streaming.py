@@ -106,7 +106,7 @@ class CheckpointWeights:
                 yield to_little_endian_bytes(convert_dtype(block, dtype, location))
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Return the SHA-256 of each file that contains the parameters. Raise E0507 or E0512."""
+        """Return the SHA-256 of each file with parameters. Raise E0507 or E0512 on failure."""
         ranges_by_file: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
         for name in names:
             view, bound = self._find_parameter_bytes(name), self.get_untied_parameter(name)

@@ -282,7 +282,7 @@ def _infer_group_lengths(
     known_sizes = {n: sizes[n] for n in group if n in sizes}
     unknown = [n for n in group if n not in known_sizes]
     product, text = math.prod(known_sizes.values()), " ".join(group)
-    # a single unknown size can be computed; of two unknown sizes, only the product is known
+    # a single unknown size can be computed, but of two unknown sizes only the product is known
     if len(unknown) > 1:
         raise WeightExpressionError(
             f"pass the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"

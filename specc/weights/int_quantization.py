@@ -142,7 +142,7 @@ def unpack_zero_points(packed: Array, count: int, bits: int) -> Array:
 def pack_nibbles(values: Array) -> Array:
     """Pack an even number of values from 0 to 15, two per byte, the first in the low nibble."""
     pairs = np.ascontiguousarray(values).view("<u2")
-    # the first value of a pair becomes the low nibble; the cast drops the upper bits
+    # the first value of a pair becomes the low nibble, and the cast drops the upper bits
     packed: Array = (pairs | (pairs >> 4)).astype(np.uint8)
     return packed
 

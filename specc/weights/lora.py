@@ -94,7 +94,7 @@ class LoraAdapter:
 
     @classmethod
     def from_mms_adapter(cls, file: TensorFile) -> "LoraAdapter":
-        """Return a language adapter. Its tensors replace checkpoint tensors and are not scaled."""
+        """Return a language adapter. Its tensors replace checkpoint tensors without scaling."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_deltas(self) -> dict[str, AdapterDelta]:

@@ -191,7 +191,7 @@ def iterate_initial_values(
 
 
 def make_initial_values(initializer: Initializer, seed: int, name: str, shape: Shape) -> Floats:
-    """Return a parameter's float32 initial values. They depend only on `seed` and `name`."""
+    """Return a parameter's float32 initial values. The values depend only on `seed` and `name`."""
     return assemble_array(shape, iterate_initial_values(initializer, seed, name, shape))
 
 

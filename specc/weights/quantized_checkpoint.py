@@ -279,8 +279,9 @@ def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat
 
 
 def _describe_kernel_codes(layout: QuantizedLayout) -> PackedWeightFormat | None:
-    """Return the packed format of a weight's codes. Its group size is the largest supported group
-    size that divides the group size of the weight. Return None if no group size fits.
+    """Return the packed format of a weight's codes. The group size of the format is the largest
+    supported group size that divides the group size of the weight. Return None if no group size
+    fits.
     """
     is_supported = layout.is_uniform and layout.bits == STORED_BITS and layout.axis == -1
     size = MAX_GROUP_SIZE if is_supported else 0

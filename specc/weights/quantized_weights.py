@@ -80,8 +80,8 @@ None."""
 @dataclass(kw_only=True)
 class WeightQuantizationState:
     """The state of quantizing a weight or a stack of weights row by row. `finished_tensors` are the
-    scales and zero points. They are set after the last row, and released when they are first read.
-    `recipe` is "nearest", "gptq" or "stored".
+    scales and zero points. These tensors are set after the last row, and released when they are
+    first read. `recipe` is "nearest", "gptq" or "stored".
     """
 
     format: QuantizationFormat
@@ -146,9 +146,9 @@ class QuantizedWeights(ParameterOverrides):
     """Parameters whose weights in `plan` are quantized. The class implements `ParameterSource`.
 
     `prequantized` weights are read from files. `get_inverse_cholesky_factor` returns the GPTQ
-    factor of a weight, or of each matrix of a stacked weight. None means rounding to nearest.
-    `stored_scales` are the scales of weights that the checkpoint stores quantized, one scale per
-    element.
+    factor of a weight, or of each matrix of a stacked weight. If the factor is None, the weight is
+    rounded to nearest. `stored_scales` are the scales of weights that the checkpoint stores
+    quantized, one scale per element.
     """
 
     plan: QuantizationPlan

@@ -14,7 +14,7 @@ SPLITMIX_MULTIPLIER_2 = 0x94D049BB133111EB
 UINT64_MASK = (1 << 64) - 1
 UNIFORMS_PER_NORMAL = 12
 BLOCK_WORDS = 1 << 14
-"""Number of words generated at a time. They fit in the L2 cache."""
+"""Number of words generated at a time. The generated words fit in the L2 cache."""
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float32]

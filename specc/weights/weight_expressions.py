@@ -29,7 +29,7 @@ class Expr:
 
     @property
     def operands(self) -> tuple["Expr", ...]:
-        """The operands of the expression; () for a tensor."""
+        """The operands of the expression, or () for a tensor."""
         return ()
 
     def map_operands(self, transform: Callable[["Expr"], "Expr"]) -> "Expr":
@@ -65,8 +65,8 @@ class UnaryExpr(Expr):
         return replace(self, x=transform(self.x))
 
     def infer_shape(self, shape: Shape) -> Shape:
-        """Return the shape of the result for an operand of shape `shape`. The default is `shape`
-        itself. Raise WeightExpressionError if the expression does not fit the operand.
+        """Return the shape of the result for an operand of shape `shape`. By default, the shape is
+        `shape` itself. Raise WeightExpressionError if the expression does not fit the operand.
         """
         return shape
 

@@ -50,9 +50,9 @@ class WeightTyingRule:
 
 @immutable_dataclass
 class LoadRule:
-    """The rule `load name = value`. `name` may be a pattern. Its captures replace the placeholders
-    in `value`. A rule of a used spec (`is_from_used_spec`) is skipped if the model lacks the named
-    parameters.
+    """The rule `load name = value`. `name` may be a pattern. The captures of the pattern replace
+    the placeholders in `value`. A rule of a used spec (`is_from_used_spec`) is skipped if the model
+    lacks the named parameters.
     """
 
     name: str

@@ -89,7 +89,7 @@ def convert_dtype(
         return block.astype(numpy_dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         result = block.astype(numpy_dtype)
-        # floats may be rounded but must not overflow; integers must be converted exactly
+        # floats may be rounded but must not overflow, whereas integers must be converted exactly
         if dtype in FLOAT_DTYPES:
             is_changed = ~np.isfinite(result)
         else:
@@ -130,7 +130,7 @@ def check_quantized_weight_range(
 
 
 MAX_QUANTIZATION_ERROR = 0.9
-"""Maximum relative quantization error. At 4 bits, typical weights have an error of at most 0.3."""
+"""Maximum relative quantization error. At 4 bits, typical relative errors are at most 0.3."""
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 

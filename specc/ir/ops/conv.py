@@ -159,9 +159,10 @@ class Conv(
 ):
     """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
-    The weight is [out, in / groups, kernel …]. Each of the `groups` reads only the input channels
-    of the group. The length is preserved if `before + after = (kernel - 1) · dilation`. If all
-    padding is before the first position, the convolution is causal (arXiv:1609.03499).
+    The weight is [out, in / groups, kernel …]. Each of the `groups` groups of output channels reads
+    only the input channels of its group. The length is preserved if `before + after = (kernel - 1)
+    · dilation`. If all padding is before the first position, the convolution is causal
+    (arXiv:1609.03499).
     """
 
     kernel: tuple[int, ...]

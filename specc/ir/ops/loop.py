@@ -188,7 +188,7 @@ def _check_loop_carried_types(initial_types: Sequence[Type], next_types: Sequenc
 
 
 def remove_axis(type: Type, axis: int) -> Type:
-    """Return the type of a slice along `axis`, i.e. `type` without this axis."""
+    """Return the type of a slice along `axis`, which is `type` without this axis."""
     return Type(type.dtype, (*type.shape[:axis], *type.shape[axis + 1 :]))
 
 

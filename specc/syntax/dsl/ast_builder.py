@@ -222,7 +222,7 @@ RULE_CALLBACKS |= {
     "setting": NodeRuleCallback(ast.GenerateSetting, "name value"),
     "quantize": NodeRuleCallback(ast.QuantizeSection, "{entries}", "the word"),
     "words": TupleRuleCallback(),
-    # a list of types contains an entry for every result; `_` is a result without a type
+    # a list of types contains an entry for every result, and `_` stands for a result without a type
     "target": lambda b, span, name, kind: ast.AssignmentTarget(
         b.check_bound_name(name), None if kind == ast.MISSING_TYPE else kind, span=span
     ),
@@ -284,7 +284,7 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
     minimum = 0
     if bound is not None and bound.text.isdigit():
         minimum = int(bound.text)
-    elif bound is not None:  # the bound is not an integer, e.g. `>= 1.5`
+    elif bound is not None:  # the bound is not an integer, such as `>= 1.5`
         title = "the minimum length is not an integer"
         b.report_error("E0108", title, b.get_span(bound), "here", "write `>= 1`")
     return ast.DimDecl(b.check_bound_name(name), minimum, span=span)

@@ -288,9 +288,9 @@ def _explain_invalid_number(word: str) -> tuple[str, str]:
     """Return the error title and fix for a malformed number, such as `1_000` or `3d`."""
     digits = word.replace("_", "")
     fix = (
-        f"write `{truncate_token_text(digits)}`"  # the word is e.g. `1_000`
+        f"write `{truncate_token_text(digits)}`"  # for a word such as `1_000`
         if digits.isdigit()
-        else "a name starts with a letter or `_`"  # the word is e.g. `3d`
+        else "a name starts with a letter or `_`"  # for a word such as `3d`
     )
     return f"`{truncate_token_text(word)}` is neither a number nor a name", fix
 

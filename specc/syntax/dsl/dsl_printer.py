@@ -139,7 +139,7 @@ def _has_any_comment(nodes: Iterable[ast.Commentable]) -> bool:
 
 
 def format_when_statement(node: ast.WhenStatement, indent: int) -> list[str]:
-    """Format a conditional, e.g. `when c { … } else { … }`."""
+    """Format a conditional, such as `when c { … } else { … }`."""
     lines = append_trailing_comment(
         break_lines(format_parts("when ", node.condition, " {"), indent), node.comments
     )

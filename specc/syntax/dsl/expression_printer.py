@@ -214,7 +214,7 @@ def get_precedence(expr: ast.Expr) -> int:
 
 def format_operand(expr: ast.Expr, min_precedence: int) -> Pieces:
     """Format an operand. Add parentheses if the precedence is below `min_precedence`."""
-    # the parentheses in `(f(x) @ name) + y` are for readability; the grammar does not require them
+    # the grammar does not require the parentheses in `(f(x) @ name) + y`, which are for readability
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < min_precedence or has_weights:
         return format_parts("(", expr, ")")
@@ -237,7 +237,7 @@ def join_parts(
 
 
 def format_call(expr: ast.Call) -> Pieces:
-    """Format a call, e.g. `f(x, out=d) @ name`."""
+    """Format a call, such as `f(x, out=d) @ name`."""
     options = (format_parts(f"{o.name}=", o.value) for o in expr.options)
     arguments = join_parts((*expr.args, *options))
     weights = expr.weights and format_parts(" @ ", expr.weights)
@@ -266,7 +266,7 @@ def format_binary_chain(expr: ast.BinaryOp) -> Pieces:
 
 
 def format_comparison(expr: ast.Compare) -> Pieces:
-    """Format a comparison, e.g. `0 <= i - j < n`."""
+    """Format a comparison, such as `0 <= i - j < n`."""
     pieces = format_operand(expr.operands[0], SUM)
     for op, right in zip(expr.ops, expr.operands[1:], strict=True):
         pieces += [SPACE_BREAK, f"{op} ", *format_operand(right, SUM)]
@@ -290,7 +290,7 @@ def format_conditional(expr: ast.Conditional) -> Pieces:
 
 
 def format_type(type: ast.TypeExpr) -> Pieces:
-    """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
+    """Format a type, such as `float[batch, n]` or `choice(a | b)?`."""
     suffix = ("?" if type.optional else "") + (f" {type.side}" if type.side else "")
     if type.element_type is not None:
         return format_parts(type.name, "[", type.element_type, "]", suffix)

@@ -14,10 +14,10 @@ from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
-"""The rules whose first child does not increase the depth. A long sum has depth 1."""
+"""The rules whose first child does not increase the nesting depth, so a long sum has depth 1."""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
-"""The rules that lengthen an expression. After these rules, MAX_EXPRESSION_TOKENS is checked."""
+"""The rules that lengthen an expression. The parser checks MAX_EXPRESSION_TOKENS after each."""
 NESTING_RULES = frozenset(
     {"unary", "power", "choice", "index", "call", "list_of", "list_for", "record_of", "chain_first"}
 )
@@ -95,11 +95,11 @@ class LalrTable:
         self, states: Sequence[int], terminal: str, end_state: int
     ) -> list[int] | None:
         """Return the states after the parser reduces rules and shifts a token `terminal`, or None
-        for an unexpected token. For $END, return the states after the reductions to the state
+        if the token is unexpected. For $END, return the states after the reductions to the state
         `end_state`.
 
-        No nodes are built. The simulation is necessary because LALR tables merge states: a table
-        may allow a reduction after which the token is unexpected.
+        The parser builds no nodes. The simulation is necessary because LALR tables merge states: a
+        table may allow a reduction after which the token is unexpected.
         """
         stack = list(states)
         while (action := self.get_action(stack[-1], terminal)) is not None:

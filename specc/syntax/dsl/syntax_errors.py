@@ -32,7 +32,7 @@ class UnbalancedBrackets:
 def find_unbalanced_brackets(
     tokens: Sequence[Token], recovery_points: Sequence[int]
 ) -> UnbalancedBrackets:
-    """Find unbalanced brackets. A keyword that begins an item must not be inside brackets."""
+    """Find unbalanced brackets. An item keyword inside brackets reveals an unclosed bracket."""
     brackets = UnbalancedBrackets()
     stack: list[int] = []
     new_items = set(recovery_points)
@@ -121,7 +121,7 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
 
 
 class SyntaxErrorExplainer:
-    """A builder of syntax error diagnostics. `description` is the kind of text, e.g. `an
+    """A builder of syntax error diagnostics. `description` is the kind of text, such as `an
     expression`.
     """
 

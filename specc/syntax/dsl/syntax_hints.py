@@ -322,7 +322,7 @@ def _find_called_name(tokens: Sequence[Token]) -> str:
 
 
 def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a statement of another language, e.g. `for i in range(3) { … }`, or None."""
+    """Return E0101 for a statement of another language (`for i in range(3) { … }`), or None."""
     token, word = error.token, error.token
     # the grammar parses `while` as a result name, so the next token is unexpected
     if "RETURN" not in error.expected_terminals or token.kind not in ("FOR", "IF"):

@@ -12,7 +12,7 @@ RESERVED_TERMINALS = frozenset(
 )
 """The terminals of reserved words, which cannot be names."""
 HYPHENATED_NAMES = frozenset({"int8-weights", "int8-tensor"})
-"""The hyphenated words that are allowed in a `quantize` section."""
+"""The words with hyphens that are allowed in a `quantize` section."""
 DEFINITION_TERMINALS = frozenset({"MASK", "SCORE", "BIAS", "NORMALIZER"})
 """The keywords that begin a definition."""
 ITEM_TERMINALS = frozenset(

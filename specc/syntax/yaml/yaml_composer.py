@@ -335,7 +335,7 @@ def reject_yaml_feature(span: Span, feature: str) -> NoReturn:
 
 
 def get_list_items(node: YamlNode) -> list[YamlNode]:
-    """Return the entries of a list. Any other node is a list with one entry."""
+    """Return the entries of a list. Any other node is treated as a list with one entry."""
     return node.items if isinstance(node, YamlSequence) else [node]
 
 

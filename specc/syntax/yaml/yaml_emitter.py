@@ -183,7 +183,7 @@ def add_yaml_comments(lines: list[str], entry: YamlPair | YamlItem, indent: int)
 
 def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
     """Convert the values of `return` or the inputs of a call to a YAML list. A single value is not
-    enclosed in a list, unless it is itself a list.
+    enclosed in a list, unless the value is itself a list.
     """
     if len(values) == 1 and not isinstance(values[0], ast.ListLiteral):
         return expression_to_yaml(values[0])
@@ -249,7 +249,7 @@ TYPE_WORD = re.compile(r"(int|float|bool|text|list|pair|choice|mask|activation|n
 
 def is_field_declaration(keys: Iterable[str], type_text: str = "") -> bool:
     """Return True if a map with the keys `keys` declares a config field. A declaration has a key
-    `type`. Either all keys are keys of a field, or `type_text` is a type name.
+    `type`. Either all keys are keys of a config field, or `type_text` is a type name.
     """
     names = set(keys)
     return "type" in names and (names <= set(FIELD_KEYS) or TYPE_WORD.match(type_text) is not None)
@@ -318,4 +318,4 @@ CONFIG_ENTRIES: Mapping[type[ast.Node], Callable[..., YamlPair]] = {
     ast.IgnoredConfigKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.comments),
     ast.ConfigOverride: config_override_to_yaml,
 }
-"""The functions that convert entries of `config` to YAML, by AST class."""
+"""The functions that convert entries of `config` to YAML, keyed by AST class."""

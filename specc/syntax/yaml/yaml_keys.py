@@ -68,8 +68,8 @@ class KeySchema:
 
     @property
     def field_names(self) -> list[str]:
-        """The node fields that the key sets. By default, the key sets the field with the same
-        name.
+        """The node fields that the key sets. If `fields` is empty, the key sets the field with the
+        same name.
         """
         return (self.fields or self.name).split()
 

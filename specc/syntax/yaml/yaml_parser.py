@@ -92,7 +92,7 @@ def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Item
     if kind in ITEM_SCHEMAS:
         item = ITEM_SCHEMAS[kind].parse(reader, node)
         return [item] if item is not None else []
-    # an entry of `items:` may be a top-level key, e.g. `- dims: [batch]`
+    # an entry of `items:` may be a top-level key, such as `- dims: [batch]`
     entries = reader.read_entries_by_key(node, (kind,), f"`{kind}`")
     return TOP_ITEM_PARSERS[kind](reader, entries[kind])
 

@@ -124,7 +124,7 @@ def get_item_key(item: ast.Item) -> str:
 def partition_top_level_items(
     items: Sequence[ast.Item],
 ) -> tuple[list[ItemGroup], ItemGroup, list[ItemGroup]]:
-    """Partition items into groups under top-level keys, below `items:`, and under later keys."""
+    """Partition items into leading top-level keys, entries of `items:`, and trailing keys."""
     remaining = group_adjacent_items(items)
     used_keys = {"items"}
     first_groups: list[ItemGroup] = []
@@ -241,7 +241,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
         item.end_comments,
     ),
 }
-"""The functions that convert items with their own top-level key to YAML, by AST class."""
+"""The functions that convert items with their own top-level key to YAML, keyed by AST class."""
 
 
 def items_to_yaml(items: ItemGroup) -> YamlPair:

@@ -68,7 +68,7 @@ class YamlReader(ErrorCollector):
             raise SpeccError(*truncate_diagnostics(self.errors))
 
     def read_mapping(self, node: YamlNode, subject: str, example: str) -> list[YamlEntry]:
-        """Return the entries of a map. An empty value is an empty map."""
+        """Return the entries of a map. An empty value is treated as an empty map."""
         if isinstance(node, YamlMapping):
             return node.entries
         if not is_empty_yaml_node(node):
@@ -76,7 +76,7 @@ class YamlReader(ErrorCollector):
         return []
 
     def read_sequence(self, node: YamlNode, subject: str, example: str) -> list[YamlNode]:
-        """Return the entries of a list. An empty value is an empty list."""
+        """Return the entries of a list. An empty value is treated as an empty list."""
         if isinstance(node, YamlSequence):
             return node.items
         if not is_empty_yaml_node(node):
@@ -113,7 +113,7 @@ class YamlReader(ErrorCollector):
         return node.value
 
     def read_strings(self, node: YamlNode, subject: str) -> tuple[str, ...]:
-        """Return the strings of a list. A single string is a list with one string."""
+        """Return the strings of a list. A single string is treated as a list with one string."""
         return tuple(self.read_scalar(item, subject) for item in get_list_items(node))
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:

@@ -99,7 +99,7 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
 
 
 def ensure_node_list(node: YamlNode) -> list[YamlNode]:
-    """Return the entries of a list. A single node is one entry, an empty value is no entry."""
+    """Return the entries of a list. A single node is one entry, and an empty value has none."""
     if isinstance(node, YamlSequence):
         return node.items
     return [] if is_empty_yaml_node(node) else [node]

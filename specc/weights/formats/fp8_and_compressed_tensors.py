@@ -229,6 +229,6 @@ COMPRESSED_TENSORS_FORMATS = (
         infer_layout=infer_mxfp4_layout,
     ),
 )
-"""Formats of compressed-tensors and MXFP4. Earlier formats take precedence, because a weight with
-the marker `.weight_shape` also has the tensor `.weight_packed`.
+"""The supported formats of compressed-tensors and MXFP4. Earlier formats take precedence, because a
+weight with the marker `.weight_shape` also has the tensor `.weight_packed`.
 """

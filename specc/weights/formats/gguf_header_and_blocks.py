@@ -274,8 +274,8 @@ def _decode_float16(raw: Array) -> Array:
 
 
 def _split_bit_fields(raw: Array, bits: int, width: int) -> Array:
-    """Split bytes into fields of `bits` bits. The result contains, for each run of `width` bytes,
-    first the lowest fields of all bytes.
+    """Split bytes into fields of `bits` bits. For each run of `width` bytes, the result contains
+    the lowest fields of all bytes first, followed by the higher fields.
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     parts = raw.reshape(*raw.shape[:-1], -1, 1, width)

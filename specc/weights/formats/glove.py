@@ -98,7 +98,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
 
 def _reject_word2vec_header(fields: list[str]) -> None:
     """Raise an error for the header line of a word2vec file."""
-    # a word2vec header contains the number of words and the dimension, e.g. `400000 300`
+    # a word2vec header contains the number of words and the dimension, such as `400000 300`
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
         raise _InvalidLineError("this is the header of a word2vec file; GloVe files have none")
 

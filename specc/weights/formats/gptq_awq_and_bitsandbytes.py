@@ -73,7 +73,8 @@ def infer_awq_layout(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an AWQ (GEMM) weight, `(q - z) * s` with shape `[in, out]`. Codes and
-    zero points are packed along `out`. Each word has eight outputs in the order `AWQ_ORDER`.
+    zero points are packed along `out`. Each word packs eight output channels in the order
+    `AWQ_ORDER`.
     """
     out, width = lengths["out"], lengths["in"]
     check_element_count("the codes in a row of qweight", lengths["words"] * 8, out)
@@ -138,7 +139,7 @@ def infer_bnb4_layout(
     tensors: StoredTensors, lengths: Lengths, _settings: QuantizationSettings
 ) -> QuantizedLayout:
     """Return the layout of an NF4 or FP4 weight of bitsandbytes, `table[q] * absmax`. The codes are
-    blocks of the flattened weight. Nested scales are quantized to 8 bits.
+    stored in blocks of the flattened weight. Nested scales are quantized to 8 bits.
     """
     state = _read_quant_state(tensors)
     shape, block_size = tuple(map(int, state["shape"])), int(state["blocksize"])

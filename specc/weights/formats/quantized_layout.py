@@ -85,9 +85,9 @@ detect changed files.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSettings:
     """The settings of a quantization config. `block_shape` is the shape of blocks that share one
-    scale. None means that the shape is inferred from the tensors. `bits` is the number of bits per
-    code. The `group_size` is 0 if it is not set, and -1 for per-channel scales. `zero_offset` is
-    added to stored zero points.
+    scale. If `block_shape` is None, the shape is inferred from the tensors. `bits` is the number of
+    bits per code. The `group_size` is 0 if it is not set, and -1 for per-channel scales.
+    `zero_offset` is added to stored zero points.
     """
 
     block_shape: tuple[int, int] | None = None
@@ -163,8 +163,8 @@ def decode_scales(stored: Array) -> Array:
 
 
 def reshape_scales_to_rank(scales: Array, rank: int) -> Array:
-    """Reshape scales or zero points to `rank` axes, the rank of the weight. A single scale becomes
-    [1, 1]. Raise QuantizedLayoutError if the scales have another rank.
+    """Reshape scales or zero points to `rank` axes, the rank of the weight. A single scale is
+    reshaped to [1, 1]. Raise QuantizedLayoutError if the scales have another rank.
     """
     if scales.size == 1 and scales.ndim < 3:
         return scales.reshape(1, 1)

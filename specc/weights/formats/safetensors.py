@@ -258,7 +258,8 @@ def _iterate_file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[byt
 
 
 def _to_native_order(array: Array) -> Array:
-    """Convert between little-endian and native byte order; a no-op on little-endian machines.
+    """Convert between little-endian and native byte order, which does nothing on little-endian
+    machines.
 
     NumPy dtypes have a byte order. ml_dtypes types always have native byte order.
     """
