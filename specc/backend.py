@@ -286,10 +286,10 @@ class ModelFile(Protocol):
         """Return True if the model has not changed since it was written."""
 
     def has_per_tensor_scales(self) -> bool:
-        """Return True if activation scales are per-tensor, i.e. shared by a batch."""
+        """Return True if activation scales are per-tensor, i.e. shared by all batch elements."""
 
     def compute_weight_footprint(self) -> WeightFootprint:
-        """Return the number and the size of the model's weights."""
+        """Return the number of weight elements of the model and the size of the weights."""
 
     def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, "Array"]:
         """Return the parameters by name. Raise E0925 if an initializer cannot be read."""
@@ -371,7 +371,7 @@ def load_reference_backend() -> ReferenceBackend:
 
 
 def find_missing_members(package: ModuleType, protocol: type) -> set[str]:
-    """Return the names of a protocol that a package neither defines nor lists in `__all__`."""
+    """Return the members of a protocol that a package neither defines nor lists in `__all__`."""
     # since Python 3.12, `isinstance` with a protocol does not call the `__getattr__` of a module
     names = {name for name in vars(protocol) if not name.startswith("_")}
     return names - {*vars(package), *vars(package).get("__all__", ())}

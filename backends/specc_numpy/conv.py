@@ -125,7 +125,7 @@ def _combine_windows(
 def downsample_padding_mask(
     op: ops.DownsamplePaddingMask, lengths: LengthValues, keep: Array
 ) -> Array:
-    """Downsample a padding mask like a strided convolution.
+    """Compute the padding mask after a strided convolution.
 
     b[b t] -> b[b u]
     """

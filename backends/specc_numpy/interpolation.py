@@ -114,7 +114,7 @@ def _compute_antialiased_weights(
 
 
 INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
-"""The function of each interpolation mode that computes source indices (clamped to the axis) and
+"""For each interpolation mode, the function that computes source indices (clamped to the axis) and
 interpolation weights.
 """
 

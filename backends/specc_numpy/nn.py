@@ -111,7 +111,7 @@ def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None =
     visible_scores = np.where(mask, scores, -np.inf)
     maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
-        # The maximum includes the attention sink. Otherwise, the exponential of the sink could
+        # The maximum includes the attention sink, so that the exponential of the sink cannot
         # overflow.
         maximum = np.maximum(maximum, sinks)
     # If all scores are masked, -inf minus -inf would be NaN.
@@ -122,7 +122,7 @@ def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None =
     normalizer = exponentials.sum(axis, keepdims=True)
     if sinks is not None:
         normalizer = normalizer + np.exp(sinks - maximum)
-    # If all scores are masked, all exponentials are already zero.
+    # If all scores are masked, all exponentials are already 0.
     result: Array = np.divide(exponentials, normalizer, out=exponentials, where=normalizer != 0)
     return result
 
@@ -166,7 +166,7 @@ def masked_l1_normalization(
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
-    # Kernel functions are nonnegative (Nadaraya, 1964), so negative scores become 0.
+    # Kernel functions are nonnegative in Nadaraya (1964), so negative scores become 0.
     visible_scores = np.where(mask, np.maximum(scores, 0.0), 0.0)
     score_sum = visible_scores.sum(-1, keepdims=True)
     result: Array = np.divide(

@@ -83,7 +83,7 @@ def lstm(op: ops.Lstm, lengths: LengthValues, *args: Array | None) -> tuple[Arra
 def _project_inputs_and_state(
     x: ops.RecurrentOperands[Array], inputs: Array, state: Array
 ) -> Array:
-    """Return the gate inputs `W x + b + U h + c`, where x is an input and h the previous state."""
+    """Return the gate inputs `W x + b + U h + c` for the input x and the previous state h."""
     return apply_linear(inputs, x.input_weights, x.input_bias) + apply_linear(
         state, x.recurrent_weights, x.recurrent_bias
     )

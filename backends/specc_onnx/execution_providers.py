@@ -4,7 +4,7 @@ of providers, and a check that no compute node fell back to the CPU.
 ONNX Runtime computes shapes on the CPU with every provider, so the session option
 `disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. The check allows nodes
 that depend only on dimensions, constants and one-element tensors to run on the CPU. Any other node
-on the CPU causes an error with the name of the node, because a silent fallback would make GPU
+on the CPU causes an error that names the node, because a silent fallback would make GPU
 measurements wrong.
 """
 
@@ -178,7 +178,7 @@ PROVIDER_DEVICES = {"cuda": "cuda"}
 """The device name of each provider that stores tensors on a device other than the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""ONNX Runtime's log levels: only fatal errors (other errors are exceptions), and default."""
+"""ONNX Runtime's log level for only fatal errors (other errors are exceptions), and the default."""
 
 MAX_NAMED_NODES = 6
 """Maximum number of nodes that a message lists."""
@@ -191,8 +191,8 @@ RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
 
 
 def get_ort_provider(provider: str) -> str:
-    """Return ONNX Runtime's name of a provider. Raise E0921 for an unknown provider, and E0922 for
-    a provider that is not installed.
+    """Return the name of a provider in ONNX Runtime. Raise E0921 for an unknown provider, and E0922
+    for a provider that is not installed.
     """
     ort_provider_name = ORT_PROVIDER_NAMES.get(provider)
     installed_providers = [

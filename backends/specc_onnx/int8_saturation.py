@@ -62,7 +62,7 @@ def avoid_int8_saturation(
 
 
 def parse_model_proto(model: bytes) -> ModelProto | None:
-    """Parse a serialized model. Return None if it cannot be read."""
+    """Parse a serialized model. Return None if the model cannot be read."""
     try:
         proto: ModelProto = ModelProto.FromString(model)
     except DecodeError:
@@ -97,8 +97,8 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
     """Add 128 to the int8 weights of integer products, and set the zero points of these weights to
     128.
 
-    Return the converted weights that are stored as external data in `directory`, by initializer
-    name. Return None if the model has no integer products. Weights that a node computes are
+    Return the converted weights by initializer name if they are stored as external data in
+    `directory`. Return None if the model has no integer products. Weights that a node computes are
     converted at run time by additional nodes.
     """
     constants = {t.name: t for t in model.graph.initializer}
@@ -187,6 +187,6 @@ def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
 
 
 def _set_operand(node: NodeProto, index: int, name: str) -> None:
-    """Set an operand of a node. If the node has fewer operands, append empty names first."""
+    """Set an operand of a node. If the node has too few operands, append empty names first."""
     node.input.extend([""] * (index + 1 - len(node.input)))
     node.input[index] = name

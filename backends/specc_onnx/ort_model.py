@@ -1,9 +1,10 @@
 """Run a model with ONNX Runtime on checked arrays, on device tensors, or with static shapes and
 preallocated buffers.
 
-Errors of input checks name the input. Errors of ONNX Runtime are converted to diagnostics. A CUDA
-graph, which ONNX Runtime captures for models without subgraphs, requires static shapes and
-preallocated buffers. With static shapes, ONNX Runtime also constant-folds shape computations.
+The messages of failed input checks name the input. Errors of ONNX Runtime are converted to
+diagnostics. A CUDA graph, which ONNX Runtime captures for models without subgraphs, requires static
+shapes and preallocated buffers. With static shapes, ONNX Runtime also constant-folds shape
+computations.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -195,7 +196,7 @@ class OrtIOBindingModel:
 UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
 """Help text for ONNX Runtime errors without a more specific help text."""
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
-"""Help text for a failed `GatherND` node, the lowering of indexing such as `x[:, t]`."""
+"""The help text for a failed `GatherND` node, to which indexing such as `x[:, t]` is lowered."""
 
 
 def raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:

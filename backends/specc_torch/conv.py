@@ -18,7 +18,7 @@ from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
 def _get_function(name: str, op: ops.SlidingWindowOp | ops.ConvTranspose) -> Callable[..., Tensor]:
-    """Return the PyTorch function for the number of window axes, such as `conv2d`."""
+    """Return the variant of a PyTorch function for the number of window axes, such as `conv2d`."""
     function: Callable[..., Tensor] = getattr(functional, f"{name}{len(op.kernel)}d")
     return function
 
@@ -131,7 +131,7 @@ def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Ten
 def downsample_padding_mask(
     op: ops.DownsamplePaddingMask, context: ForwardContext, keep: Tensor
 ) -> Tensor:
-    """Downsample a padding mask like a strided convolution.
+    """Compute the padding mask after a strided convolution.
 
     b[b t] -> b[b u]
     """

@@ -49,7 +49,7 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
 def _stack_scan_outputs(
     outputs: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
 ) -> Tensor:
-    """Stack scan outputs in position order, with zeros for iterations that did not run."""
+    """Stack scan outputs in position order, with zeros for iterations that were skipped."""
     shape = [context.evaluate_dim(d) for d in type.shape]
     zeros = torch.zeros(shape, dtype=context.get_torch_dtype(type.dtype), device=context.device)
     if not steps:

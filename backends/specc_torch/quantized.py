@@ -1,4 +1,4 @@
-"""Layers with quantized weights in PyTorch, for measuring the effect of quantization.
+"""Layers with quantized weights in PyTorch, which are used to measure the effect of quantization.
 
 Quantization of activations has no gradient, and integer weights are not trained.
 """

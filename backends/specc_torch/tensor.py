@@ -40,8 +40,8 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 def _make_integer_division(
     divide: Callable[[Tensor, Tensor], Tensor],
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a division function whose result is zero for an integer division by zero. Division by
-    -1 is computed as a product, because dividing the minimum integer by -1 crashes the process.
+    """Return a division function that returns zero for an integer division by zero. Division by -1
+    is computed as a product, because dividing the minimum integer by -1 crashes the process.
     """
 
     def divide_integers(a: Tensor, b: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Run a graph in PyTorch, with a rule for each op and a context for each forward pass.
 
-A rule is called as `rule(op, context, *operands)`. The rule of a differentiable op is
+A rule is called as `rule(op, context, *operands)`. If an op is differentiable, its rule is also
 differentiable. An absent operand is None. All floats have the dtype of the module's parameters.
 """
 

@@ -144,7 +144,7 @@ def save(
     *,
     force: bool = False,
 ) -> None:
-    """Write the parameters to a safetensors file, for `specc compile --weights` or the `weights`
+    """Write the parameters to a safetensors file for `specc compile --weights` or for the `weights`
     section of a spec.
 
     Tied parameters are stored once. The file is written atomically. A file that specc did not write

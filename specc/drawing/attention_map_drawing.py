@@ -263,7 +263,7 @@ def _get_cell_size(cells: int, heads: int) -> float:
 def _draw_color_bar(
     scale: ColorScale, x: float, y: float, *, has_masked: bool
 ) -> Sequence[DrawingElement]:
-    """Draw the color bar, with the maximum at the top, and the color of masked cells."""
+    """Draw the color bar, with the maximum at the top, and a box in the color of masked cells."""
     height = 120.0
     fractions = np.linspace(1, 0, 128)[:, None]
     if scale.is_logarithmic:

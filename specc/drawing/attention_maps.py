@@ -89,7 +89,7 @@ class AttentionMap:
 
     @property
     def layer(self) -> int | None:
-        """Return the layer index, i.e. the first number in the scope, or None without a number."""
+        """Return the layer index, i.e. the first number in the scope, or None if there is none."""
         numbers = [part for part in self.scope.split(".") if part.isdecimal()]
         return int(numbers[0]) if numbers else None
 

@@ -81,7 +81,7 @@ MISSING_GLYPH = "\U0010fffe"
 
 
 def render_png(drawing: Drawing) -> bytes:
-    """Render a drawing as PNG. Raise E0902 without Pillow, and E0953 for too many pixels."""
+    """Render a drawing as PNG. Raise E0902 if Pillow is missing, and E0953 for too many pixels."""
     require_pillow()
     from PIL import Image, ImageDraw, PngImagePlugin
 
@@ -165,7 +165,7 @@ def _draw_cells(element: HeatmapElement, image: "Image") -> None:
 
 
 def _draw_text(element: TextElement, image: "Image", canvas: "ImageDraw") -> None:
-    """Draw a line of text. Rotated text is drawn on a separate image and pasted."""
+    """Draw a line of text. Rotated text is drawn on a separate image, which is then pasted."""
     runs = list(_split_runs(element.text, element.size))
     length = sum(font.getlength(text) for font, text in runs)
     fraction = {"start": 0.0, "middle": 0.5, "end": 1.0}[element.anchor]

@@ -34,8 +34,8 @@ class LinearRecurrence:
     """The operands of a linear recurrence in a loop body. The operands do not depend on the state.
 
     The last two axes of the state are the key axis and the value axis, in either order: `key_axis`
-    is -2 or -1. The value axis of keys and queries is absent or has size 1. The key axis of values
-    is absent or has size 1. `decay` has size 1 along the key axis and the value axis.
+    is -2 or -1. The value axis of the keys and the queries is absent or has size 1. The key axis of
+    the values is absent or has size 1. `decay` has size 1 along the key axis and the value axis.
     `delta_rule_beta` [*lead, 1] is the update strength β of the delta rule.
     """
 
@@ -188,8 +188,8 @@ class _ChunkBodyBuilder(RecurrentCellBuilder):
         self, chunk_operands: Mapping[str, Value], initial_state: Value, masks: Sequence[Value]
     ) -> Graph:
         """Build the body of the loop over chunks. The inputs of the body are slices of
-        `chunk_operands`, the state and `masks`. The outputs are the next state and a result per
-        query.
+        `chunk_operands`, the state and `masks`. The outputs of the body are the next state and a
+        result per query.
         """
         inputs = {name: self._add_chunk_input(name, x) for name, x in chunk_operands.items()}
         state = self.b.add_input("state", Input(initial_state.type))

@@ -40,7 +40,7 @@ from specc.transforms.split_scan import split_scan
 FusedLayer = ops.Rnn | ops.Gru | ops.Lstm
 GATE_COUNTS: Mapping[type[Op], int] = {ops.Rnn: 1, ops.Gru: 3, ops.Lstm: 4}
 OPTIONAL_BIASES = ("b", "c", "c new")
-"""The biases in patterns that a loop body may omit."""
+"""The biases of patterns that a loop body may omit."""
 
 
 def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
@@ -51,8 +51,8 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
     states = inner.initial_carries
     if not 1 <= op.carry_count <= 2 or any(s.rank != 2 for s in states):
         return None
-    # Any scanned value may be the input of the cell, and scan outputs may depend on the other
-    # scanned values.
+    # Any scanned value may be the cell input, and the other scanned values may be used by scan
+    # outputs.
     for element, cell in _iterate_element_patterns(inner.scanned, states):
         bindings = _match_cell(cell, element, states, op.get_next_carries())
         # At most one pattern matches, because no two cells compute the same function.

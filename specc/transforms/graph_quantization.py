@@ -60,7 +60,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
 
 
 def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Return the (input weight, recurrent weight) names of LSTMs without projection."""
+    """Return pairs of names (input weight, recurrent weight) of the LSTMs without projection."""
     names = {value: name for name, value in graph.parameters.items()}
     pairs: list[tuple[str, str]] = []
     for node, _ in graph.nodes:
@@ -262,8 +262,8 @@ class _WeightQuantizer:
         operands = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
         stacked_count = len(operands.stacked_operands)
-        # The inputs of a body are the values that change in each iteration, then the captures.
-        # Captures may be weights. The last operands of the loop are the captures.
+        # The inputs of a body are first the values that change in each iteration, then the
+        # captures. Captures may be weights. The last operands of the loop are the captures.
         changing_count = len(inputs) - len(operands.captured) - stacked_count
         values = node.operands
         outer_count = len(values) - (len(inputs) - changing_count)
@@ -317,7 +317,7 @@ def _add_quantized_body_inputs(
 
 
 KV_SCALE_SUFFIX = ":scale"
-"""The suffix of the name of a KV cache's scales."""
+"""The suffix that the scales of a KV cache have in their parameter name."""
 
 
 def quantize_kv_caches(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:

@@ -73,8 +73,8 @@ def can_compute_in_operand_dtype(op: Op) -> bool:
 
 
 def is_precision_preserving(op: Op) -> bool:
-    """Return True if an op only moves, scales or shifts the result of a MatMul. The result of the
-    op then has the precision of the MatMul. Norms are excluded.
+    """Return True if an op only moves, scales or shifts the elements of a MatMul result. The result
+    of the op then has the precision of the MatMul. Norms are excluded.
     """
     return can_compute_in_operand_dtype(op) and not isinstance(op, NORM_OPS)
 
@@ -225,7 +225,7 @@ def _find_unbounded_values(graph: Graph) -> set[Value]:
 
 
 def _list_passed_operands(node: Node, operands: Collection[Value]) -> Collection[Value]:
-    """Return the operands whose magnitude determines the magnitude of the result."""
+    """Return the operands whose magnitude determines the magnitude of the results."""
     match node.op:
         case ops.Pointwise(fn) if fn in BOUNDED_FUNCTIONS:
             return ()

@@ -51,7 +51,7 @@ from specc.transforms.transposed_weights_and_norm_folding import (
 )
 
 VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
-"""True if graphs are verified after every pass, as with `--debug` and in tests."""
+"""If True, graphs are verified after every pass, as with `--debug` and in tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class CompilerPassState:
     `defaults` is a graph that computes omitted inputs of `graph`. The pass `inline` adds this graph
     to `graph`. `generation` or `streaming` names the input with the time axis. The pass `chunk`
     expresses the size of the time axis in chunks of `chunk_length` positions. `logits_positions`
-    selects the positions for which a step returns logits. Unless `evicts_positions` is True,
+    selects the positions for which a step returns logits. If `evicts_positions` is False,
     sliding-window attention keeps positions outside the window. If `starts_without_prompt` is True,
     the encoder returns the logits for an empty prompt. `outputs` contains the outputs that a step
     can return, as found by `prove`. `quantization_plan` contains the formats of quantized weights
@@ -105,7 +105,7 @@ class CompilerPassState:
 
 @dataclass(frozen=True)
 class CompilerPass:
-    """A pass of the compiler. If `is_optional` is True, the pass runs only on request."""
+    """A pass of the compiler. If `is_optional` is True, the pass runs only if it is requested."""
 
     name: str
     description: str

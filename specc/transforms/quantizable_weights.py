@@ -69,7 +69,7 @@ def _parse_einsum_matmul(equation: str) -> MatMulOperandIndices | None:
 def _match_transposed_matrix(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return True if the matrix of an einsum is `[out, in]`, or None if it is not a MatMul."""
+    """Return True if the matrix of an einsum is `[out, in]`, or None if the einsum is no MatMul."""
     *leading_axes, contracted_axis = activation_axes
     first, second = matrix_axes
     is_transposed = first == contracted_axis
@@ -83,7 +83,7 @@ TOKEN_PRESERVING_OPS = (
     *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll, ops.Concat, ops.StridedSlice),
     *(ops.Delay, ops.Where, ops.Arith, ops.Pad),
 )
-"""Ops whose integer results are token ids if an operand contains token ids."""
+"""Ops whose integer results are token ids if one of the operands contains token ids."""
 
 
 STACKED_RANK = 3
@@ -162,7 +162,7 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
 
 
 def is_weight_matrix(value: Value) -> bool:
-    """Return True for a matrix or a stack of matrices, float32 and of static, nonempty shape."""
+    """Return True for a float32 matrix or stack of matrices with a static, nonempty shape."""
     lengths = [d.number for d in value.shape]
     return value.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
 

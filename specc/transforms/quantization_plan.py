@@ -226,8 +226,9 @@ class _FormatChooser:
     def choose_format(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationFormat | str:
-        """Return the format of a weight, or the reason why it is not quantized. `tied_names` are
-        the names of the tied weights, and `names` are all names that patterns can match.
+        """Return the format of a weight, or the reason why it is not quantized. `tied_names`
+        contains the names of the tied weights, and `names` contains all names that patterns can
+        match.
         """
         if reason := _explain_unsupported(uses):
             return reason

@@ -37,7 +37,7 @@ SINGLE_AXIS_OPS = (
     *(ops.Softmax, ops.Slice, ops.StridedSlice, ops.Roll, ops.Index, ops.Reduce, ops.ArgMax),
     *(ops.Squeeze, ops.Expand, ops.Split, ops.Merge),
 )
-"""Ops with a single operand and an attribute `axis`."""
+"""Ops with a single operand and an `axis` attribute."""
 
 
 def can_vectorize_op(op: Op, args: NodeOperands, is_scanned: Sequence[bool], axis: int) -> bool:
@@ -186,8 +186,8 @@ def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | Non
 
 @dataclass
 class _BodyParts:
-    """The nodes of a loop body in three parts: before the loop, in the loop and after the loop. The
-    nodes of each part are in graph order.
+    """The nodes of a loop body, split into three parts: before the loop, in the loop and after the
+    loop. The nodes of each part are in graph order.
     """
 
     nodes_before_loop: list[Node] = field(default_factory=list)

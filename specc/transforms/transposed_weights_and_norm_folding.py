@@ -100,8 +100,8 @@ def find_foldable_norms(
     graph: Graph, ties: Mapping[str, str], quantized_names: Container[str]
 ) -> tuple[FoldedNorm, ...]:
     """Return the norms that can be folded into linear layers. Every user of the norm must be a
-    linear layer whose weight has no other user and is in `quantized_names`. Tied weights (`ties`)
-    are excluded, because the fold would also change the tied parameter.
+    linear layer whose weight is in `quantized_names` and has no other user. Norms in front of tied
+    weights (`ties`) are excluded, because the fold would also change the tied parameter.
     """
     users = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
     folds = (users.find_norm_fold(node, result) for node, (result, *_) in graph.nodes)

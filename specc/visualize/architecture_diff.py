@@ -183,7 +183,7 @@ def _format_value(value: object) -> str:
 
 
 def describe_attended_keys(node: Node) -> str:
-    """Describe the keys that a query attends to, relative to the position of the query, as in
+    """Describe the keys to which a query attends, relative to the position of the query, as in
     `itself and 127 positions before`.
     """
     assert isinstance(node.op, ops.Attend)

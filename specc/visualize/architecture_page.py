@@ -38,7 +38,7 @@ MAX_ITEMS = 60
 """
 
 PANEL_ITEMS = 14
-"""Maximum number of boxes in the diagram of a block's own panel."""
+"""Maximum number of boxes in the diagram that is shown in a block's own panel."""
 
 MAX_BLOCKS = 2000
 """Maximum number of blocks with their own panel. The other blocks appear only in the panels of

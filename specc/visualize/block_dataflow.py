@@ -78,7 +78,7 @@ def find_common_scope(a: str, b: str) -> str:
 
 
 def _find_common_scope_of_all(scopes: Sequence[str]) -> str:
-    """Return the innermost scope that contains all scopes, or "" without scopes."""
+    """Return the innermost scope that contains all scopes, or "" if there are no scopes."""
     return reduce(find_common_scope, scopes) if scopes else ""
 
 
@@ -91,7 +91,7 @@ VIEW_OPERATIONS = (
 """Operations that are not drawn: tensor views, constants and position ids."""
 
 LENGTH_OPERATIONS = (ops.Extent, ops.Size)
-"""Operations that depend only on the size of a tensor."""
+"""Operations whose results depend only on the size of a tensor."""
 
 ARITHMETIC_SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
 
@@ -144,7 +144,7 @@ class _DataflowBuilder:
     value_order: dict[Value, int] = field(default_factory=dict)
 
     def get_item_index(self, item: DiagramItem) -> int:
-        """Return the index of an item in `items`, appending a new item."""
+        """Return the index of an item in `items`, after appending the item if it is new."""
         if item not in self.item_indices:
             self.item_indices[item] = len(self.items)
             self.items.append(item)
@@ -171,8 +171,8 @@ class _DataflowBuilder:
         return DiagramItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
-        """If `value` is a tensor scaled by scalars outside the scope, return this tensor. Otherwise
-        return `value`.
+        """If `value` is a tensor scaled by scalars that are computed outside the scope, return this
+        tensor. Otherwise return `value`.
         """
         while (node := value.node) and isinstance(node.op, ops.Arith):
             sources = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
@@ -247,7 +247,9 @@ def get_operation_label(node: Node) -> str:
 def build_block_dataflow(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str, get_block: Callable[[str], str]
 ) -> BlockDataflow:
-    """Build a scope's dataflow graph. `get_block` maps inner scopes to block paths, or to ""."""
+    """Build a scope's dataflow graph. `get_block` maps an inner scope to the path of its block, or
+    to "".
+    """
     builder = _DataflowBuilder(
         graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block
     )

@@ -198,7 +198,7 @@ def _compute_depths(flow: BlockDataflow) -> list[int]:
 
 
 def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
-    """Return the lane of each edge that skips rows or points upward. Overlapping edges have
+    """Return the lane of each edge that skips rows or that points upward. Overlapping edges have
     different lanes. Shorter edges have lanes closer to the items.
     """
     spans = _find_edge_rows(flow, rows)

@@ -35,8 +35,8 @@ BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "linear": (ops.Linear, ops.QuantizedLinear, ops.MatMul, ops.Einsum),
     "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
 }
-"""The op classes that determine the kind of a block. If a block has ops of several kinds, the kind
-of the block is the first match in `KIND_ORDER`, or the first match in this table.
+"""The op classes by which the kind of a block is determined. If a block has ops of several kinds,
+the kind of the block is the first match in `KIND_ORDER`, or the first match in this table.
 """
 
 KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
@@ -139,7 +139,7 @@ class _BlockBuilder:
         )
 
     def _make_child(self, summary: ScopeSummary, path: str) -> Block:
-        """Create the block of a nested scope. If a block has only one child, merge both."""
+        """Create the block of a nested scope. Merge a block with its child if it has only one."""
         merged_names, repeats, members_of_part = [summary.name], 1, summary.members
         outer = path_of_first = f"{path}.{summary.members[0]}".lstrip(".")
         while (

@@ -108,8 +108,8 @@ def _make_curves(
 def _compute_saved_multiply_adds(
     graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> list[float]:
-    """Return the multiply-adds saved by blocked attention at each sequence length. Each sequence
-    length is evaluated separately, because sequences shorter than a block are not split.
+    """Return the multiply-adds that blocked attention saves, for each sequence length. Each
+    sequence length is evaluated separately, because sequences shorter than a block are not split.
     """
     return [
         _evaluate_formula(

@@ -1,8 +1,8 @@
 """Emit the beam search of a standalone generator (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
 As in transformers, a step keeps more candidates than beams, so that enough unfinished candidates
-remain if some finish. Finished hypotheses are stored with length-normalized scores. In shapes, `s`,
-`n`, `c` and `t` are the numbers of sequences, beams, candidates and previous tokens.
+remain if some finish. Finished hypotheses are stored with length-normalized scores. In shapes, `s`
+is the number of sequences, `n` of beams, `c` of candidates, and `t` of previous tokens.
 """
 
 from collections.abc import Sequence
@@ -190,7 +190,7 @@ def _emit_finished_beams(
     and bool[s, n] (true for slots with a hypothesis).
     """
     g, n = step.g, step.decoding_config.num_beams
-    # As in transformers, only the first `num_beams` candidates may finish.
+    # As in transformers, only the best `num_beams` candidates may finish.
     may_finish = g.emit_constant([[c < n for c in range(step.candidate_count)]], "bool")
     finishes_now = candidates.is_finished & may_finish & step.state.can_improve
     finishes_now = finishes_now & (candidates.scores > NO_SCORE)
@@ -218,7 +218,7 @@ def _emit_finished_beams(
 def _emit_can_improve(
     step: BeamSearchStep, scores: OnnxValue, finished_scores: OnnxValue, is_finished: OnnxValue
 ) -> OnnxValue:
-    """Emit bool[s, 1], true for sequences whose finished hypotheses can still improve. If
+    """Emit bool[s, 1], which is true for sequences whose finished hypotheses can still improve. If
     `early_stopping` is True, a sequence can improve while it has a live beam and fewer than
     `num_beams` finished hypotheses. If `early_stopping` is not True, a sequence can improve while
     its best live beam has a higher score than its worst finished hypothesis.
@@ -232,8 +232,8 @@ def _emit_can_improve(
         can_improve = is_live & _emit_any(~is_finished)
         return step.state.can_improve & can_improve
     # Sums of log-probabilities only decrease, so the best possible score is the sum divided by the
-    # length penalty at the maximum length. If early_stopping="never", the worst finished score is
-    # compared with this score.
+    # length penalty at the maximum length. If `early_stopping` is "never", the worst finished score
+    # is compared with this score.
     best_score = _emit_normalized_scores(
         step, best_score, step.max_length if waits_for_limit else step.length
     )

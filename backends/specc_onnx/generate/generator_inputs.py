@@ -39,7 +39,7 @@ GENERATED_DIM = Dim.symbol("generated")
 """The dimension whose size is the number of tokens generated so far."""
 
 NO_TOKEN = -1
-"""Token id that is returned, with a log-probability of NaN, if all logits are NaN."""
+"""The token id that is returned, with a log-probability of NaN, if all logits are NaN."""
 
 
 def get_scalar_input_types(decoding: DecodingConfig) -> dict[str, str]:
@@ -342,7 +342,7 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
 def emit_input_loop_carry(
     builder: GeneratorBuilder, name: str, initial_tensor: Tensor
 ) -> LoopCarry:
-    """Emit the loop-carried value for the step input `name`. In the first iteration, it is
+    """Emit the loop-carried value for the step input `name`. In the first iteration, the value is
     `initial_tensor`, repeated for each beam.
     """
     type = builder.derived_graphs.step.inputs[name].type

@@ -205,8 +205,8 @@ def emit_repetition_penalty(
     logits: OnnxValue, seen_tokens: OnnxValue, penalty: OnnxValue
 ) -> OnnxValue:
     """Apply the repetition penalty to logits `[batch, vocab]`. Positive logits of seen tokens are
-    divided by the penalty, and negative logits are multiplied by it (arXiv:1909.05858, sec. 4.1,
-    only divides).
+    divided by the penalty, and negative logits are multiplied by the penalty (arXiv:1909.05858,
+    sec. 4.1, only divides).
     """
     divided, multiplied = logits / penalty, logits * penalty
     penalized_logits = (logits > 0.0).where(divided, multiplied)
@@ -216,8 +216,8 @@ def emit_repetition_penalty(
 def _emit_prompt_history(
     decoding: DecodingConfig, prompt: OnnxValue, padding_mask: OnnxValue | None
 ) -> OnnxValue:
-    """Emit the right-aligned history of a prompt i64[batch, n], preceded by as many `NO_TOKEN`
-    columns as the longest sequence of `bad_words_ids` requires.
+    """Emit the right-aligned history of a prompt i64[batch, n], after as many `NO_TOKEN` columns as
+    the longest sequence of `bad_words_ids` requires.
     """
     if padding_mask is not None:
         prompt = _emit_right_aligned(prompt, padding_mask)

@@ -69,9 +69,9 @@ class DecodingStrategy(Protocol):
     def emit_step(
         self, logits: OnnxValue, iteration: OnnxValue, carried_values: Sequence[OnnxValue]
     ) -> DecodingStepResult:
-        """Emit the selection of the next tokens from logits f32[batch, vocabulary] in iteration
-        `iteration` i64[]. `carried_values` are the current values of the strategy's loop-carried
-        values.
+        """Emit the nodes that select the next tokens from logits f32[batch, vocabulary] in
+        iteration `iteration` i64[]. `carried_values` are the current values of the strategy's
+        loop-carried values.
         """
         ...
 
@@ -104,8 +104,9 @@ class GenerationLoop:
 
 
 def build_generation_loop_body(builder: GeneratorBuilder, loop: GenerationLoop) -> GraphProto:
-    """Build the `Loop` body. The inputs of the body are the iteration, the condition and the
-    loop-carried values. The outputs of the body are the condition and the next loop-carried values.
+    """Build the `Loop` body. The inputs of the loop body are the iteration, the condition and the
+    loop-carried values. The outputs of the loop body are the condition and the next loop-carried
+    values.
     """
     g, step, carries = builder.g, builder.derived_graphs.step, loop.carried_values
     state_count = len(loop.token_carries) + len(loop.state_carries)
@@ -144,7 +145,7 @@ def _emit_step(builder: GeneratorBuilder, loop: GenerationLoop) -> OnnxValue:
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.context = LoweringContext(("select_token",))
     logits = g.values.tensors[step.outputs[builder.decoding_config.logits_output]]
-    # The logits may have no position axis.
+    # The logits may have no position axis, i.e. the shape `[batch, vocabulary]`.
     last_logits = logits if logits.rank == 2 else logits.squeeze(1)
     # Scores are sums over many steps, so they are f32 even in 16-bit models.
     return last_logits.cast("f32")
@@ -211,8 +212,8 @@ def _emit_next_carries(
 def _emit_next_mask(
     builder: GeneratorBuilder, name: str, x: Tensor, token: OnnxValue, selection: DecodingStepResult
 ) -> OnnxValue:
-    """Append a position to the padding mask. The position is false if the default of the mask is
-    false for the token.
+    """Append a position to the padding mask. The appended position is false if the default of the
+    mask is false for the token.
     """
     g = builder.g
     mask: OnnxValue = x
@@ -252,7 +253,7 @@ def _emit_next_state(
     """Emit a decode state's value for the next iteration, gathered by parent beam."""
     value = builder.g.values.tensors[builder.derived_graphs.step.outputs[state.next_output]]
     # A beam continues with the cache of the beam from which it was extended. A state without a
-    # batch axis is shared by all beams.
+    # batch axis is the same for all beams.
     if selection.parents is None or state.batch_axis is None:
         return value
     return value.gather(selection.parents, state.batch_axis)

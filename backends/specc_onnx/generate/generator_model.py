@@ -2,9 +2,9 @@
 step.
 
 The first iteration of the loop processes the complete prompt. Later iterations process one token
-per sequence. KV caches are loop-carried values whose time axis grows. Fixed-size buffers would be
-copied for every token, because a loop body cannot update a buffer in place. The loop body captures
-weights and encoder outputs from the main graph. ONNX Runtime does not move nodes out of a
+per sequence. KV caches are loop-carried values with a growing time axis. Fixed-size buffers would
+be copied for every token, because a loop body cannot update a buffer in place. The loop body
+captures weights and encoder outputs from the main graph. ONNX Runtime does not move nodes out of a
 loop body, so loop-invariant nodes, e.g. for keys and values of encoder outputs, are hoisted into
 the main graph.
 """
@@ -56,11 +56,11 @@ def build_generation_model(
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> OnnxBuildResult:
-    """Build the ONNX model of `generator`. `storage_dtypes` and `ties` have the same
-    meaning as in `build_model`. The model has the inputs of the definition and of
-    `get_scalar_input_types`, the output `tokens`, and the output `log_probs` or (for beam search)
-    `scores`. An output whose name is also the name of an input gets a numeric suffix. Raise E0944
-    for a per-token input without a value inside the loop.
+    """Build the ONNX model of `generator`. `storage_dtypes` and `ties` have the same meaning as in
+    `build_model`. The model has the inputs of the definition and of `get_scalar_input_types`, the
+    output `tokens`, and the output `log_probs` or (for beam search) `scores`. An output whose name
+    is also the name of an input gets a numeric suffix. Raise E0944 if a per-token input has no
+    value inside the loop.
     """
     onnx_targets.check_opset(opset)
     definition = GeneratorDefinition.from_generator(generator)
@@ -247,7 +247,7 @@ def hoist_loop_invariant_nodes(
     hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
     builder.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
     # In the decode step, the dimension `batch` is the number of beams of all sequences. In the
-    # spec's graph, it is the number of sequences.
+    # spec's graph, `batch` is the number of sequences.
     outer_lengths = g.lengths
     g.lengths = DimResolver(inputs, step.length_equations, builder.graph.min_lengths)
     types, previous_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)

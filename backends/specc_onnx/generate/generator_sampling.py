@@ -237,7 +237,7 @@ def _emit_top_p_filter(sampler: SamplerSettings, probabilities: OnnxValue) -> On
     excludes. The most likely token is never excluded.
     """
     preceding_sum = probabilities.apply_op("CumSum", 1, exclusive=1)
-    # Rounded sums may exceed 1, so top-p = 1 is handled separately and keeps all tokens.
+    # Rounded sums may exceed 1, so top-p = 1 is handled as a special case that keeps all tokens.
     is_top_p_off = sampler.top_p >= 1
     is_kept = (preceding_sum < sampler.top_p) | is_top_p_off
     max_probability = probabilities.slice(1, 0, 1)
@@ -247,7 +247,7 @@ def _emit_top_p_filter(sampler: SamplerSettings, probabilities: OnnxValue) -> On
 
 
 def emit_log_probability(logits: OnnxValue, tokens: OnnxValue) -> OnnxValue:
-    """Emit the log-probability f32[batch] of each batch element's token under `logits`."""
+    """Emit the log-probability f32[batch] under `logits` of each batch element's token."""
     token_columns = tokens.unsqueeze(1)
     all_log_probs = logits.apply_op("LogSoftmax", axis=1)
     log_probs = all_log_probs.gather_elements(token_columns, 1)

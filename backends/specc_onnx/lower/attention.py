@@ -92,7 +92,7 @@ def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> BlockedAt
     plan = plan_blocked_attention_from_mask(mask, queries, keys, padding_masks)
     if plan is None:
         return "the mask has no local window"
-    # A position embedding limits the sequence length.
+    # The number of position embeddings limits the sequence length.
     max_length = g.analysis.max_lengths.get(queries.name or "", inf)
     if max_length <= plan.length_threshold:
         threshold = plan.length_threshold

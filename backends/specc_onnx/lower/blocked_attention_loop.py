@@ -60,7 +60,7 @@ BLOCKS_SCOPE = "blocks"
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokens:
-    """The positions of global keys and of global queries, i64[n], or None if there are none."""
+    """The positions i64[n] of global keys and of global queries, or None if there are none."""
 
     keys: OnnxValue | None = None
     queries: OnnxValue | None = None
@@ -212,7 +212,7 @@ def _emit_true_indices(
         holds: OnnxValue = ~x if condition.is_negated else x
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
-            # A sum replaces the OR reduction, because the batch may be empty.
+            # A sum replaces the OR reduction, because a sum supports an empty batch.
             holds = emit_count_nonzero(holds, *other_axes, dtype="i32") > 0
         any_condition = any_condition | holds if any_condition else holds
     if any_condition is None:

@@ -127,7 +127,7 @@ class QueryKeySlicer:
     def _recompute_node(
         self, value: Value, axes: QueryKeyAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Add the node of `value` with sliced `operands`, or return None for a wrong shape."""
+        """Add the node of `value` with sliced `operands`. Return None if its shape is wrong."""
         node = value.node
         assert node is not None, "a value without a node is a leaf"
         shape = list(value.type.shape)
@@ -183,7 +183,7 @@ def _map_query_key_axes(
 class PositionSpan:
     """A selection of positions: first `global_positions`, i64[n] (None if there are none), then, if
     `has_range`, the range from `start` to `stop` (exclusive), both i64[1]. `length` is the total
-    number of positions.
+    number of selected positions.
     """
 
     start: OnnxValue

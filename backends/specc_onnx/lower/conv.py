@@ -123,11 +123,11 @@ MAX_SLICE_END = 2**62
 
 
 def _emit_max_pool(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
-    """Emit `MaxPool`. Padding of at least the kernel size becomes a separate `Pad`."""
+    """Emit `MaxPool`. Padding that is not smaller than the kernel becomes a separate `Pad`."""
     if not x.g.has_kernel("MaxPool", x.dtype):
         return _emit_max_of_slices(op, x)
     pads = list(op.pads)
-    # ONNX Runtime rejects padding of at least the kernel size.
+    # ONNX Runtime rejects padding that is at least as large as the kernel.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _emit_window_padding(op, x, float("-inf")), [0] * len(pads)
     return x.apply_op("MaxPool", **_make_window_attributes(op), pads=pads)
@@ -174,8 +174,8 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Tensor) -> OnnxValue:
-    """Downsample a padding mask by a `MaxPool` over the mask as floats. For a positive lag, a
-    result is true if all mask values in the window are true, so the mask and the result are
+    """Downsample a padding mask by a `MaxPool` over the mask, converted to floats. For a positive
+    lag, a result is true if all mask values in the window are true, so the mask and the result are
     inverted.
     """
     is_any, pad = op.lag < 0, max(-op.lag, 0)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 @dataclass
 class DimResolver:
     """A resolver that computes a graph's dimensions from input shapes and dimension equations.
-    `length_inputs` are scalar inputs that contain the size of a symbolic dimension. `nonzero`
-    dimensions are known to be nonzero in the current context.
+    `length_inputs` maps symbolic dimensions to scalar inputs that contain the sizes of these
+    dimensions. `nonzero` dimensions are known to be nonzero in the current context.
     """
 
     inputs: Mapping[str, Type]
@@ -97,7 +97,7 @@ class DimResolver:
 
     def emit_nonnegative_check(self, g: "Emitter", size: OnnxValue, *lengths: Dim) -> OnnxValue:
         """Emit `size`, i64[1], with a run-time check: the model fails if one of `lengths` is
-        negative. ONNX has no assertions, so an index that is out of range causes the failure.
+        negative. ONNX has no assertions, so the check is an index that is out of range.
         """
         with g.hoist_nodes("lengths"):
             for length in lengths:
@@ -204,7 +204,7 @@ def assume_nonzero_dims(g: "Emitter", *dims: Dim) -> Iterator[None]:
 
 @contextmanager
 def bind_dim_size(g: "Emitter", dim: Dim, size: OnnxValue) -> Iterator[None]:
-    """Set the symbolic dimension `dim` to the size `size`, i64[] > 0, in a `with` block."""
+    """Bind the symbolic dimension `dim` to `size`, i64[] > 0, inside a `with` block."""
     length_inputs = {**g.lengths.length_inputs, str(dim): size.name}
     nonzero = g.lengths.nonzero | {dim}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):

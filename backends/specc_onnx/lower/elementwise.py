@@ -21,7 +21,7 @@ INTEGER_DTYPES = frozenset({"i64", "i32"})
 EXACT_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
 """The ONNX operators of functions that ONNX Runtime computes exactly for integers."""
 FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
-"""The ONNX operators of functions of floats that lower to a single operator."""
+"""The ONNX operators of float functions that lower to a single operator."""
 COMPARE_OPERATORS = {
     "eq": "Equal",
     "ne": "Equal",
@@ -213,7 +213,7 @@ def _emit_near_zero(
     x: OnnxValue, value_near_zero: OnnxValue, value_elsewhere: OnnxValue
 ) -> OnnxValue:
     """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. For `|x| >= 0.5`, the
-    direct formula has no cancellation, but `u` in the accurate formula may be infinite or 0.
+    direct formula has no cancellation, whereas `u` in the accurate formula may be infinite or 0.
     """
     is_near_zero = x.abs() < 0.5
     return is_near_zero.where(value_near_zero, value_elsewhere)

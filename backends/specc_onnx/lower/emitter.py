@@ -1,7 +1,7 @@
 """Build an ONNX graph: nodes, constants and names.
 
-Equal nodes are emitted once, so layers share masks, shapes and position embeddings. Nodes are added
-to the innermost open `GraphBody`, except that nodes for dynamic dimensions are hoisted
+Equal nodes are emitted once, so that layers share masks, shapes and position embeddings. Nodes are
+added to the innermost open `GraphBody`, except that nodes for dynamic dimensions are hoisted
 (`specc_onnx.lower.dynamic_shapes`).
 """
 
@@ -78,9 +78,9 @@ class NameTable:
 
 @dataclass(slots=True, kw_only=True)
 class ValueTable:
-    """Emitted values. `tensors` maps IR values to ONNX tensors. `stored_types` are the types of
-    weights before a cast. If a weight is cast to a wider type, `narrow_weights` maps the name of
-    the cast weight to the initializer. `kv_buffers` contains the KV buffers to which attention
+    """Emitted values. `tensors` maps IR values to ONNX tensors. `stored_types` are the types that
+    weights have before a cast. If a weight is cast to a wider type, `narrow_weights` maps the name
+    of the cast weight to the initializer. `kv_buffers` contains the KV buffers to which attention
     layers append.
     """
 
@@ -206,7 +206,7 @@ class Emitter:
         return "/".join(parts) or self.name_table.graph_name or "main"
 
     def emit_identity(self, value: OnnxValue, suffix: str) -> OnnxValue:
-        """Emit an `Identity`, whose result has a name that ends with `suffix`."""
+        """Emit an `Identity` whose result has a name that ends with `suffix`."""
         name = self.reserve_name(self.make_scoped_name(suffix))
         self.innermost_body.nodes.append(make_node("Identity", name, [value.name], [name], "", {}))
         return UnrankedTensor(self, name, value.dtype)
@@ -304,8 +304,8 @@ def _emit_operands(g: Emitter, op_type: str, operands: Sequence[Operand]) -> lis
 
 
 def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
-    """Return the preferred name, with a numeric suffix from 2 if it is in `used_names`, and add the
-    name to `used_names`. A binary search finds an unused suffix.
+    """Return the preferred name, with a numeric suffix from 2 on if it is in `used_names`, and add
+    the returned name to `used_names`. A binary search finds an unused suffix.
     """
     name = preferred_name
     if name in used_names:

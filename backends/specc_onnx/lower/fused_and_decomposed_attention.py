@@ -155,7 +155,7 @@ def _emit_attention_weights(
     g: Emitter, operands: AttentionOperands, scores: OnnxValue
 ) -> OnnxValue:
     """Emit the softmax of `scores`, `[b, h, q, k]`. An attention sink is the score of an additional
-    unmasked key, whose attention weight is sliced off.
+    unmasked key, and the attention weight of this key is sliced off.
     """
     b, h, q, k = operands.score_shape
     if operands.sinks is None:
@@ -220,7 +220,7 @@ def _emit_nonempty_branch(
     results of the `If`, and the names of the values inside it from which the attention weights can
     be computed.
     """
-    # The product of the sizes is 0 if any size is 0.
+    # The product of the axis sizes is 0 if any size is 0.
     with g.hoist_nodes("lengths"):
         is_nonempty = g.emit_length(multiply_dims(lengths)) > 0
     nonempty_branch = make_branch(g, "nonempty", types, emit_attention)

@@ -136,7 +136,7 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> Onnx
 def compute_antialias_weights(
     mode: str, length: int, target_length: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return each filter tap's source positions and weights for `target_length` outputs."""
+    """Return the source positions and weights of each filter tap for `target_length` outputs."""
     step = length / target_length
     filter_scale = max(step, 1.0)
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale

@@ -4,8 +4,8 @@ capacity of the buffers.
 `Attention` copies the whole cache at each step, but ONNX Runtime's `GroupQueryAttention` appends to
 the buffer operand. `GroupQueryAttention` is used if the keys and values have no other user, all
 heads share one mask, the attention weights are unused, and the kernel supports the head size. The
-kernel is causal, so other conditions of the mask become a bias. The runtime splits steps that are
-too long for the kernel.
+kernel is causal, so all other conditions of the mask become a bias. The runtime splits steps that
+are too long for the kernel.
 """
 
 from collections import Counter
@@ -193,7 +193,7 @@ def _emit_unbiased_if_causal(
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, lengths: tuple[Dim, Dim]) -> OnnxValue:
     """Emit a bool[] condition that is true if no key at or before a query's position is masked.
-    `lengths` is the mask's shape `[q, k]`. The queries are the last positions of the sequence.
+    `lengths` is the shape `[q, k]` of the mask. The queries are the last positions of the sequence.
     """
     queries, keys = lengths
     with g.hoist_nodes("lengths"):
@@ -330,7 +330,7 @@ def _find_appended_state(
     match value.node:
         # The attention kernel itself appends to the KV buffer, so the concatenation is not emitted.
         case Node(ops.Concat(), (Value() as past, _)):
-            # Any other user of the buffer would read the buffer after the kernel has modified it.
+            # Any other user of the buffer would read it after the kernel has modified it.
             has_single_reader = use_counts[past] == 1 and use_counts[value] == 2
             return states_by_input.get(past) if has_single_reader else None
     return None

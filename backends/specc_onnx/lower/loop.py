@@ -1,8 +1,8 @@
 """Lower `Scan` to ONNX `Scan` or `Loop`. A linear recurrence over many positions runs in chunks.
 
-A loop body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects
-empty axes. An axis that may be empty is padded with one position, and the results for this position
-are removed.
+A loop body accesses captured values of the outer graph by name. ONNX Runtime's `Scan` rejects empty
+axes. An axis that may be empty is padded with one position, and the results for this position are
+removed.
 """
 
 from collections.abc import Sequence
@@ -192,7 +192,7 @@ def lower_scan_body(
 
 
 def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[OnnxValue]:
-    """Lower the loop body. Conditional outputs are computed in an `If` and skipped after all
+    """Lower the loop body. Conditional outputs are computed in an `If`, which is skipped after all
     sequences have ended.
     """
     values = list(op.body.outputs.values())

@@ -3,11 +3,11 @@
     tokens routed to the expert ─► Gather ─► body of the expert ─► ScatterND (add)
 
 Activations are never materialized for all pairs of a token and an expert, and weights are read only
-for experts that have tokens. The expert id of a padded token is out of range. If there are few
-experts, each expert is unrolled into an `If`, for which a runtime packs the slices of stacked
-weights at load time. A large number of experts is lowered to a `Loop`, which copies the slices.
-With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms unrolled. 512 tokens
-took 31 and 25 ms (ONNX Runtime 1.31, one core).
+for experts that have tokens. The expert id of a padded token is out of range, so no expert runs on
+the token. If there are few experts, each expert is unrolled into an `If`, for which a runtime packs
+the slices of stacked weights at load time. A large number of experts is lowered to a `Loop`, which
+copies the slices. With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms
+unrolled. 512 tokens took 31 and 25 ms (ONNX Runtime 1.31, one core).
 """
 
 from collections.abc import Sequence
@@ -167,8 +167,8 @@ class _ExpertEmitter:
         return sums
 
     def _emit_used_experts(self) -> OnnxValue:
-        """Emit a bool[experts + 1] mask of experts with tokens. The last entry is for the id "no
-        expert".
+        """Emit a bool[experts + 1] mask that is true for experts with tokens. The last entry is for
+        the id "no expert".
         """
         g, count = self.g, self.op.num_experts + 1
         flat_ids = self.expert_ids.reshape([-1])
@@ -192,7 +192,7 @@ class _ExpertEmitter:
         )
 
     def _select_tokens(self, is_chosen: OnnxValue) -> tuple[OnnxValue, OnnxValue]:
-        """Return the indices i64[m] of the tokens routed to an expert, and the gates [m, 1]."""
+        """Return the indices i64[m] of the tokens routed to an expert, and their gates [m, 1]."""
         any_chosen = emit_reduce("ReduceMax", is_chosen.cast("i64"), 1)
         token_ids = any_chosen.apply_op("NonZero").squeeze(0)
         gates = is_chosen.where(self.gates, 0)

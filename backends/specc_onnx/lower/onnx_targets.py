@@ -1,13 +1,13 @@
 """The compile targets, and the ONNX opsets and types that they support.
 
 The lowest supported opset is 17, so `OPERATOR_SINCE` lists only operators of later opsets. A test
-compares the table with ONNX's schemas. `Swish` is not used, because ONNX Runtime 1.31 has no kernel
-for it from opset 25 on.
+compares the table with ONNX's schemas. `Swish` is not used, because ONNX Runtime 1.31 has no
+`Swish` kernel from opset 25 on.
 
 Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 % faster
 than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128 tokens
 with 768 features took 1.6 ms with `Add` and `LayerNormalization`, and 12.3 ms with
-`SkipLayerNormalization`. The RMS variants took 1.0 and 2.1 ms.
+`SkipLayerNormalization`. The variants with RMS norms took 1.0 and 2.1 ms.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,8 @@ OPERATOR_SINCE: dict[str, int] = {
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,
 }
-"""The first opset of each ONNX operator that the oldest supported opset lacks."""
+"""For each ONNX operator that the oldest supported opset lacks, the first opset with the operator.
+"""
 
 BF16_CONV_SINCE = 22
 """The first opset whose convolutions support bfloat16."""
@@ -83,7 +84,7 @@ def is_operator_available(op_type: str, opset: int) -> bool:
 
 
 def get_ir_version(opset: int) -> int:
-    """Return the ONNX IR version at the release of `opset`, at most 10."""
+    """Return the ONNX IR version that was current at the release of `opset`, at most 10."""
     return 8 if opset < 19 else 9 if opset < 21 else 10
 
 
@@ -100,7 +101,7 @@ def check_opset(opset: int) -> None:
 FUSED_OPERATORS = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
 
 VARIABLE_LENGTH_LAYERS = frozenset({"lengths"})
-"""The feature of recurrent operators with an operand for sequence lengths."""
+"""The feature of recurrent operators that accept an operand with sequence lengths."""
 
 CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peepholes"}
 """Additional features of recurrent operators: `RNN` with an activation other than tanh, `GRU` with
@@ -172,7 +173,8 @@ TARGETS: Mapping[str, Target] = {
             linear_operator="gemm",
             uses_3d_attention_inputs=True,
             fused_operators=FUSED_OPERATORS,
-            # OpenVINO 2026.4: LSTM ignores sequence lengths, and Scan cannot capture outer values
+            # in OpenVINO 2026.4, `LSTM` ignores sequence lengths, and `Scan` cannot capture outer
+            # values
             recurrent_features=CELL_VARIANTS - VARIABLE_LENGTH_LAYERS,
             loop_operator="loop",
             supports_decode_loop=False,

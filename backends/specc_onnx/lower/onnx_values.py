@@ -40,7 +40,7 @@ RESULT_DTYPES: Mapping[str, Sequence[str | int]] = {
     "TopK": (0, "i64"),
     "Where": (1,),
 }
-"""The element type of each result, or the index of the operand with the same element type. The
+"""For each result, the element type, or the index of an operand with the same element type. The
 results of all other operators have the element type of the first operand.
 """
 
@@ -152,7 +152,7 @@ class OnnxValue:
         return self.apply_op("Floor")
 
     def round(self) -> "OnnxValue":
-        """Round the elements to integers, halves to even."""
+        """Round the elements to integers; halves are rounded to even."""
         return self.apply_op("Round")
 
     def reshape(self, shape: "Operand") -> "OnnxValue":
@@ -226,8 +226,9 @@ class Tensor(OnnxValue):
 
 
 Operand: TypeAlias = OnnxValue | bool | int | float | Sequence[float] | None
-"""An operand of a node: a value, a constant or None if it is absent. In `SAME_DTYPE_OPERATORS`, a
-constant has the element type of the other operands. Otherwise, integers are i64 and floats f32.
+"""An operand of a node: a value, a constant, or None for an absent operand. In
+`SAME_DTYPE_OPERATORS`, a constant has the element type of the other operands. Otherwise, integers
+are i64 and floats f32.
 """
 
 

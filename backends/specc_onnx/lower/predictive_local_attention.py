@@ -56,7 +56,7 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
     this mask with other masks. Return the center and the radius.
     """
     conditions = [mask]
-    # The comparison may be an operand of a logical AND.
+    # The comparison may be an operand of a logical AND with other masks.
     while conditions:
         value = _find_outer_value(g, conditions.pop())
         match value and value.node:

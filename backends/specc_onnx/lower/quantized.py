@@ -3,10 +3,10 @@
 `int8` is W8A8 with per-token activation scales. For `ort-cpu`, `MatMulIntegerToFloat` applies both
 scales to weights stored `[in, out]`. The bias operand of `MatMulIntegerToFloat` is not used,
 because ONNX Runtime 1.31 also multiplies the bias by per-token scales. Embedding tables and expert
-weights stay `[out, in]` and use `QGemm`. Other targets use `MatMulInteger` (on CUDA, a float MatMul
-of the int8 codes) and a `Mul` node for each scale. The nodes are separate, so that ONNX Runtime
-does not fuse the scales with the bias. Group-wise weights use `MatMulNBits`, or are dequantized
-first.
+weights keep the layout `[out, in]` and use `QGemm`. Other targets use `MatMulInteger` (on CUDA, a
+float MatMul of the int8 codes) and a `Mul` node for each scale. The nodes are separate, so that
+ONNX Runtime does not fuse the scales with the bias. Group-wise weights use `MatMulNBits`, or are
+dequantized first.
 """
 
 from collections.abc import Sequence
@@ -97,7 +97,8 @@ def _emit_integer_product(
     """Emit an integer MatMul, then multiply by the per-channel scales and the per-token scales."""
     g = x.g
     token_scales, scaled_tokens = _emit_token_scales(x)
-    # `QuantizeLinear` has no per-token scales, so it is applied to scaled tokens with the scale 1.
+    # `QuantizeLinear` has no per-token scales, so it is applied with the scale 1 to tokens that are
+    # already scaled.
     is_float = not g.has_kernel("MatMulInteger", "i8")
     zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
     codes = scaled_tokens.apply_op("QuantizeLinear", 1.0, zero_point)
@@ -327,7 +328,7 @@ def _emit_zero_points(
 
 
 def _emit_unpacked_int4(w: Tensor) -> Tensor:
-    """Unpack bytes that contain two int4 values each, low nibble first."""
+    """Unpack bytes, each of which contains two int4 values, low nibble first."""
     # The nibbles are computed without `BitwiseAnd`, because the model may use opset 17.
     high = w / 16
     nibbles = [nibble.unsqueeze(w.rank) for nibble in (w - high * 16, high)]

@@ -1,8 +1,8 @@
 """Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
 
-ONNX's recurrent operators require time-major input, right padding, and a gate order that differs
-from the IR. The nodes that reorder weights have only constant inputs, so a runtime constant-folds
-them when it loads the model.
+ONNX's recurrent operators require time-major input, right padding, and a gate order that is
+different in the IR. The nodes that reorder weights have only constant inputs, so a runtime
+constant-folds them when it loads the model.
 """
 
 from collections.abc import Sequence
@@ -99,7 +99,7 @@ def emit_reordered_weights(
     """
     parameter_names = {t.name for t in g.values.parameters.values()}
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
-    # Weights that a loop body computes are not visible outside the body.
+    # Weights that are computed in a loop body are not visible outside the body.
     with g.hoist_nodes(g.context.scope, level=0) if is_static else nullcontext():
         bias = _emit_joined_bias(g, gate_order, biases, weights[0].shape[axis].number or 0)
         ordered_weights = (emit_reordered_gates(g, w, gate_order, axis) for w in weights)
@@ -148,7 +148,7 @@ GRU.
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[OnnxValue, ...]:
     """Emit `RNN`, or a loop if the target does not support the activation or the padding."""
     layer = _RecurrentLayer(g, op, args, GateOrder((0,)))
-    # Some runtimes support no activation except tanh.
+    # Some runtimes support only the activation tanh.
     feature = "" if op.activation == "tanh" else "activation"
     return _emit_layer(layer, "RNN", feature, activations=[op.activation.capitalize()])
 
@@ -356,7 +356,7 @@ def _emit_fused_layer(
     )
     time_major_output = hidden_states.squeeze(1)
     output = layer.convert_from_time_major(time_major_output.transpose([1, 0, 2]))
-    # If the next layer is recurrent, it uses the time-major output without transposes.
+    # If the next layer is recurrent, it uses the time-major output, without transposes.
     g.cache.time_major_outputs[output.name] = layer.padding_mask, time_major_output
     results = [output]
     for final_state, initial_state in zip(final_states, initial_states, strict=False):

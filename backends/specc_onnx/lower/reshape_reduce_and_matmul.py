@@ -89,7 +89,7 @@ def emit_reduce(op_type: str, x: OnnxValue, axis: int, keepdims: bool = False) -
 def emit_count_nonzero(
     x: OnnxValue, *axes: int, dtype: str = "i64", keepdims: bool = False
 ) -> OnnxValue:
-    """Count the true elements along `axes`, or in the whole tensor if there are no `axes`."""
+    """Count the true elements along `axes`, or in the whole tensor if `axes` is empty."""
     return x.cast(dtype).apply_op("ReduceSum", [*axes] or None, keepdims=keepdims)
 
 
@@ -140,6 +140,7 @@ def is_constant_true(x: Tensor) -> bool:
 
 def emit_unflatten(x: OnnxValue, shape: Sequence[Dim]) -> OnnxValue:
     """Reshape `[n, d]` to `shape`, the inverse of `emit_flatten`."""
-    # The symbol `flattened tokens` is in no graph, so `Reshape` never copies the first axis.
+    # The symbol `flattened tokens` does not occur in any graph, so `Reshape` never copies the first
+    # axis.
     flat_shape = (Dim.symbol("flattened tokens"), shape[-1])
     return emit_reshape(x, shape, source_shape=flat_shape)

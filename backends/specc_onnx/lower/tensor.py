@@ -2,7 +2,7 @@
 
 ONNX's `Einsum` is used only for a repeated axis in one term, because ONNX Runtime 1.31 crashes in
 `Einsum` if an axis is empty. Other einsums are lowered to Transpose, Reshape and MatMul. ONNX
-Runtime computes integer `ReduceSum` in floats.
+Runtime computes `ReduceSum` of integers in floats.
 """
 
 import string
@@ -194,7 +194,7 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> OnnxValue:
     terms = [EinsumTerm(a, n) for a, n in zip(args, operand_axes, strict=True)]
     product = terms[0]
     for n, term in enumerate(terms[1:], start=1):
-        # An axis is summed as soon as no later operand and no result has it.
+        # An axis is summed as soon as neither a later operand nor the result has it.
         later_axes = {*result_axes, *(name for t in terms[n + 1 :] for name in t.axes)}
         product = _emit_term_product(product, term, later_axes)
     return product.emit_unused_axes_sum(set(result_axes)).emit_transposed(result_axes)

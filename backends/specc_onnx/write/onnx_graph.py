@@ -115,7 +115,7 @@ def rename_nodes_and_values(nodes: Iterable[NodeProto], names: Mapping[str, str]
 
 
 def _rename_list(field: Any, names: Mapping[str, str]) -> None:
-    """Rename the value names in a repeated protobuf field."""
+    """Rename the values whose names are in a repeated protobuf field."""
     for n, name in enumerate(field):
         if name in names:
             field[n] = names[name]

@@ -36,7 +36,7 @@ DATA_DEPENDENT_OPS = {
     # older versions of the onnx package cannot infer shapes for attention and recent operators
     *("Attention", "Gelu", "RMSNormalization", "RotaryEmbedding", "Swish"),
 }
-"""Operators whose result shape may be unknown even if all operand shapes are known."""
+"""Operators whose result shapes may be unknown even if all operand shapes are known."""
 
 
 def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:

@@ -202,7 +202,7 @@ def has_unknown_length(type: TypeProto) -> bool:
 
 
 def resolve_symbolic_dims(type: TypeProto, known_lengths: Mapping[str, int]) -> TypeProto:
-    """Replace symbolic dimensions of a type by `known_lengths`, or by unknown sizes."""
+    """Replace symbolic dimensions of a type by sizes in `known_lengths`, or by unknown sizes."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return type
@@ -266,7 +266,7 @@ size has a name with a dot, such as `state.2`.
 
 
 def describe_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> str:
-    """Describe the conflict between a declared and an inferred type, or return ""."""
+    """Describe the conflict of a declared and an inferred type. Return "" without a conflict."""
     declared_element, inferred_element = (
         declared_type.tensor_type.elem_type,
         inferred_type.tensor_type.elem_type,

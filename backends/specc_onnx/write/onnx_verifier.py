@@ -64,9 +64,9 @@ NODE_ERRORS = (
 def infer_onnx_value_types(
     model: ModelProto, lengths: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
-    """Infer the type of every value in a model. `lengths` are the sizes of symbolic dimensions, and
-    `scalars` the values of scalar inputs, by name. Raise InvalidModelError if a node has invalid
-    operands or a declared type is wrong.
+    """Infer the type of every value in a model. `lengths` contains the sizes of symbolic
+    dimensions, and `scalars` contains the values of scalar inputs, by name. Raise InvalidModelError
+    if a node has invalid operands or a declared type is wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
     inferred_types = InferredTypes(lengths=lengths, opsets=opsets)
@@ -280,7 +280,7 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 
 
 def verify_built_model(built_model: OnnxBuildResult, *, verify_load: bool = True) -> None:
-    """Verify a model. If `verify_load` is True and the target is a CPU, also load it in ONNX
+    """Verify a model. If `verify_load` is True and the target is a CPU, also load the model in ONNX
     Runtime. Raise E0923 if ONNX Runtime cannot load the model, and InvalidModelError if another
     check fails.
     """

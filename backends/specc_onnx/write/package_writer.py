@@ -53,9 +53,9 @@ def write_package(
     checks_hashes_on_open: bool = False,
 ) -> WriteResult:
     """Write `graphs` by role into `directory`, replacing an existing package. If
-    `checks_hashes_on_open` is True, content hashes are compared on every load. Raise E0833 if the
-    package would overwrite a file that specc did not write (unless `force` is True), E0814 if it
-    would overwrite one of the `input_paths`, or an error of `write_model`.
+    `checks_hashes_on_open` is True, content hashes are compared whenever the package is loaded.
+    Raise E0833 if the package would overwrite a file that specc did not write (unless `force` is
+    True), E0814 if it would overwrite one of the `input_paths`, or an error of `write_model`.
     """
     directory = normalize_output_path(directory)
     reject_unportable_file_name(directory)
@@ -152,7 +152,7 @@ def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[Extra
 def _find_unchanged_extras(
     directory: Path, previous_index: PackageIndex | None, extras: Sequence[ExtraFile]
 ) -> dict[str, FileDigest]:
-    """Return extra files that exist with equal content and were not written by specc."""
+    """Return extra files that exist with the same content and were not written by specc."""
     written_files = _collect_written_files(previous_index)
     unchanged_files = {}
     for extra in extras:

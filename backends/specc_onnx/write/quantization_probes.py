@@ -79,7 +79,7 @@ def remove_activation_quantization(model: ModelProto) -> None:
 
 
 def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield the nodes that replace `node` and do not quantize activations."""
+    """Yield the nodes that replace `node` and that do not quantize activations."""
     match node.op_type:
         case "QuantizeLinear":
             yield helper.make_node("Identity", node.input[:1], node.output)

@@ -39,10 +39,10 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 
 @dataclass(frozen=True)
 class WeightPlacement:
-    """The storage location of each weight. `tensors` are the tensors in storage order. `ties` maps
-    tied parameters to stored parameters. If `is_inline` is True, weights that are not linked are
-    stored in each ONNX file. `weight_files` contains the external weight files, and is empty until
-    the files have been written.
+    """The storage location of each weight. `tensors` contains the tensors of the weights, in
+    storage order. `ties` maps tied parameters to stored parameters. If `is_inline` is True, weights
+    that are not linked are stored in each ONNX file. `weight_files` contains the external weight
+    files, and is empty until the files have been written.
     """
 
     tensors: Mapping[str, ExternalTensor]
