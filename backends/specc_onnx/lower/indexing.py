@@ -215,7 +215,7 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return operands that make the results nonnegative if nonnegative, or [None] if unknown."""
+    """Return the operands that must be nonnegative for nonnegative results ([None] if unknown)."""
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):
             # a remainder has the sign of the divisor

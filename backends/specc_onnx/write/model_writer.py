@@ -208,8 +208,8 @@ def _describe_built_model(built_model: OnnxBuildResult, placement: WeightPlaceme
 def write_weight_file(
     out: OutputDirectory, stem: str, placement: WeightPlacement, parameters: ParameterSource
 ) -> str | None:
-    """Write the weights that are neither inline nor linked to a separate weight file. Return the
-    name of the weight file, or None if all weights are inline or linked.
+    """Write a weight file with the weights that are neither inline nor linked. Return the name of
+    the file, or None if all weights are inline or linked.
     """
     if placement.is_inline or not placement.plan.copied_tensors:
         return None
