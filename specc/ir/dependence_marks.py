@@ -52,7 +52,7 @@ class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
     `kind` determines the operand positions that position t of `result_axis` reads. `same` reads
-    position t, `window` reads positions `t - max_offset` to `t - min_offset`, and `strided` reads
+    position t. `window` reads positions `t - max_offset` to `t - min_offset`. `strided` reads
     positions `t · stride - max_offset` to `t · stride - min_offset`. `band` reads positions where
     all `masks` may be nonzero. `newest` applies to a result without the operand axis: it reads the
     last position, and earlier positions if `max_offset` > 0. `extent` reads only the size of the
@@ -174,9 +174,9 @@ def _iterate_operand_axes(
 
 @immutable_dataclass(kw_only=True)
 class _OperandAxis:
-    """A pair of an operand axis and a result, for which a dependence is derived. `mark` is the
-    axis's name and mark in the signature, `named_axes` are all axes that the name covers,
-    `operand_marks` are all operands' marks, and `result_axes` are the result's axes.
+    """A pair of an operand axis and a result, for which a dependence is derived. `mark` is the name
+    and mark of the axis in the signature. `named_axes` are all axes that the name covers.
+    `operand_marks` are the marks of all operands, and `result_axes` are the axes of the result.
     """
 
     op: Op
@@ -273,7 +273,7 @@ def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) 
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
-    """Evaluate a bound in a mark: an integer, or the name of an attribute of the op."""
+    """Evaluate a bound in a mark, which is an integer or the name of an attribute of the op."""
     if text.lstrip("-").isdecimal():
         return int(text)
     value: object = getattr(op, text)

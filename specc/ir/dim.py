@@ -253,7 +253,7 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
                 rest = p - Dim({monomial: 1})
                 return floor_divide_dims(x + rest * m, m * q)
     # `(3 x + 4) // 6` becomes `(x + 1) // 2`: a common factor of the non-constant terms is
-    # cancelled, except if the constant is negative, because rounding would differ
+    # cancelled unless the constant is negative, because rounding would differ
     factors = (c for monomial, c in p.terms if monomial)
     if number and number > 0 and (divisor := gcd(number, *factors)) > 1:
         return floor_divide_dims(Dim({m: c // divisor for m, c in p.terms}), number // divisor)

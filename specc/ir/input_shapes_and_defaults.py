@@ -132,7 +132,7 @@ def _evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
 
 
 def _solve_equation(equation: _ShapeEquation, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    """Solve `c · symbol + rest = size` for the only unknown symbol, or return None."""
+    """Solve the equation for its only unknown symbol if it is linear, otherwise return None."""
     if equation.dim.symbols() <= sizes.keys():
         return None
     try:

@@ -1,9 +1,9 @@
 """Dependence analysis of nodes and loops: find the operand positions on which each result position
 of a node depends, and trace positions through the bodies of loops.
 
-Position `t` of a result axis may depend on position `u` of an operand axis only if there is a
-`Dependence` between the two axes whose offsets include `t - u`. A result does not read operand axes
-without a `Dependence`.
+Position `t` of a result axis may depend on position `u` of an operand axis only if a `Dependence`
+between the two axes has offsets that include `t - u`. A result does not read operand axes without a
+`Dependence`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,15 +63,15 @@ def find_op_dependences(
 
 @dataclass
 class AxisReadSet:
-    """The positions of a traced axis that a value reads: all positions, or an interval of offsets
-    for each axis of the value that corresponds to the traced axis.
+    """The positions of a traced axis that a value reads. They are either all positions or, for each
+    axis of the value that corresponds to the traced axis, an interval of offsets.
     """
 
     axes: dict[int, Interval] = field(default_factory=dict)
     is_fully_read: bool = False
 
     def merge(self, other: "AxisReadSet") -> bool:
-        """Add the positions in `other`. Return True if the set changed."""
+        """Add the positions in `other` to this set. Return True if the set changed."""
         previous = dict(self.axes), self.is_fully_read
         self.is_fully_read = self.is_fully_read or other.is_fully_read
         for axis, interval in other.axes.items():

@@ -60,8 +60,8 @@ def make_weight_binding_errors(
     tensors. Parameters whose names differ only in numbers share one error.
 
     A tensor that is suggested for a missing parameter is not also reported as unused. `reasons`
-    maps each missing parameter to the reason why it is not part of a new task head (None if the
-    caller did not request the initialization of a new task head).
+    maps each missing parameter to the reason why it is not part of a new task head. `reasons` is
+    None if the caller did not request the initialization of a new task head.
     """
     if missing and len(missing) == parameter_count:
         return [_make_foreign_checkpoint_error(checkpoint, missing, unused)]

@@ -65,7 +65,7 @@ class CheckpointWeights:
 
     @property
     def parameters(self) -> ParameterMap:
-        """All parameters by name."""
+        """All parameters, keyed by name."""
         return {name: b.parameter for name, b in self.bound_parameters.items()}
 
     def get_tied_source(self, name: str) -> str | None:
@@ -147,7 +147,7 @@ class CheckpointWeights:
         return self.find_tensor_byte_range(expr) if expr is not None else None
 
     def find_tensor_byte_range(self, expr: Expr) -> TensorByteRange | None:
-        """Return the stored bytes that equal the value of `expr`, or None if it is computed."""
+        """Return the stored bytes that equal the value of `expr`, or None if there are none."""
         view, checkpoint = find_stored_byte_range(expr, self.checkpoint.tensors), self.checkpoint
         computed_tensors = checkpoint.adapted_tensors | checkpoint.decoded_tensors
         return None if view and view.tensor in computed_tensors else view

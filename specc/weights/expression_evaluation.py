@@ -137,8 +137,8 @@ def find_stored_byte_range(
 
 
 def _has_same_bytes(expr: UnaryExpr, entries: Mapping[str, TensorEntry]) -> bool:
-    """Return True if a reshape, cast or transpose leaves the stored bytes unchanged: a cast to the
-    same dtype, or a transpose that moves only axes of size 1.
+    """Return True if a reshape, cast or transpose leaves the stored bytes unchanged. A cast must be
+    to the same dtype, and a transpose may move only axes of size 1.
     """
     present = {n: entries[n] for n in iterate_tensor_names(expr) if n in entries}
     match expr:

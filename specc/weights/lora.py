@@ -206,7 +206,7 @@ class AdaptedCheckpoint(Checkpoint):
         return (*self.files, self.adapter.file)
 
     def get_file(self, name: str) -> TensorFile:
-        """Return the file of a tensor: the adapter file if the adapter adds or replaces it."""
+        """Return the file of a tensor, i.e. the adapter if the adapter adds or replaces it."""
         change = self.deltas.get(name)
         is_in_adapter = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if is_in_adapter else self.base.get_file(name)
@@ -328,8 +328,8 @@ def _check_fully_trained(
 def _make_entry(
     name: str, change: AdapterDelta, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
-    """Return the entry of a changed tensor. The new dtype is float32, or float64 if the original
-    tensor is float64. Raise E0531 if shapes or dtypes do not match.
+    """Return the header entry of a changed tensor. The new dtype is float32, or float64 if the
+    original tensor is float64. Raise E0531 if shapes or dtypes do not match.
     """
     adapter_tensors = adapter.file.tensors
     base_entry = base.tensors.get(name)

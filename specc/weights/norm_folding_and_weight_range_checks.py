@@ -27,7 +27,7 @@ class NormFoldedWeights(ParameterOverrides):
 
     @cached_property
     def parameter_folds(self) -> Mapping[str, FoldedNorm]:
-        """The fold that changes a norm weight, norm bias or linear weight, by parameter name."""
+        """The fold of each changed norm weight, norm bias and linear weight, by parameter name."""
         return {
             name: fold
             for fold in self.folds
@@ -118,7 +118,7 @@ class RangeCheckedWeights(ParameterOverrides):
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the bytes of a parameter in `dtype`. Raise E0517 if a value is out of the compute
-        dtype's range, or an error of the underlying parameters.
+        dtype's range. Errors of the underlying parameters are not caught.
         """
         limit = self.range_checks.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):

@@ -184,7 +184,7 @@ def format_name_groups(names: Sequence[str], max_names: int = 6) -> str:
 
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that is most similar to `name`, or None if no candidate is similar.
-    Prefer candidates with equal numbers.
+    Candidates with the numbers of `name` take precedence.
     """
     names = list(candidates)
     matching_names = [

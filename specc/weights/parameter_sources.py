@@ -41,7 +41,7 @@ class ParameterSource(Protocol):
 
     @property
     def parameters(self) -> ParameterMap:
-        """All parameters by name."""
+        """All parameters, keyed by name."""
         ...
 
     def get_tied_source(self, name: str) -> str | None:
@@ -96,7 +96,7 @@ class ParameterOverrides:
 
     @property
     def parameters(self) -> ParameterMap:
-        """All parameters by name."""
+        """All parameters, keyed by name."""
         return self.base.parameters
 
     def get_tied_source(self, name: str) -> str | None:

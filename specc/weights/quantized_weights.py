@@ -37,7 +37,7 @@ class KVCacheScaleOverrides(ParameterOverrides):
 
     @cached_property
     def parameters(self) -> ParameterMap:
-        """All parameters by name, including the KV cache scales."""
+        """All parameters, keyed by name, including the KV cache scales."""
         shapes = {n: array.shape for n, array in self.scales.items()}
         added = {n: ModelParameter(name=n, shape=shape) for n, shape in shapes.items()}
         return {**self.base.parameters, **added}

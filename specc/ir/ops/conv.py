@@ -85,8 +85,8 @@ class SlidingWindowOp(PaddedWindowOp):
         return floor_divide_dims(length - (1 + self.get_output_lag(axis)), self.stride[axis]) + 1
 
     def build_length_constraint(self, length: Dim, axis: int) -> Dim:
-        """Return a dimension that is negative if the size `length` of the operand axis is invalid,
-        i.e. if the axis is shorter than a window or the image is empty.
+        """Return a dimension that is negative if the operand axis of size `length` is shorter than
+        a window, or if the image is empty.
         """
         # an empty image is an error, but an empty time axis has an empty result
         if len(self.kernel) > 1:

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 @immutable_dataclass
 class LoopOperands(Generic[_T]):
-    """The operands of a loop, or their entries in a per-operand list, by role. `keep` is the
+    """The operands of a loop, or the entries of a per-operand list, grouped by role. `keep` is the
     padding mask, and the `captured` values are loop-invariant.
     """
 

@@ -42,9 +42,9 @@ class RMSNorm(Op, sig="f[*s d~], f[d]? -> f[*s d]"):
 
 
 class Dropout(Op, sig="f[*s] -> f[*s]"):
-    """The identity at inference. In training, elements are set to zero with probability `p` and the
-    others are divided by `1 - p` (arXiv:1207.0580). `call` distinguishes several calls on the same
-    tensor, because each call samples a different mask.
+    """Dropout, which is the identity at inference. In training, elements are set to zero with
+    probability `p` and the others are divided by `1 - p` (arXiv:1207.0580). `call` distinguishes
+    several calls on the same tensor, because each call samples a different mask.
     """
 
     p: float
@@ -222,7 +222,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
 @immutable_dataclass(kw_only=True)
 class MixtureOfExpertsOperands(Generic[_T]):
-    """The operands of a `MixtureOfExperts`, or their entries in a per-operand list, by role."""
+    """The operands of a `MixtureOfExperts`, or the entries of a per-operand list, by role."""
 
     x: _T
     ids: _T
@@ -251,9 +251,9 @@ class MixtureOfExperts(
     body captures. Tokens where `keep` (bool [*s]) is false are not routed, and their outputs are
     zero. Expert indices that are out of range are ignored. An expert that is selected twice counts
     twice. The body computes the output of one expert. The inputs of the body are the tokens that
-    are routed to the expert (shape [1, …, tokens, d], with the rank of `x`), the expert's slice of
-    each stacked tensor, and the captured values. The output of the body has one position per token
-    and is computed for each token independently.
+    are routed to the expert, the expert's slice of each stacked tensor, and the captured values.
+    The tokens have the shape [1, …, tokens, d] and the rank of `x`. The output of the body has one
+    position per token and is computed for each token independently.
     """
 
     body: "Graph"
@@ -340,8 +340,8 @@ class MixtureOfExperts(
 
 
 class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
-    """`(x - mean) / sqrt(var + eps) * g + b`, with mean and variance over a group of adjacent
-    channels and all other axes except the first (arXiv:1803.08494, eq. 1 to 7).
+    """`(x - mean) / sqrt(var + eps) * g + b`, where mean and variance are computed over a group of
+    adjacent channels and all other axes except the first (arXiv:1803.08494, eq. 1 to 7).
 
     The channels are axis `axis`, and are split into `groups` groups of equal size.
     """

@@ -117,8 +117,9 @@ class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]", is_elementwise=True):
 
 
 class Cast(Op, sig="a[*s] -> n[*s]", is_elementwise=True):
-    """Convert to another element type. True becomes 1. Floats are truncated to integers: NaN
-    becomes 0, and a value out of range becomes the nearest integer that float32 represents.
+    """Convert the elements to another element type. True becomes 1. Floats are truncated to
+    integers: NaN becomes 0, and a value out of range becomes the nearest integer that float32
+    represents.
     """
 
     to: str

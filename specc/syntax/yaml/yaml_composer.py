@@ -104,7 +104,9 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
 
 
 def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
-    """Return the span of the character at a PyYAML mark, or the end of the text without a mark."""
+    """Return the span of the character at a PyYAML mark, or of the end of the text if there is no
+    mark.
+    """
     size = len(source.text)
     offset = min(mark.index, size) if mark else size
     return Span(source, offset, min(offset + 1, size))

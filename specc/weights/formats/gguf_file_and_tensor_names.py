@@ -33,8 +33,8 @@ from specc.weights.formats.safetensors import (
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES, TensorEntry
 
 TensorChange: TypeAlias = Literal["heads", "kv_heads", "offset"]
-"""A change that llama.cpp makes to the values of a tensor: it interleaves the RoPE rows of each
-query or key head (`heads`, `kv_heads`), or adds 1 to norm weights (`offset`)."""
+"""A change that llama.cpp makes to the values of a tensor: `heads` and `kv_heads` interleave the
+RoPE rows of each query or key head, and `offset` adds 1 to norm weights."""
 
 _OUTER_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -156,7 +156,7 @@ class GGUFFile(TensorFile):
     def _iterate_entries(
         self, tensor: GGUFTensor, architecture: GGUFArchitecture
     ) -> Iterator[TensorEntry]:
-        """Yield the entry of a tensor, or one entry per expert, with Hugging Face names."""
+        """Yield a tensor's header entry, or one entry per expert, with Hugging Face names."""
         layer, part, ending = _split_name(tensor.name)
         has_offset = architecture.has_offset_norms and tensor.name.endswith("norm.weight")
         change = "offset" if has_offset else architecture.tensor_changes.get(part)
@@ -223,7 +223,7 @@ def _split_experts(tensor: GGUFTensor, stem: str) -> Iterator[GGUFTensor]:
 
 
 def _make_entry(tensor: GGUFTensor) -> TensorEntry:
-    """Return the entry of a tensor. A quantized tensor becomes a byte tensor of its blocks."""
+    """Return a tensor's header entry. A quantized tensor becomes a byte tensor of its blocks."""
     kind, shape = tensor.block_type, tensor.shape
     if kind.block_size == 1:
         return TensorEntry(tensor.name, kind.name, shape, tensor.offset, tensor.nbytes)
