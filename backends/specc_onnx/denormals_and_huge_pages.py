@@ -109,7 +109,7 @@ Interval: TypeAlias = tuple[int, int]
 
 
 class SessionMemoryMappings:
-    """The memory mappings that were created with a session, as sorted, disjoint intervals."""
+    """The memory mappings that were created with a session: a sorted list of disjoint intervals."""
 
     def __init__(self) -> None:
         self.intervals: list[Interval] = []

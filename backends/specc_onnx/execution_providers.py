@@ -2,9 +2,9 @@
 of providers, and a check that no compute node fell back to the CPU.
 
 ONNX Runtime computes shapes on the CPU with every provider, so the session option
-`disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. The check allows nodes
-that depend only on dimensions, constants and one-element tensors to run on the CPU. Any other node
-on the CPU causes an error that names the node, because a silent fallback would make GPU
+`disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. The check permits
+nodes on the CPU if they depend only on dimensions, constants and one-element tensors. Any other
+node on the CPU causes an error that names the node, because a silent fallback would make GPU
 measurements wrong.
 """
 

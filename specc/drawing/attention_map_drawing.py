@@ -361,6 +361,6 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
 
 def reshape_to_patch_grid(weights: Doubles, grid: PatchGrid) -> Doubles:
     """Reshape the attention weights of a token sequence [prefix_tokens + grid height · grid width]
-    to the patch grid [grid height, grid width], dropping the prefix tokens.
+    to the patch grid [grid height, grid width], without the prefix tokens.
     """
     return np.asarray(weights[grid.prefix_tokens :]).reshape(grid.rows, grid.columns)

@@ -52,7 +52,7 @@ MASKED_COLOR = np.array([226, 226, 232], np.uint8)
 """The color of masked cells, a light gray that is not in the colormap."""
 
 LOG_DECADES = 4
-"""Number of decades below the maximum weight that a logarithmic scale covers."""
+"""Number of decades that a logarithmic scale covers below the maximum weight."""
 
 
 @immutable_dataclass

@@ -54,8 +54,8 @@ MAX_SOURCE = 400_000
 
 @immutable_dataclass(kw_only=True)
 class ArchitectureView:
-    """The content of an architecture page: graphs by name, with the full-forward graph first.
-    `sizes` maps symbolic dimensions to the sizes for which costs are shown, and
+    """The content of an architecture page: graphs by name. The graph of the full forward pass comes
+    first. `sizes` maps symbolic dimensions to the sizes for which costs are shown, and
     `parameter_count_text` is the formatted parameter count.
     """
 
@@ -118,7 +118,7 @@ class _Anchors:
                     self.files.setdefault(line.file, len(self.files))
 
     def get_graph_anchors(self, graph_index: int) -> Json:
-        """Return the anchors of one graph's blocks by block path."""
+        """Return the anchors of the blocks of one graph, by block path."""
         return {path: anchor for (n, path), anchor in self.blocks.items() if n == graph_index}
 
     def format_line_link(self, line: SpecLine) -> str:

@@ -282,7 +282,7 @@ def _iterate_results(
 def _order_items(
     items: Sequence[DiagramItem], edges: Mapping[tuple[int, int], None]
 ) -> BlockDataflow:
-    """Return the dataflow graph of the items on which a result depends, sorted with ports first."""
+    """Return the dataflow graph of the items on which a result depends, starting with the ports."""
     connected = _find_connected_items(items, edges)
     inner_edges = [(a, b) for a, b in edges if {a, b} <= connected]
     remaining = sorted(connected, key=lambda n: (NODE_RANKS[items[n].role], n))

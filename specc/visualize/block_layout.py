@@ -237,7 +237,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
         bend_y = b.row_span[0] - ROW_GAP / 2
         is_straight = abs(start[0] - end[0]) < 0.5
         bends = () if is_straight else ((start[0], bend_y), (end[0], bend_y))
-        # an edge that continues to the frame has its arrowhead at the frame
+        # if an edge continues to the frame, its arrowhead is at the frame
         continues = b.piece.height == 0
         return LineElement(
             points=(start, *bends, end), color=EDGE_COLOR, corner_radius=6, has_arrow=not continues

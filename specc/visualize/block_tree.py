@@ -174,7 +174,7 @@ class _BlockBuilder:
 
 
 def _get_description(op: str, nodes: list[Node]) -> str:
-    """Return the summary of an op's documentation, or "" if no node has the op."""
+    """Return the summary in the documentation of an op, or "" if no node has the op."""
     node = next((n for n in nodes if n.op.name == op), None)
     return extract_docstring_summary(node.op.__doc__) if node else ""
 
@@ -229,8 +229,8 @@ WHOLE_MODEL = "whole"
 
 
 def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
-    """Return the graph of a spec and the graphs that are derived for generation, by name. Raise
-    E0711 to E0718 if generation graphs cannot be derived.
+    """Return the graph of a spec and the graphs that are derived for generation, by name. Raise one
+    of E0711 to E0718 if no graphs can be derived for generation.
     """
     graphs = {WHOLE_MODEL: model.graph}
     if model.generation is not None:

@@ -43,7 +43,7 @@ class CostCurve:
 @immutable_dataclass(kw_only=True)
 class CostCurves:
     """The cost of one batch element as a function of the sequence length, to which all `symbols`
-    are set. `limit_reason` is the reason for the maximum length.
+    are set. `limit_reason` says why the maximum length is the limit.
     """
 
     symbols: tuple[str, ...]

@@ -73,7 +73,7 @@ class LogitsProcessors:
     def emit_updated_history(
         self, history: Sequence[OnnxValue], tokens: OnnxValue
     ) -> list[OnnxValue]:
-        """Emit the values of `emit_initial_history`, updated with the new tokens i64[batch, 1]."""
+        """Emit the token history and the mask of seen tokens after the new tokens i64[batch, 1]."""
         updated_history = []
         if self.penalty:
             updated_history.append(_emit_updated_seen_tokens(history[0], tokens))

@@ -139,8 +139,8 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> On
 def _plan_attention_weight_blocks(
     g: Emitter, weights: Tensor, values: Tensor
 ) -> BlockedAttentionPlan | None:
-    """Return the block plan of a weighted sum. Return None if the attention weights have another
-    user or cannot be recomputed per block.
+    """Return the plan that splits a weighted sum into blocks. Return None if the attention weights
+    have another user or cannot be recomputed per block.
     """
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:

@@ -49,7 +49,7 @@ from specc_onnx.lower.subgraphs import (
 )
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
-"""The symbolic number of keys per block, if it differs between blocks."""
+"""The dimension with the number of keys per block, if this number differs between blocks."""
 
 GLOBAL_QUERIES_DIM = Dim.symbol("block.queries")
 """The number of global queries, whose attention is computed separately."""
@@ -305,7 +305,7 @@ def _emit_key_span(
 
 @contextmanager
 def _bind_key_count(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> Iterator[None]:
-    """Bind the symbolic number of keys of a block to a nonzero value inside a `with` block."""
+    """Bind the key count of a block (`BLOCK_KEYS_DIM`) to a nonzero value in a `with` block."""
     if keys.length != BLOCK_KEYS_DIM:
         with assume_nonzero_dims(g, queries.length, keys.length):
             yield

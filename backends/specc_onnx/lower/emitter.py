@@ -1,7 +1,7 @@
 """Build an ONNX graph: nodes, constants and names.
 
 Equal nodes are emitted once, so that layers share masks, shapes and position embeddings. Nodes are
-added to the innermost open `GraphBody`, except that nodes for dynamic dimensions are hoisted
+added to the innermost open `GraphBody`, but nodes for dynamic dimensions are hoisted
 (`specc_onnx.lower.dynamic_shapes`).
 """
 

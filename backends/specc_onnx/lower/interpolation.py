@@ -45,7 +45,7 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
 
 def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
     """Return the axes in the order in which they are resized: downsampled axes before upsampled
-    axes, each group from the last axis to the first.
+    axes, and in each group from the last axis to the first.
     """
 
     def get_axis_order(n: int) -> tuple[bool, int]:

@@ -178,8 +178,9 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, is_causal: OnnxValue, mask: Tensor
 ) -> tuple[OnnxValue, ...]:
-    """Emit an `If` with two calls of the kernel: without a bias if `is_causal` is true (faster),
-    otherwise with the mask as the bias. Return the attention output and the updated buffers.
+    """Emit an `If` with two calls of the kernel: without a bias if `is_causal` is true, which is
+    faster, otherwise with the mask as the bias. Return the attention output and the updated
+    buffers.
     """
     types = (call.result, *(get_kv_buffer_type(x.past.type) for x in call.buffers))
     lengths = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]

@@ -328,7 +328,7 @@ def _emit_zero_points(
 
 
 def _emit_unpacked_int4(w: Tensor) -> Tensor:
-    """Unpack bytes, each of which contains two int4 values, low nibble first."""
+    """Unpack bytes that contain two int4 values each, the low nibble first."""
     # The nibbles are computed without `BitwiseAnd`, because the model may use opset 17.
     high = w / 16
     nibbles = [nibble.unsqueeze(w.rank) for nibble in (w - high * 16, high)]

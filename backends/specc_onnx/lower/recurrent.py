@@ -70,7 +70,7 @@ def _emit_source_positions(layer: "_RecurrentLayer") -> OnnxValue:
     g, shape = layer.g, layer.batch_and_length
     indices = emit_arange(g, shape[1]).with_shape(shape[1:])
     positions = emit_expand(indices, shape)
-    # Each position is written exactly once, so no initial zeros remain.
+    # Each position is written exactly once, so none of the initial zeros remain.
     zeros = emit_full(g, 0, "i64", shape)
     return zeros.apply_op("ScatterElements", _emit_target_positions(layer), positions, axis=1)
 

@@ -164,7 +164,7 @@ def add_quantized_matmul_outputs(model: ModelProto) -> tuple[QuantizedMatMul, ..
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
-    """Return the integer attributes of a node, and `reverse` (1 for the reverse direction)."""
+    """Return a node's integer attributes, and `reverse`, which is 1 for the reverse direction."""
     attributes = {a.name: a.i for a in node.attribute if a.type == a.INT}
     is_reverse = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
     return {**attributes, "reverse": int(is_reverse)}
