@@ -37,7 +37,7 @@ MIN_SCORE = float(np.finfo(np.float32).min)
 """The minimum score of a sequence."""
 
 SEQUENCES_DIM = Dim.symbol("sequences")
-"""The dimension with the number of sequences. Each sequence has `num_beams` beams."""
+"""The dimension for the number of sequences. Each sequence has `num_beams` beams."""
 
 
 class BeamState(NamedTuple):

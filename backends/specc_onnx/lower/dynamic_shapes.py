@@ -97,7 +97,7 @@ class DimResolver:
 
     def emit_nonnegative_check(self, g: "Emitter", size: OnnxValue, *lengths: Dim) -> OnnxValue:
         """Emit `size`, i64[1], with a run-time check: the model fails if one of `lengths` is
-        negative. ONNX has no assertions, so the check is an index that is out of range.
+        negative. ONNX has no assertions, so an index that is out of range makes the model fail.
         """
         with g.hoist_nodes("lengths"):
             for length in lengths:

@@ -27,7 +27,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import emit_matmul, emit_reduce
 from specc_onnx.lower.subgraphs import emit_if
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")
-"""The dimension with the number of keys in the union of the windows of all batch elements."""
+"""The dimension for the number of keys in the union of the windows of all batch elements."""
 
 MIN_KEYS = 1000
 """Maximum number of keys for which attention to all keys is as fast as slicing the window."""
