@@ -284,8 +284,8 @@ def _evaluate_bound(op: Op, text: str) -> int:
 def _find_masks(
     operand_axis: _OperandAxis, query: str, result_axis: int | None
 ) -> tuple[DependenceMask, ...]:
-    """Return the masks that limit which positions of an operand axis a position of the axis `query`
-    reads, or () if it reads all positions.
+    """Return the masks that limit which positions of an operand axis each position of the axis
+    `query` reads, or () if each position reads all of them.
     """
     mask_operand, key = MASK_OPERANDS[type(operand_axis.op)].index, operand_axis.mark.name
     # without a mask or a query axis in the result, all keys are read

@@ -224,7 +224,7 @@ class Dim:
         return f"Dim({self})"
 
 
-@lru_cache(maxsize=4096)  # the cache is effective, because few distinct integers occur
+@lru_cache(maxsize=4096)  # caching is effective, because only a few distinct integers are converted
 def _make_constant_dim(value: int) -> Dim:
     return Dim({(): value})
 

@@ -131,8 +131,8 @@ class NodeOrigin:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
     """A graph of nodes in topological order, with ordered `inputs`, `parameters` and `outputs`.
-    `names` maps scope paths (`encoder.layers.3.self_attn:weights`) to values. `min_lengths` are
-    lower bounds of symbols. `length_equations` are equations `symbol = dim` that all inputs
+    `names` maps scope paths (`encoder.layers.3.self_attn:weights`) to values. `min_lengths` maps
+    symbols to their lower bounds. `length_equations` are equations `symbol = dim` that all inputs
     satisfy.
     """
 

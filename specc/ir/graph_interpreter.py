@@ -72,7 +72,7 @@ def _plan_evaluation(
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
     """Map each value to the index of its last user. The index of a requested value is the number of
-    nodes, because it is never freed.
+    nodes, because requested values are never freed.
     """
     last_uses = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last_uses | dict.fromkeys(requested, len(nodes))

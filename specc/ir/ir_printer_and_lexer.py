@@ -84,7 +84,7 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
 
 
 def _format_input_facts(facts: Input) -> str:
-    """Format the padding side and the upper bound of an input, each "" if the input has none."""
+    """Format the padding side and the upper bound of an input, or "" for each that is absent."""
     padding_text = f" keep={quote_string(facts.padding_side)}" if facts.padding_side else ""
     bound_text = "" if facts.upper_bound is None else f" below={facts.upper_bound}"
     return f"{padding_text}{bound_text}"

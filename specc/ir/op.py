@@ -33,9 +33,9 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 class Op:
     """Base class of ops. Ops are immutable, and their fields are compile-time attributes. If
     `is_compute_intensive` is True, derived graphs never recompute the op. If `is_view` is True, the
-    op copies no data. If `is_elementwise` is True, results depend only on the operands at the same
-    position. If `is_selection` is True, results are elements of the first operand and the indices
-    of these elements. `spec_name` is the name of the op in specs.
+    op copies no data. If `is_elementwise` is True, each position of a result depends only on the
+    same position of the operands. If `is_selection` is True, results are elements of the first
+    operand and the indices of these elements. `spec_name` is the name of the op in specs.
     """
 
     name: ClassVar[str]

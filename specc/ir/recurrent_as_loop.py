@@ -43,7 +43,8 @@ def expand_recurrent_to_scan(
     results = builder.add_node(
         scan, *mask_operands, projections, *initial_values, *captures.values(), scope=scope
     )
-    # loops return the final loop-carried values first, recurrent layers return the outputs first
+    # loops return the final loop-carried values first, whereas recurrent layers return the outputs
+    # first
     return (results[-1], *results[:-1])
 
 

@@ -183,7 +183,7 @@ def _explain_uninitialized_parameters(
 
 
 def _get_call_key(parameter: ModelParameter) -> tuple[str, object]:
-    """Return the key of the call that declares a parameter: its scope and source location."""
+    """Return the scope and source location of the call that declares a parameter, as a key."""
     return parameter.name.rpartition(".")[0], parameter.span
 
 
@@ -227,8 +227,8 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
 
 def _find_rule(name: str, loads: Sequence[LoadRule]) -> _ExpressionAndRule:
     """Return the expression in the `load` rule for a parameter. A rule with the exact name takes
-    precedence over rules with a pattern. Among these, the first rule whose tensors are in the file
-    is used. Without a rule, the parameter is read from the tensor of the same name.
+    precedence over rules with a pattern. Among several patterns, the first rule whose tensors are
+    in the file is used. If no rule matches, the parameter is read from the tensor of the same name.
     """
     for rule in loads:
         if rule.name == name:

@@ -206,8 +206,8 @@ def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
         case BaseSliceExpr(axis=axis):
             return x[(slice(None),) * axis + (slice(*expr.get_bounds(x.shape[axis])),)]
         case PermuteRopeExpr(to=to, heads=heads):
-            # the interleaved RoPE layout stores the rows of a head as pairs, the half-split layout
-            # as two halves
+            # the interleaved RoPE layout stores the rows of a head as pairs, whereas the half-split
+            # layout stores them as two halves
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
             return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
         case RearrangeExpr():

@@ -61,7 +61,7 @@ class NormFoldedWeights(ParameterOverrides):
 
     def _compute_factors(self, fold: FoldedNorm) -> Array:
         """Return a power of two per channel that approximates the magnitude of the norm output.
-        Normalized values have magnitude 1 before they are multiplied by the norm weight.
+        Normalized values have a magnitude of about 1 before they are multiplied by the norm weight.
         """
         if fold.weight not in self.factor_cache:
             magnitude = np.abs(read_parameter(self.base, fold.weight, "f32")).astype(np.float64)

@@ -79,9 +79,9 @@ None."""
 
 @dataclass(kw_only=True)
 class WeightQuantizationState:
-    """The state of quantizing a weight or a stack of weights row by row. `finished_tensors` are the
-    scales and zero points. These tensors are set after the last row, and released when they are
-    first read. `recipe` is "nearest", "gptq" or "stored".
+    """The state while a weight or a stack of weights is quantized row by row. `finished_tensors`
+    are the scales and zero points. These tensors are set after the last row, and released when they
+    are first read. `recipe` is "nearest", "gptq" or "stored".
     """
 
     format: QuantizationFormat
@@ -147,8 +147,8 @@ class QuantizedWeights(ParameterOverrides):
 
     `prequantized` weights are read from files. `get_inverse_cholesky_factor` returns the GPTQ
     factor of a weight, or of each matrix of a stacked weight. If the factor is None, the weight is
-    rounded to nearest. `stored_scales` are the scales of weights that the checkpoint stores
-    quantized, one scale per element.
+    rounded to nearest. `stored_scales` are the scales of weights that the checkpoint stores in
+    quantized form, one scale per element.
     """
 
     plan: QuantizationPlan

@@ -250,7 +250,7 @@ class ChunkExpr(BaseSliceExpr):
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return the chunk's start and end. Raise WeightExpressionError for a missing chunk."""
+        """Return the chunk's start and end. Raise WeightExpressionError if there is no chunk."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
                 raise WeightExpressionError(

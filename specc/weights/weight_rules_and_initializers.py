@@ -136,8 +136,8 @@ def select_graph_weight_rules(
 
 
 def _drop_unused_spec_rules(parameters: ParameterMap, rules: WeightRules) -> WeightRules:
-    """Drop rules of used specs whose parameters the graph lacks, e.g. of task heads. The names in
-    the dropped rules were already checked with the used spec.
+    """Drop rules of used specs whose parameters the graph lacks, e.g. the parameters of task heads.
+    The names in the dropped rules were already checked with the used spec.
     """
     ties = [r for r in rules.ties if not r.is_from_used_spec]
     for rule in rules.ties:

@@ -241,7 +241,8 @@ RULE_CALLBACKS |= {
     "rounds": lambda b, span, name, values: ast.QuantizeSetting(
         name.value, values if isinstance(values, tuple) else (values,), span=span
     ),
-    # the grammar allows negative values, because the error of the setting lists the valid values
+    # the grammar allows negative values, because the error for an invalid setting lists the valid
+    # values
     "below_zero": lambda b, span, minus, number: ast.StringLiteral(
         minus.text + number.text, span=span
     ),

@@ -45,7 +45,7 @@ MAX_COLLECTED_ERRORS = 40
 @immutable_dataclass
 class SourceFragment:
     """A source text fragment to parse. `offsets[n]` is the offset of character `n` in `source`. The
-    last entry of `offsets` is the offset of the end.
+    last entry of `offsets` is the offset of the end of the text.
 
     If `offsets` is empty, the text is a substring of `source` that begins at `start`. In a YAML
     scalar, `#` does not begin a comment.

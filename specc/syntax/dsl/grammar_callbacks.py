@@ -112,7 +112,7 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     ast.NamedArg: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
-"""The functions that return a child's name and span, by class."""
+"""The functions that return a child's name and span, keyed by the class of the child."""
 
 
 RuleCallback = Callable[..., object]

@@ -165,10 +165,10 @@ RuleBuilder = Callable[[str, list[object], int, int], object]
 class LalrParser:
     """A parser of one token sequence.
 
-    `explain` builds the diagnostic for an unexpected token, and `build_limit_error` the diagnostic
-    for an exceeded limit. `recovery_points` are the ascending token indices at which parsing may
-    resume after an error. `keywords_as_names` are the recovery points whose token was parsed as a
-    name.
+    `explain` builds the diagnostic for an unexpected token, and `build_limit_error` builds the
+    diagnostic for an exceeded limit. `recovery_points` are the ascending token indices at which
+    parsing may resume after an error. `keywords_as_names` are the recovery points whose token was
+    parsed as a name.
     """
 
     table: LalrTable

@@ -117,10 +117,10 @@ FP4_DOUBLED = np.concatenate([FP4_VALUES, -FP4_VALUES])
 
 
 def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None) -> tuple[int, int]:
-    """Infer the shape of the blocks that share one scale from the matrix shape and `grid`, the
-    shape of the scales. `block` is the block shape in the config, or None if the config has none.
-    If the config has a block shape, blocks at the edges may be smaller. Raise QuantizedLayoutError
-    if the shapes do not fit.
+    """Infer the shape of the blocks that share one scale, from the shape of the matrix and the
+    shape of the scales (`grid`). `block` is the block shape in the config, or None if the config
+    has none. If the config has a block shape, blocks at the edges may be smaller. Raise
+    QuantizedLayoutError if the shapes do not fit.
     """
     sizes = []
     for length, count, requested in zip(shape, grid, block or (0, 0), strict=True):

@@ -53,7 +53,7 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
 """The little-endian NumPy dtype of each weight dtype, without packed types."""
 
 DTYPES_BY_FILE_NAME: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KINDS}
-"""specc's name of each safetensors dtype."""
+"""The name in specc of each safetensors dtype."""
 
 FLOAT_DTYPES = frozenset(n for n in DTYPE_BITS if n.startswith(("f", "bf")))
 """Floating-point dtypes."""
