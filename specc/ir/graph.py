@@ -197,7 +197,7 @@ class GraphBuilder:
 
     def add_input(self, name: str, info: Input) -> Value:
         """Add an input and return its value. Input names must be unique."""
-        assert name not in self.inputs, f"two inputs are called {name}"
+        assert name not in self.inputs, f"two inputs have the name {name}"
         self.input_facts[name] = info
         self.inputs[name] = Value(info.type)
         return self.inputs[name]

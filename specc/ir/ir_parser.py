@@ -55,7 +55,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
     while lines.line:
         graph = _GraphParser(lines, 0).parse_graph()
         if graph.name in graphs:
-            lines.raise_syntax_error(f"two graphs are called `{graph.name}`")
+            lines.raise_syntax_error(f"two graphs have the name `{graph.name}`")
         graphs[graph.name] = graph
     if lines.offset != len(text):
         lines.raise_syntax_error("unexpected text after an empty line")

@@ -64,7 +64,7 @@ class Op:
         cls.signature = Signature.parse(sig)
         cls.is_compute_intensive, cls.is_view = is_compute_intensive, is_view
         cls.is_elementwise, cls.is_selection = is_elementwise, is_selection
-        assert cls.name not in OPS_BY_NAME, f"two ops are called {cls.name}"
+        assert cls.name not in OPS_BY_NAME, f"two ops have the name {cls.name}"
         OPS_BY_NAME[cls.name] = cls
 
     def get_signature(self) -> Signature:

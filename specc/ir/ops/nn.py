@@ -199,7 +199,7 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
             raise ShapeError(f"rotary embedding requires an even dimension, got {self.dim}")
         pairs = divide_dims_exactly(self.dim, 2)
         if self.axes and pairs.number not in (None, len(self.axes)):
-            raise ShapeError(f"{pairs} pairs of features, but {len(self.axes)} have an axis")
+            raise ShapeError(f"{pairs} feature pairs, but {len(self.axes)} position axes")
         axes["r"] = pairs
 
 
@@ -311,7 +311,7 @@ class MixtureOfExperts(
     def infer_result_axes(self, axes: AxisBindings) -> None:
         axes["o"] = self.get_expert_output().shape[-1]
         if self.stacked_count and axes["e"] != self.num_experts:
-            title = f"{self.num_experts} experts, but weights for {axes['e']}"
+            title = f"expected weights for {self.num_experts} experts, got {axes['e']}"
             raise ShapeError(title, (self.first_body_operand_index,))
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:

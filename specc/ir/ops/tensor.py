@@ -179,7 +179,7 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", is_view=True):
 def _check_single_position(axes: AxisBindings, participle: str) -> None:
     """Raise ShapeError unless axis `one` has size 1. `participle` is e.g. "squeezed"."""
     if (length := axes["one"]) != 1:
-        title = f"only an axis of length 1 can be {participle}, this one has length {length}"
+        title = f"only an axis of length 1 can be {participle}, got an axis of length {length}"
         raise ShapeError(title, (0,))
 
 

@@ -93,7 +93,7 @@ def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Di
         f"a `{error.token.text}` without its opening bracket",
         error.token,
         "no bracket to close",
-        "delete it, or open the bracket before",
+        "delete it, or write the opening bracket before it",
         code="E0103",
         related_label=(last_open, "the last bracket that is open") if last_open else None,
     )
