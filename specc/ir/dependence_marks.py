@@ -224,8 +224,8 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
         return _interpret_mark(operand_axis, result_axis)
     if result_axis is not None:
         return operand_axis.make_dependence(result_axis, "same", SAME_POSITION)
-    # a result without the axis reads all positions, or in a contraction only the positions where no
-    # factor is zero
+    # a result without the axis reads all positions, except in a contraction, where it reads only
+    # the positions at which no factor is zero
     if isinstance(operand_axis.op, Einsum) and (masks := _find_contraction_masks(operand_axis)):
         return operand_axis.make_dependence(masks[0].result_axis, "band", FULL_INTERVAL, masks)
     return operand_axis.make_dependence(None, "all")

@@ -360,7 +360,7 @@ def collect_required_nodes(
 
 
 def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
-    """Replace symbolic dimensions of `graph` with `lengths`, and infer all types again."""
+    """Replace symbolic dimensions of `graph` according to `lengths`, and infer all types again."""
     facts = {
         name: replace(input, type=Type(t.dtype, tuple(d.substitute(lengths) for d in t.shape)))
         for name, input in graph.input_facts.items()

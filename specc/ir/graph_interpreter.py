@@ -1,5 +1,5 @@
-"""Functions shared by the graph interpreters. They bind inputs, evaluate nodes, and evaluate
-symbolic dimensions, slices and windows at run time.
+"""Functions shared by the graph interpreters. The functions bind inputs, evaluate nodes, and
+compute symbolic dimensions, slices and windows at run time.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence

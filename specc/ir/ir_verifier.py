@@ -65,7 +65,7 @@ def _iterate_input_errors(
 
 
 def is_dynamic_size_node(node: Node) -> bool:
-    """Return True if a node returns a dynamic size, or the position ids of a dynamic axis."""
+    """Return True if a node returns a dynamic axis size, or the position ids of a dynamic axis."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
             return x.shape[axis].number is None

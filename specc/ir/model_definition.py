@@ -118,13 +118,13 @@ class DecodeState:
 
 @immutable_dataclass(kw_only=True)
 class DerivedGraphs:
-    """The encoder graph and decode step of a generative model. `encode` runs once and is None if
-    there is no encoder. The inputs of `step` are the new positions of `sequence_input`, the
-    `loop_invariant_inputs`, other inputs along the time axis, and the states. Loop-invariant inputs
-    are outputs of `encode` or inputs of the spec. The inputs in `full_length_inputs` contain the
-    earlier positions in addition to the new positions. `initial_logits_output` is the output of
-    `encode` with the logits for an empty prompt, of shape [batch, vocab] or [batch, 1, vocab]. The
-    name is "" if a prompt must have at least one token.
+    """The encoder graph and decode step of a generative model. `encode` runs once, before the first
+    step. `encode` is None if the model has no encoder. The inputs of `step` are the new positions
+    of `sequence_input`, the `loop_invariant_inputs`, other inputs along the time axis, and the
+    states. Loop-invariant inputs are outputs of `encode` or inputs of the spec. The inputs in
+    `full_length_inputs` contain the earlier positions in addition to the new positions.
+    `initial_logits_output` is the output of `encode` with the logits for an empty prompt, of shape
+    [batch, vocab] or [batch, 1, vocab]. The name is "" if a prompt must have at least one token.
     """
 
     encode: Graph | None

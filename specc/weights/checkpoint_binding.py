@@ -246,8 +246,8 @@ def _resolve_parameters(
     ties: Mapping[str, str],
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[MissingParameter]]:
-    """Resolve each parameter to an expression over tensors. Return the bound parameters, and the
-    parameters that cannot be bound, each with the name of a missing tensor.
+    """Resolve each parameter to an expression over tensors. Return the bound parameters, and for
+    each parameter that cannot be bound, the name of a missing tensor.
 
     If the file stores only one of several tied parameters, the source parameter reads that tensor.
     """

@@ -135,7 +135,7 @@ def register_rule_callback(name: str) -> Callable[[R], R]:
 
 
 def drop_absent_symbols(children: Iterable[T | None]) -> tuple[T, ...]:
-    """Return the children that are not None, the placeholder for an absent optional symbol."""
+    """Return the children without None, which is the placeholder for an absent optional symbol."""
     return tuple(c for c in children if c is not None)
 
 

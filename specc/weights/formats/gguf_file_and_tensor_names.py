@@ -201,7 +201,9 @@ class GGUFFile(TensorFile):
 
 
 def _split_name(name: str) -> tuple[str, str, str]:
-    """Split a tensor name into `model.layers.N.` or "", the name in the layer, and the suffix."""
+    """Split a tensor name into the layer prefix (`model.layers.N.` or ""), the name in the layer,
+    and the suffix.
+    """
     match = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
     if match:
         return f"model.layers.{match[1]}.", match[2], match[3]
