@@ -207,7 +207,7 @@ def find_key_selection_mask(node: Node, time_axis: TimeAxis) -> AttentionMatrix 
 
 class _UnprovenCausalMaskTerm(NamedTuple):
     """The first subexpression of a mask that does not compare position ids. `is_whole_mask` is true
-    if no subexpression compares position ids.
+    if no subexpression of the mask compares position ids.
     """
 
     value: Value | None

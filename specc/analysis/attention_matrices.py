@@ -132,9 +132,9 @@ def _view_without_axis(qk: AttentionMatrix, operand: Value, axis: int) -> Attent
 
 
 def is_transposed_pair(left: AttentionMatrix, right: AttentionMatrix) -> bool:
-    """Return True if one operand is a value at the query position, and the other operand is the
-    same value at the key position, as in `segment[:, i] == segment[:, j]`. The two operands are
-    equal where `i == j`.
+    """Return True if one operand depends on the query position, and the other is the same value at
+    the key position, as in `segment[:, i] == segment[:, j]`. The two operands are equal where `i ==
+    j`.
     """
     a, b = unwrap_all_views(left), unwrap_all_views(right)
     are_on_different_axes = (a.query_axis is None) != (a.key_axis is None)
@@ -185,7 +185,7 @@ def _is_transparent_view(qk: AttentionMatrix, op: Op, operand: Value) -> bool:
 
 def list_concat_operands(qk: AttentionMatrix) -> list[AttentionMatrix] | None:
     """Return the operands of a concatenation along the query or key axis, or None for other ops. In
-    the operand that has the time axis, each position keeps its time. Prefix operands have no query
+    the operand that has the time axis, every position keeps its time. Prefix operands have no query
     or key axis, because their positions have no time. Prefix operands along the axis `side` are
     omitted.
     """
@@ -221,7 +221,7 @@ TraversalRule: TypeAlias = Callable[[Q], Generator[Q, A, A]]
 
 @dataclass
 class TraversalBudget:
-    """A budget that limits the number of subproblems evaluated by one analysis."""
+    """A budget that limits how many subproblems one analysis evaluates."""
 
     remaining_steps: int = MAX_TRAVERSAL_STEPS
 
@@ -246,7 +246,7 @@ def solve_memoized(
         return results[problem]
     if not budget.consume_step():
         return default
-    # The stack contains unfinished subproblems. Each one is above the subproblem that waits for its
+    # The stack contains unfinished subproblems. Each subproblem is above the one that waits for its
     # result. `result` is sent to the generator at the top of the stack, and None is sent to a new
     # generator.
     stack = [(problem, rule(problem))]
@@ -277,7 +277,7 @@ def collect_subproblem_results(subproblems: Iterable[Q]) -> Generator[Q, A, list
 
 
 def is_any_subproblem_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the result of any subproblem is True. Stop at the first True."""
+    """Return True at the first subproblem whose result is True, and False if there is none."""
     for subproblem in subproblems:
         if (yield subproblem):
             return True
@@ -285,7 +285,7 @@ def is_any_subproblem_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]
 
 
 def are_all_subproblems_true(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the results of all subproblems are True. Stop at the first False."""
+    """Return False at the first subproblem whose result is False, and True if there is none."""
     for subproblem in subproblems:
         if not (yield subproblem):
             return False

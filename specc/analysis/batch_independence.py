@@ -70,8 +70,8 @@ class _BatchAxis:
     def iterate_mixing_nodes(
         self, graph: Graph, mixed_values: set[Value]
     ) -> Iterator[tuple[Graph, Node]]:
-        """Yield the nodes that mix batch elements, each with the graph or loop body that contains
-        it. Nodes that read `mixed_values` are skipped, and their results are added to
+        """Yield each node that mixes batch elements, with the graph or loop body that contains the
+        node. Nodes that read `mixed_values` are skipped, and their results are added to
         `mixed_values`.
         """
         for node, results in graph.nodes:

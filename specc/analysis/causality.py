@@ -236,7 +236,7 @@ def check_causality_of_defaults(
 
 
 def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
-    """Return the names of inputs on which `outputs` depend or which are returned as outputs."""
+    """Return the names of inputs on which `outputs` depend, and of inputs that are outputs."""
     output_values = [graph.outputs[name] for name in outputs]
     used_values = {a for node in collect_required_nodes(output_values) for a in node.args}
     used_values.update(output_values)

@@ -48,8 +48,8 @@ SELECTION_MESSAGE = CausalityErrorMessage(
 def describe_causality_violation(
     graph: Graph, violation: CausalityViolation, flow: TimeDataflow
 ) -> CausalityErrorMessage:
-    """Return the message for a causality violation of an op, which may be inside a loop body."""
-    # the fix must be made in the loop body, not at the loop
+    """Return the message for a causality violation whose op may be inside a loop body."""
+    # the loop body must be fixed, not the loop
     if violation.body_violation:
         return describe_causality_violation(*violation.body_violation, flow)
     symbol = flow.time_symbol

@@ -36,12 +36,12 @@ class LengthLimit:
 
     @property
     def reason(self) -> str:
-        """The reason for the limit, for use in messages."""
+        """The reason for the length limit, phrased for messages."""
         return format_limit_reason(self.table_name, self.max_length)
 
 
 def format_limit_reason(table_name: str, max_length: int) -> str:
-    """Format the reason for a length limit, for use in messages."""
+    """Format the reason for a length limit, phrased for messages."""
     if table_name != ROPE_TABLE:
         return f"the position embedding `{table_name}` has {max_length} positions"
     return (
@@ -235,7 +235,7 @@ def find_context_length_limit(node: Node) -> PositionEmbeddingLimit | None:
 def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
 ) -> PositionEmbeddingLimit | None:
-    """Return the limit imposed by a lookup of `ids` in a position embedding, None if unknown."""
+    """Return the limit that a lookup of `ids` in a position embedding imposes, or None if unknown."""
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None
@@ -289,8 +289,8 @@ MAX_BOUND_STEPS = 200
 
 def is_provably_nonnegative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
     """Return True if a dimension is provably non-negative for symbolic dimensions with the lower
-    bounds `min_lengths` (default 0). Positive terms are bounded from below, and negative terms from
-    above.
+    bounds `min_lengths` (default 0). Positive terms need a lower bound, and negative terms need an
+    upper bound.
     """
     worklist, visited = [length], {length}
     while worklist and len(visited) < MAX_BOUND_STEPS:

@@ -11,12 +11,12 @@ key):
     first[i] & keep[j]                        no band, first[i]
 
 The decomposition covers all visible query-key pairs, and may also cover masked pairs. For a
-conjunction, only the decomposition of the operand with fewer visible pairs is used.
+conjunction, only one operand's decomposition is used: the one with fewer visible pairs.
 
-If the band of a mask is bounded, a block of consecutive queries attends only to consecutive keys:
-with a window of 64, queries 64 to 95 attend to keys 1 to 95. For `n` positions and the window size
-`w`, a loop over blocks of queries costs O(n · w) instead of O(n²). Because of its overhead, the
-loop is used only above a threshold length, which was measured on ONNX Runtime
+If the band of a mask is bounded, a block of consecutive queries attends only to a range of
+consecutive keys: with a window of 64, queries 64 to 95 attend to keys 1 to 95. For `n` positions
+and the window size `w`, a loop over blocks of queries costs O(n · w) instead of O(n²). Because of
+its overhead, the loop is used only above a threshold length, which was measured on ONNX Runtime
 (`benchmarks/local.py`).
 """
 
@@ -70,7 +70,7 @@ class MaskDecomposition:
 
     @property
     def condition_count(self) -> int:
-        """The number of conditions that select global keys or queries."""
+        """The number of conditions that select global keys or global queries."""
         return len(self.key_conditions) + len(self.query_conditions)
 
     @property
@@ -201,8 +201,8 @@ class BlockedAttentionPlan:
     `length_threshold`.
 
     `band` is the interval of offsets `q - k` at which keys are visible. `decomposition` contains
-    the conditions that select global tokens. Every block attends to `keys_per_block` keys, which is
-    None if the number differs between blocks.
+    the conditions that select global tokens. Every block attends to `keys_per_block` keys, or
+    `keys_per_block` is None if the number differs between blocks.
     """
 
     band: Interval

@@ -381,5 +381,5 @@ def _solve_comparison(fn: str, left: AttentionMatrix, right: AttentionMatrix) ->
         case "ge" | "gt":
             return (yield _ComparisonBandKey(right, left, fn == "gt"))
         case "same_group" if left.time_axis is not None and is_transposed_pair(left, right):
-            return SAME_POSITION  # all positions of a group arrive in the same step
+            return SAME_POSITION  # all positions of a group are passed in the same step
     return FULL_INTERVAL

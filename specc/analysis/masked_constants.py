@@ -366,7 +366,7 @@ def _infer_weight_constants(qk: AttentionMatrix, node: Node) -> MaskedConstantRu
 
 
 def _infer_gathered_constants(qk: AttentionMatrix, node: Node) -> MaskedConstantRule:
-    """Return the constants of a gather by sort indices that order masked positions last."""
+    """Return the constants of a gather whose sort indices order masked positions last."""
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
             sort = ops.Gather.ids(node).node

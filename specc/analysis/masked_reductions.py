@@ -35,7 +35,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import FULL_INTERVAL, Interval
 
 VisibleKeys = tuple[int, Interval]
-"""The query axis of the result, and the interval of `q - k` in which keys affect the result."""
+"""The query axis of the result, and the interval of `q - k` within which keys affect the result."""
 
 
 def find_visible_keys(

@@ -43,8 +43,8 @@ def _count_attention(op: ops.Attend, types: list[Type]) -> Dim:
 
 
 def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type]) -> Dim:
-    """Count one dot product of a filter and the input per output element. The first axis of the
-    weight contains the filters. Each filter reads the input channels of its group.
+    """Count one dot product of a filter with the input per output element. The first axis of a
+    convolution weight indexes the filters. Each filter reads the input channels of its group.
     """
     (result_type, *_) = op.infer_result_types(*types[:2], None)
     return multiply_dims(result_type.shape) * multiply_dims(types[1].shape[1:])
@@ -134,8 +134,8 @@ def count_parameters(graph: Graph) -> Dim:
 
 
 def format_parameter_count(graph: Graph, count: Dim) -> str:
-    """Format the parameter count, in which tied weights are counted once. If there are tied
-    weights, also format the count of all weights.
+    """Format the parameter count, counting tied weights once. If there are tied weights, also
+    format the count of all weights.
     """
     text, total = f"{format_thousands(count.number or 0)} parameters", count_parameters(graph)
     if total == count:

@@ -114,7 +114,7 @@ def _infer_states(
     assumes_finite: bool = False,
 ) -> Mapping[Value, PaddingFacts]:
     """Return the padding properties of every value along the axis of the padding mask `mask_name`.
-    Return {} if `mask_name` is not a padding mask of a dynamic axis. If `assumes_finite` is True,
+    Return {} if `mask_name` is not a padding mask over a dynamic axis. If `assumes_finite` is True,
     all values are assumed to be finite.
     """
     side, padding_mask = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
@@ -237,7 +237,7 @@ def _describe_read(violation: PaddingViolation) -> tuple[str, str]:
 
 
 def _describe_position(violation: PaddingViolation, padded_use: PaddedUse) -> str:
-    """Return a phrase for the location of the padding that an op reads, or "" for any location."""
+    """Return a phrase that locates the padding an op reads, or "" if it may be anywhere."""
     if padded_use.dependence.kind == "window":
         is_before = padded_use.dependence.min_offset >= 0
         return f" {'before' if is_before else 'next to'} each position"

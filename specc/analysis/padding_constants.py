@@ -33,7 +33,7 @@ from specc.ir.types import EMPTY_INTERVAL
 
 
 def infer_padding_values(result: PaddedOpResult) -> Mapping[int, float]:
-    """Return the constants at padded positions of a result, by axis."""
+    """Return the constants that a result holds at padded positions, keyed by axis."""
     constants = {}
     for axis in result.find_inherited_padded_axes():
         number = _infer_number(result, axis)
@@ -58,7 +58,7 @@ def infer_fill_values(
 
 
 def _is_fill_number(result: PaddedOpResult, axis: int, number: float) -> bool:
-    """Return True if positions that `pad` or `concat` added next to padding hold `number`."""
+    """Return True if the positions that `pad` or `concat` added next to padding hold `number`."""
     match result.op:
         case ops.Pad(axis=op_axis, value=value, mode=mode) if op_axis == axis:
             is_same = mode == "constant" and float(value) == number

@@ -348,7 +348,7 @@ class PaddingDataflow:
             return None
         match node.op:
             case ops.Extent(axis) if axis in result.operand_facts[0].sorted_axes:
-                return NO_PADDING_COUNT  # a sort index does not count preceding padding
+                return NO_PADDING_COUNT  # a sort index does not count the padding before it
             case ops.Sort(axis) if result.value.index and not self._has_equal_sort_order:
                 if operand and operand.shape[axis] in self.padded_lengths:
                     return None  # all indices count padding, even at masked positions

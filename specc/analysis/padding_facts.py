@@ -49,8 +49,8 @@ class PaddingFacts:
     is the rotation of the value's features by angles that depend on the number of padded positions.
     If `is_valid_index` is True, the value contains indices of valid positions. `padding_values` are
     the constants at padded positions, by axis. `fill_values` are those constants that positions
-    added by `pad` or `concat` also hold. `zero_padded_sides` maps an axis to the sides, `left` and
-    `right`, whose padding is zero. Along `repeated_axes`, padded positions repeat the last valid
+    added by `pad` or `concat` also hold. `zero_padded_sides` maps an axis to the sides (`left`,
+    `right`) on which padding is zero. Along `repeated_axes`, padded positions repeat the last valid
     position. `sorted_axes` are the axes in sorted order, with padded positions last.
     `reversed_axes` are the axes that `flip` reversed, including their padding. `rolled_axes` maps
     each axis that `roll` rotated, including its padding, to the source to report if a later op
@@ -294,17 +294,17 @@ class PaddedUse:
 
     @property
     def facts(self) -> PaddingFacts:
-        """The properties of the operand."""
+        """The padding properties of the operand."""
         return self.operand_facts[self.dependence.operand]
 
     @property
     def is_right_padded(self) -> bool:
-        """True if padding comes after all valid positions."""
+        """True if padding follows all valid positions."""
         return self.padding_side == "right" and not self.has_interior_padding
 
     @property
     def is_left_padded(self) -> bool:
-        """True if padding comes before all valid positions."""
+        """True if padding precedes all valid positions."""
         return self.padding_side == "left" and not self.has_interior_padding
 
     @property

@@ -64,7 +64,7 @@ class PaddingViolation:
         return any(symbols & d.symbols() for d in value.shape)
 
     def find_padded_operand(self, node: Node) -> Value | None:
-        """Return the first operand of `node` that has padded positions, or None if none has."""
+        """Return the first operand of `node` with padded positions, or None if there is none."""
         return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_upstream_node(self, node: Node | None, predicate: Callable[[Op], bool]) -> Node | None:
@@ -82,7 +82,7 @@ class PaddingViolation:
         return self.find_upstream_node(self.node, lambda op: isinstance(op, joining))
 
     def find_position_id_op(self) -> Op:
-        """Return the op that computes the position ids that `node` reads."""
+        """Return the op that computes the position ids among the operands of `node`."""
         node = self.node
         while counting_nodes := [
             a.node for a in node.operands if a.node and self.get_facts(a).padding_count != {}
@@ -113,7 +113,7 @@ class PaddingViolation:
 
     def format_mask(self, value: Value | None) -> str:
         """Format the padding mask of a value as a spec expression, flipped if the value is flipped.
-        Return the placeholder `mask` if the axis of the value has a different size.
+        Return the placeholder `mask` if the mask and the value's axis have different sizes.
         """
         axis, shape = self.get_padded_axis(value), value.shape if value else ()
         if self.graph.inputs[self.mask_name].shape[-1] not in shape[axis : axis + 1]:
@@ -205,7 +205,7 @@ def suggest_padding_fix(violation: PaddingViolation) -> str:
 
 
 def _suggest_count(violation: PaddingViolation) -> str:
-    """Suggest a fix for an op that reads position ids or lengths that include padding."""
+    """Suggest a fix for an op that reads position ids or lengths in which padding is counted."""
     if violation.has_size_operand():
         return f"use `sum(float({violation.mask_name}), axis=1)`, the number of valid positions"
     span = violation.get_span(violation.node)
@@ -323,7 +323,7 @@ def _get_added_number(violation: PaddingViolation, node: Node) -> str | None:
 
 
 def _get_other_side(violation: PaddingViolation, node: Node) -> str:
-    """Return the padding side that leaves added positions adjacent to valid positions."""
+    """Return the padding side on which added positions are adjacent to valid positions."""
     return "left" if node.args[0] is violation.find_padded_operand(node) else "right"
 
 

@@ -29,7 +29,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 KnownValue: TypeAlias = float | Value
-"""A constant or loop-carried value to which another value is equal."""
+"""A constant or a loop-carried value that equals another value."""
 
 FINITE_RESULT_FUNCTIONS = ("abs", "cos", "exp", "neg", "relu", "sigmoid", "silu", "sin", "tanh")
 """`Pointwise` functions that are finite for finite operands, except for overflow."""
@@ -48,7 +48,7 @@ def infer_loop_facts(
     node: Node, op: ops.Scan, operand_facts: Sequence[PaddingFacts], infer_body: InferBody
 ) -> tuple[Graph, list[PaddingFacts], list[PaddingFacts]]:
     """Return the body of a loop with inlined captures, and the padding properties of the outputs
-    and the loop-carried values. The properties of loop-carried values are a fixpoint.
+    and the loop-carried values. The properties of loop-carried values are computed as a fixpoint.
     """
     parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
     scanned_facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
@@ -173,7 +173,7 @@ def _is_finite(node: Node, finite_values: set[Value]) -> bool:
 def _infer_known_value(
     node: Node, value: Value, known_values: Mapping[Value, KnownValue], finite_values: set[Value]
 ) -> KnownValue | None:
-    """Return the constant or loop-carried value to which a result is equal, or None if unknown."""
+    """Return the constant or loop-carried value that equals a result, or None if unknown."""
     uniform = find_splat_value(value)
     if uniform is not None:
         return uniform
@@ -192,8 +192,8 @@ def _infer_known_value(
 def _find_neutral_result(
     node: Node, function_name: str, operands: list[KnownValue | None], finite_values: set[Value]
 ) -> KnownValue | None:
-    """Return the result of an arithmetic op with an identity or absorbing operand: a product with
-    zero or one, a quotient by one, or a sum with zero. Return None for other operands.
+    """Return the result of an arithmetic op whose operand is an identity or absorbs the other: a
+    product with zero or one, a quotient by one, or a sum with zero. Return None for other operands.
     """
     for operand, other in ((1, 0), (0, 1)):
         match function_name, operands[operand]:

@@ -110,7 +110,7 @@ def is_min_or_max_at_padding(result: PaddedOpResult, axis: int, *, lowest: bool)
 
 
 def _is_padding_mask(result: PaddedOpResult) -> bool:
-    """Return True if the operand is the padding mask or a view of the padding mask."""
+    """Return True if the operand is the padding mask itself or a view of it."""
     return skip_views(result.node.first_operand) is result.padding_mask
 
 
@@ -287,7 +287,7 @@ def can_contain_masked_fill_at_padding(result: PaddedOpResult) -> bool:
 def _may_hold_masked_fill(node: Node, has_masked_fill: Sequence[bool]) -> bool:
     """Return True if the result of a node may hold a masked fill value. This is the case if the
     node creates such a value or its negation, pads with one, or has an operand that holds one.
-    `has_masked_fill` is true for operands with masked fill values.
+    `has_masked_fill` is true for each operand with masked fill values.
     """
     match node.op:
         case ops.Constant(value) | ops.Pad(value=value) if abs(value) >= -LOW_SCORE:

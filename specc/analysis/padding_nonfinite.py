@@ -137,7 +137,7 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
 
 
 def find_infinite_fill_mask(result: PaddedOpResult) -> Value | None:
-    """Return the condition of the `where` that set masked values to infinity. Return None if a
+    """Return the condition of the `where` that set masked scores to infinity. Return None if a
     result may have another source of infinity or NaN.
     """
     operand_facts, node = result.operand_facts, result.node

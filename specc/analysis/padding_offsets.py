@@ -30,9 +30,9 @@ is exact in float32, i.e. for which `k * (1 / k)` is not rounded below 1."""
 
 @dataclass(frozen=True)
 class PaddingOffsets:
-    """The offset of the padded positions (the number of positions before them), by axis size.
-    `padded_length` is the size of the padding mask, `padding_side` is "left", "right" or "any", and
-    `min_lengths` maps symbolic dimensions to lower bounds.
+    """The offset of the padded positions, i.e. the number of positions before them, keyed by axis
+    size. `padded_length` is the size of the padding mask, `padding_side` is "left", "right" or
+    "any", and `min_lengths` maps symbolic dimensions to lower bounds.
     """
 
     padded_length: Dim

@@ -88,7 +88,7 @@ def find_order_dependent_roll(
 
 
 def _is_reduction_without_copies(op: Op, source: PaddingSource | None) -> bool:
-    """Return True for a reduction, e.g. a maximum, that repeated elements do not affect."""
+    """Return True for a reduction that is unaffected by repeated elements, e.g. a maximum."""
     is_extended = source is not None and isinstance(source.node.op, ops.Pad)
     return isinstance(op, ops.Reduce) and (not is_extended or op.fn in ("all", "any", "max", "min"))
 
@@ -193,7 +193,7 @@ def _has_sorted_operand(result: PaddedOpResult, axis: int | None) -> bool:
 
 
 def gathers_by_argsort(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
-    """Return True if padding is last and a gather reads a value with a constant at padded
+    """Return True if padding is last and a gather reads a value that holds a constant at padded
     positions.
     """
     match node:

@@ -2,10 +2,10 @@
 
 Every padded position increases each later position id `i` by 1, and `2 * i` by 2. The *padding
 count* of a value is the amount that padding adds to the value. The padding count is the number of
-padded positions times a factor, which may contain other values. A difference or comparison does not
-depend on padding if both sides have equal counts. Softmax weights do not depend on padding if the
-scores of all positions increase by the same amount. An example is ALiBi with scores of the form
-`slope * j`. All other uses of position ids depend on the amount of padding.
+padded positions times a factor, which may contain other values. The difference or comparison of two
+values with equal padding counts does not depend on padding. Softmax weights do not depend on
+padding if the scores of all positions increase by the same amount. An example is ALiBi with scores
+of the form `slope * j`. All other uses of position ids depend on the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class RelativePositionPaddingCount:
 
 @immutable_dataclass
 class AxisSizePaddingCount:
-    """The padding count of an axis size that includes padded positions."""
+    """The number of padded positions included in an axis size."""
 
     length: Dim
 
@@ -75,7 +75,7 @@ def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCoun
 def infer_padding_count(
     node: Node, counts: Sequence[PaddingCount], padded_length: Dim
 ) -> PaddingCount:
-    """Infer the padding count of the result of `node` from the `counts` of its operands."""
+    """Infer the padding count of a node's result from the `counts` of its operands."""
     if not any(counts):
         return NO_PADDING_COUNT
     if None in counts or any(map(_is_order_only, counts)):
@@ -210,7 +210,7 @@ def _are_position_ids(value: Value | None) -> bool:
 
 
 def _find_constant_length(value: Value | None) -> Dim | None:
-    """Return the axis size to which all elements of a value are equal, or None if there is none."""
+    """Return the axis size that all elements of a value equal, or None if there is none."""
     match find_op_behind_views(value):
         case ops.Size(length):
             return length
@@ -281,7 +281,7 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
             pass
         case ops.Attend():
             score_operand, keys, axis = node.op.bias.index, node.op.key(node), 2
-            sinks = node.op.sinks(node)  # padding shifts the scores but not the sink
+            sinks = node.op.sinks(node)  # padding shifts the scores but does not shift the sink
         case _:
             axis = -1
     if any(count for n, count in enumerate(counts) if n != score_operand):

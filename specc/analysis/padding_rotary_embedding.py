@@ -1,10 +1,10 @@
 """Track rotary embeddings whose position ids count padding, and find contractions in which the
 rotation caused by padding cancels.
 
-The query at position `i` is rotated by the angles of position `i`, and the key at position `j` is
-rotated by the angles of position `j`. The dot product of query and key depends only on `i - j`.
-Padding before both positions does not change this difference. All other uses of rotated features
-depend on the absolute angles.
+RoPE rotates the query at position `i` by the angles of position `i`, and the key at position `j` by
+the angles of position `j`. The dot product of query and key depends only on `i - j`. Padding before
+both positions does not change this difference. All other uses of rotated features depend on the
+absolute angles.
 """
 
 from collections.abc import Sequence
@@ -143,8 +143,8 @@ def _is_matched_einsum(equation: str, rotations: Sequence[RotaryEmbedding | None
 def _infer_concat_rotation(
     node: Node, rotations: Sequence[RotaryEmbedding | None], axis: int
 ) -> RotaryEmbedding:
-    """Return the rotation of a concatenation of features, some of which may be unrotated, or of
-    positions with the same rotation.
+    """Return the rotation of a concatenation of features (some may be unrotated) or of equally
+    rotated positions.
     """
     feature_axes = {t.feature_axis for t in rotations if t}
     if len(feature_axes) != 1 or None in feature_axes:
@@ -162,7 +162,7 @@ def _infer_concat_rotation(
 def _infer_scaled_rotation(
     node: Node, function_name: str, first: RotaryEmbedding | None, second: RotaryEmbedding | None
 ) -> RotaryEmbedding:
-    """Return the rotation of features scaled by one factor, or of a sum of equally rotated ones."""
+    """Return the rotation of scaled features, or of a sum of equally rotated features."""
     # Rotation is linear: the sum of two vectors rotated by the same angle is also rotated by the
     # angle.
     left, right = ops.Arith.left(node), ops.Arith.right(node)

@@ -76,7 +76,7 @@ def _is_merged_use_neutral(use: PaddedUse) -> bool:
 
 
 def _is_padding_outside_reads(use: PaddedUse) -> bool:
-    """Return True if an op reads no padded position. With left padding, the op must read only the
+    """Return True if an op reads no padded positions. With left padding, the op must read only the
     current and later positions. With right padding, the op must read only the current and earlier
     positions.
     """
@@ -92,7 +92,7 @@ def _is_padding_outside(use: PaddedUse, interval: Interval) -> bool:
 
 
 def _is_sort_order_safe(use: PaddedUse) -> bool:
-    """Return True if padding does not affect an op along a sorted axis with padding last."""
+    """Return True if padding does not affect an op along a sorted axis whose padding is last."""
     if use.dependence.kind in ("same", "extent") or isinstance(use.op, ops.CumSum):
         return True
     match use.op:
@@ -171,8 +171,8 @@ def _is_masked_at_padding(use: PaddedUse) -> bool:
 
 
 def _have_same_positions(use: PaddedUse) -> bool:
-    """Return True if queries and keys are positions of one axis. In this case, keys before a valid
-    query are valid.
+    """Return True if queries and keys are positions of one axis. In this case, all keys before a
+    valid query are valid.
     """
     result_axis = use.dependence.result_axis
     result_type = use.node.infer_types()[use.dependence.result]

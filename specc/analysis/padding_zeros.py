@@ -70,7 +70,7 @@ ZERO_MOVING_OPS = (
     *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice),
     *(ops.AveragePool, ops.CumSum, ops.Flip, ops.Roll, ops.Resize),
 )
-"""Ops that map zeros to zeros, position by position."""
+"""Ops that map a zero at each position to a zero at the same position."""
 
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
 """Reductions that map zeros to zero along an axis without padding. `all` is excluded, because it is
@@ -219,7 +219,7 @@ def infer_zero_padded_sides(
 
 
 def is_zero_at_padding(result: PaddedOpResult, axis: int) -> bool:
-    """Return True if a result is zero where `axis` is padded."""
+    """Return True if a result is zero at padded positions of `axis`."""
     operands = range(len(result.operand_facts))
     zero_operands = result.find_operands_with_fact("zero_pad_axes", axis)
     padded_operands = result.find_operands_with_axis(axis)
@@ -228,7 +228,8 @@ def is_zero_at_padding(result: PaddedOpResult, axis: int) -> bool:
     if len(infer_zero_padded_sides(result, ()).get(axis, ())) == 2:
         return True
     if isinstance(result.op, ops.Concat):
-        # An operand of `concat` without padded positions adds always-valid positions to the axis.
+        # An operand of `concat` that has no padded positions adds always-valid positions to the
+        # axis.
         is_zero = [z or not is_padded for z, is_padded in zip(is_zero, has_axis, strict=True)]
     if isinstance(result.op, ops.Pad) and result.op.axis == axis:
         return is_zero[0]  # the added positions are next to padded positions
@@ -240,13 +241,14 @@ def is_zero_at_padding(result: PaddedOpResult, axis: int) -> bool:
 
 
 def _is_zero_result(result: PaddedOpResult, is_zero: list[bool], has_padding: list[bool]) -> bool:
-    """Return True if the result is zero at padded positions. `is_zero` is true for operands that
-    are zero at padded positions, and `has_padding` is true for operands with padded positions.
+    """Return True if the result is zero at padded positions. `is_zero` is true for each operand
+    that is zero at padded positions, and `has_padding` is true for each operand with padded
+    positions.
     """
     node = result.node
     match node.op:
         case ops.And() | ops.Arith("mul") | ops.MatMul() | ops.Einsum() | ops.WeightedSum():
-            return any(is_zero)  # one zero factor is sufficient for a zero product
+            return any(is_zero)  # one zero factor makes a product zero
         case ops.Or() | ops.Concat() | ops.Where() | ops.Arith("add" | "sub" | "min" | "max"):
             return _are_operands_zero(node, is_zero)
         case ops.Arith("div" | "floordiv"):
@@ -274,7 +276,7 @@ def is_zero_preserving(node: Node) -> bool:
 
 def _are_operands_zero(node: Node, is_zero: list[bool]) -> bool:
     """Return True if every operand whose elements may be selected is zero at padded positions.
-    `is_zero` is true for operands that are zero or false at padded positions.
+    `is_zero` is true for each operand that is zero or false at padded positions.
     """
     zeros = [z or is_zero_everywhere(a) for z, a in zip(is_zero, node.args, strict=True)]
     if isinstance(node.op, ops.Where):

@@ -225,7 +225,7 @@ def find_common_constants(operand_constants: list[MaskedConstants]) -> MaskedCon
 
 
 NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
-"""The neutral element of each reduction except `mean`."""
+"""The neutral element of each reduction, except of `mean`."""
 
 
 def is_preserved_by_reduction(function_name: str, constant: float, length: int) -> bool:

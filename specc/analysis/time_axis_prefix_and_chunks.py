@@ -106,7 +106,7 @@ class TimeAxis:
         return prefix_length is not None and self.is_non_negative(prefix_length - 1)
 
     def is_non_negative(self, axis_size: Dim) -> bool:
-        """Return True if an axis size is never negative."""
+        """Return True if an axis size cannot be negative."""
         return is_provably_nonnegative(axis_size, dict(self.min_lengths))
 
 
@@ -150,7 +150,7 @@ PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
 """A read of positions whose index does not change while the time axis grows, e.g. of the prefix."""
 
 FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
-"""A read of only the first position, which is never later than the current position."""
+"""A read of only the first position, which is at or before every position."""
 
 
 def resolve_concat_or_slice_read(
@@ -236,8 +236,8 @@ def count_positions_before_first_chunk(
 
 def resolve_strided_read(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead:
     """Return the result axis of a strided dependence, and the interval that position `t` of this
-    axis reads, relative to the last position of its chunk. Return None and the full interval if the
-    op does not process complete chunks.
+    axis reads, relative to the last position of its chunk. If the op does not process complete
+    chunks, return None and the full interval.
     """
     prefix_length = count_positions_before_first_chunk(node, dependence, time_axis)
     if prefix_length is None:

@@ -76,8 +76,8 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interva
 
 @lru_cache(maxsize=4)
 def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeDataflow:
-    """Trace the time axis, whose symbolic dimension is `symbol`, through `graph`. Return the
-    lattice element of every value and the causality violations of the graph.
+    """Trace the time axis with the symbolic dimension `symbol` through `graph`. Return the lattice
+    element of every value and the causality violations of the graph.
 
     `chunk_size` consecutive input positions form one time step.
     """
@@ -128,7 +128,7 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
     infer_states = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
     states, violations = infer_states(node, results, flow)
     if violations:
-        # only the most informative violation of an op is recorded
+        # only the most informative violation of each op is recorded
         flow.violations.append(
             min(violations, key=lambda v: (VIOLATION_ORDER.index(v.reason), v.offsets.low))
         )
@@ -236,8 +236,8 @@ def _visit_loop(
 ) -> tuple[list[TimeDependence], list[CausalityViolation]]:
     """Return the lattice elements of the results of a loop, and its causality violations.
 
-    A loop along the time axis is analyzed by its dependences. A loop along another axis is analyzed
-    by its body.
+    A loop along the time axis is analyzed by following its dependences. A loop along another axis
+    is analyzed by analyzing its body.
     """
     op = node.op
     assert isinstance(op, ops.Scan)
@@ -301,7 +301,7 @@ def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow
 
 
 def _get_element_state(state: TimeDependence, axis: int) -> TimeDependence:
-    """Return the lattice element of a value's slice at one index of `axis`."""
+    """Return the lattice element of the slice of a value at one index of `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
     return replace(state, axes=axes)
 
@@ -357,8 +357,8 @@ def resolve_time_dependence(
     differences of times if `time_axis` is not None.
 
     If the node has several masks, return the tightest interval. A reduction over all keys is
-    elementwise along the query axis if masked keys do not affect it. Return `PREFIX_READ` if the
-    dependence reads no position of the time axis.
+    elementwise along the query axis if masked keys do not affect the result. Return `PREFIX_READ`
+    if the dependence reads no position of the time axis.
     """
     if (
         dependence.kind == "all"

@@ -61,13 +61,13 @@ class TimeDependence:
 
 @immutable_dataclass
 class CausalityViolation:
-    """A node that violates causality because it reads positions after the position that it
-    computes. `reason` is one of these strings: `ahead` (the node reads up to `-offsets.low`
-    positions ahead), `all` (it reads every position), `newest` (it combines the last position with
-    earlier positions), `length` (it needs the final size of the time axis), `captured` (a loop
-    captures a time-dependent value), `first` (prefix positions read the first position after the
-    prefix), `shape` (a result axis contains other positions than the time axis). If the node is a
-    loop, `body_violation` contains its body and the violation in the body.
+    """A node that violates causality because a result position reads later positions. `reason` is
+    one of these strings: `ahead` (the node reads up to `-offsets.low` positions ahead), `all` (it
+    reads every position), `newest` (it combines the last position with earlier positions), `length`
+    (it needs the final size of the time axis), `captured` (a loop captures a time-dependent value),
+    `first` (prefix positions read the first position after the prefix), `shape` (a result axis
+    contains other positions than the time axis). If the node is a loop, `body_violation` contains
+    the loop body and the violation in it.
     """
 
     node: Node

@@ -337,7 +337,7 @@ def find_softmax_scores(value: Value | None, axis: int) -> Value | None:
 
 
 def _split_exponential(value: Value | None) -> tuple[Value | None, Value | None]:
-    """Return `x` and the value that `y` views if `value` is `exp(x - y)`, else (None, None)."""
+    """If `value` is `exp(x - y)`, return `x` and the value that `y` views, else (None, None)."""
     match value:
         case Value(node=Node(ops.Pointwise("exp"), (Value(node=Node(ops.Arith("sub"), (x, y))),))):
             return x, skip_views(y)

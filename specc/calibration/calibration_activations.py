@@ -78,7 +78,7 @@ class _GraphCopier:
             values.append(value)
 
     def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
-        """Copy a loop with additional scan outputs for activations. Return the original results."""
+        """Copy a loop with added scan outputs for activations. Return the original loop's results."""
         inner = _GraphCopier(builder := GraphBuilder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _find_body_weights(node, op, names))
         args = [a and self.copies[a] for a in node.args]
@@ -185,8 +185,9 @@ def collect_expert_activations(
 def _tap_expert(
     builder: GraphBuilder, op: ops.MixtureOfExperts, body: Graph, args: list[Value], expert: int
 ) -> Value:
-    """Add a `MixtureOfExperts` node that runs a single expert. The expert's body `body` outputs one
-    of its activations. Return the activations of all tokens that are routed to the expert.
+    """Add a `MixtureOfExperts` node that runs a single expert. The expert's body graph `body`
+    outputs one of its activations. Return the activations of all tokens that are routed to the
+    expert.
     """
     operands = op.split_operands(args)
     index = builder.add_op(ops.Constant(expert, operands.ids.type.dtype))
@@ -216,9 +217,9 @@ WeightInputs: TypeAlias = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class CalibrationTargets:
-    """The weights whose quantization is calibrated. `tap_points` maps activations of `graph` to the
-    weights that they are multiplied with. Weights with the same activations share a Gram matrix.
-    Weights that are not in `tap_points` are rounded to nearest.
+    """Weights to be quantized with calibration data. `tap_points` maps activations of `graph` to
+    the weights that they are multiplied with. Weights with the same activations share a Gram
+    matrix. Weights that are not in `tap_points` are rounded to nearest.
     """
 
     graph: Graph

@@ -131,7 +131,7 @@ class _StagedGraph:
         return "" in names and len(names) > 1
 
     def iterate_groups(self) -> Iterator[list[NodeResults]]:
-        """Yield groups of the heavy nodes that the activations of `targets` depend on, in
+        """Yield groups of the heavy nodes on which the activations of `targets` depend, in
         topological order. Each group is as large as `STAGE_WEIGHT_BYTES` and `STAGE_GRAM_BYTES`
         allow.
         """
@@ -184,7 +184,7 @@ class _StagedGraph:
         group_results: Mapping[str, Value],
     ) -> Graph:
         """Return a graph with a group of heavy nodes and the light nodes that they depend on. The
-        graph has the additional inputs `stage_inputs` and the outputs `group_results`.
+        graph has the additional inputs `stage_inputs` and the additional outputs `group_results`.
         """
         graph, builder = self.graph, GraphBuilder()
         # the graph builder drops unused parameters at the end

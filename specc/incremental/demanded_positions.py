@@ -53,7 +53,7 @@ from specc.ir.op import Op
 from specc.ir.signature import assign_operand_axes, assign_result_axes
 
 NEWEST_ONLY = -1.0
-"""The demand of a consumer that reads only the last position."""
+"""The demand of a consumer that reads only the last position of an operand."""
 
 
 STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
@@ -197,7 +197,7 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
 
 
 def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
-    """Derive axis names from the op signature. Equally named axes are numbered from the right."""
+    """Derive axis names from the op signature. Axes with equal names are numbered from the right."""
     is_stateful = isinstance(op, STATEFUL_OPS)
     return {
         axis: "rows" if is_stateful and name == "t" else (name, dims.stop - axis)
@@ -298,9 +298,9 @@ def _get_operand_demand(
     resumes: bool,
     time_axis: TimeAxis,
 ) -> float:
-    """Return the number of earlier operand positions that a dependence reads to compute the needed
-    positions of the results. `result_demand` maps axis names to the needed positions. `resumes` is
-    true if the op resumes from a state.
+    """Return how many earlier operand positions a dependence reads to compute the needed result
+    positions. `result_demand` maps axis names to the number of needed positions. `resumes` is true
+    if the op resumes from a state.
     """
     if resumes and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # the op resumes from a state

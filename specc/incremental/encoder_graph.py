@@ -61,7 +61,7 @@ def pad_top_k_keys(builder: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
 def _add_node_with_enough_keys(
     b: GraphBuilder, node: Node, args: list[Value | None], symbol: str
 ) -> tuple[Value, ...]:
-    """Add a node for an empty time axis. Pad the operand of a `topk` to k positions."""
+    """Add a node with an empty time axis. Pad the operand of a `topk` to k positions."""
     op, x = node.op, node.first_operand
     if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
         args = [pad_top_k_keys(b, op, args[0])]
@@ -73,7 +73,7 @@ LastPosition: TypeAlias = tuple[Value, int]
 
 
 def has_position_before_first_token(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
-    """Return True if an output has a position before the first token, because of a prefix."""
+    """Return True if an output has a position before the first token, i.e. if it has a prefix."""
     value, time_axis = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
     if not all(time_axis.has_prefix_positions(value.shape[axis]) for axis in axes):
@@ -264,7 +264,7 @@ class EncoderGraphBuilder:
 
     def copy_nodes(self, targets: Iterable[InitialStateValue]) -> None:
         """Copy every node on which the targets depend, except nodes whose last position alone is
-        needed. Loops with additional scan outputs are copied last.
+        needed. Loops that have additional scan outputs are copied last.
         """
         b, graph, new_values = self.builder, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))

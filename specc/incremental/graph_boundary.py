@@ -1,4 +1,4 @@
-"""Adapt inputs and outputs of derived graphs. Add or remove inputs that are used only for their
+"""Adapt the inputs and outputs of derived graphs. Add or remove inputs that are used only for their
 shape, and split axes in which heads or windows are merged with the batch axis.
 
 The sizes of input axes determine symbolic dimensions: an axis of size `past + m` determines `m` if
@@ -146,7 +146,7 @@ class FoldedBatchAxis:
         )
 
     def shift_axis(self, axis: int) -> int:
-        """Return the index of another axis after the folded axis has been split."""
+        """Return the index of any other axis after the folded axis has been split in two."""
         return axis + (axis > self.axis)
 
     def fold_value(self, builder: GraphBuilder, value: Value) -> Value:
@@ -164,8 +164,8 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
                 size = divide_dims_exactly(length, batch_size)
             except DimError:
                 return None
-            # The batch independence analysis reports axes without a fixed number of positions per
-            # batch element.
+            # The batch independence analysis reports axes that do not have a fixed number of
+            # positions per batch element.
             if batch_size.name not in size.symbols():
                 return FoldedBatchAxis(axis, batch_size, size)
             return None

@@ -100,8 +100,8 @@ def _select_outer_values(
 
 @dataclass(frozen=True)
 class _BodyDependencies:
-    """The live part of a loop body: the loop-carried values, the live nodes, and all operands of
-    live nodes. `next_values` maps each loop-carried value to its next value.
+    """The live part of a loop body: its loop-carried values, its live nodes, and all operands of
+    the live nodes. `next_values` maps each loop-carried value to its next value.
     """
 
     carries: frozenset[Value]
@@ -131,8 +131,8 @@ class _BodyDependencies:
 
 @dataclass
 class _ClosedBody:
-    """The body of a loop with captures as inputs. `closed_values` maps values of the original
-    (open) body to values of the closed body. `added_nodes` are nodes to add to the closed body.
+    """The body of a loop with captures as inputs. `closed_values` maps values of the original body,
+    which is open, to values of the closed body. `added_nodes` are nodes to add to the closed body.
     """
 
     closed_values: dict[Value, Value]
@@ -157,7 +157,7 @@ class _ClosedBody:
         """
         if value not in self.closed_values:
             node = value.node
-            # The node of `value` is a nested loop with additional scan outputs.
+            # `value` is a result of a nested loop with additional scan outputs.
             assert node is not None, "every input of a body is in `closed_values`"
             results = self.add_node(node.op, *(a and self.get_closed_value(a) for a in node.args))
             self.closed_values[value] = results[value.index]
@@ -220,7 +220,7 @@ def build_loop_decode_step(
 
 
 def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> DecodeState:
-    """Stack the states of all iterations along the scan axis (`axis` of the operand)."""
+    """Stack the states of all iterations along the scan axis, which is `axis` of the operand."""
     iterations, shape = scanned_operand.shape[axis], state.type.shape
     type = Type(state.type.dtype, (*shape[:axis], iterations, *shape[axis:]))
 

@@ -11,8 +11,9 @@ The input is the result of `compute_demanded_positions`. Earlier positions of a 
 only if they are cached, or if they can be recomputed from cached values.
 
 Contractions and loops are never recomputed. Reshapes and other views have no cost. Values that
-depend only on positions, masks and loop-invariant inputs are always recomputed. Dynamic lengths are
-estimated as 64. All tested estimates between 2 and 100 000 resulted in the same selection.
+depend only on positions, masks and loop-invariant inputs are always recomputed. Each dynamic axis
+is assumed to have size 64. All tested estimates between 2 and 100 000 resulted in the same
+selection.
 
 In the example, a delay reads the previous position of `exp(x W)`. A cache of `x` would have the
 same size, but `x W` would be computed twice for each position. A cache of `x W` would also have the

@@ -1,7 +1,8 @@
 """Derive the encoder graph, the decode step and its states (docs/derivation.md).
 
 `demanded_positions` computes the number of positions of each value that a step needs.
-`state_selection` selects the values that a step caches. This module builds the graph of the step.
+`state_selection` selects the values that a step caches. This module builds the graph of the decode
+step.
 
 Position ids start at the first position that the step computes. A concatenation that adds positions
 before the first token returns only the new positions. The prefix is added again if earlier
@@ -12,7 +13,8 @@ the earlier positions in their receptive field. Result positions that are not ne
 
 In this example, the delay runs on the cached and the new positions. The first result position of
 the delay corresponds to the cached position and is dropped. The cumulative sum is stateful: it sums
-the new positions and adds the state. The last position of the cumulative sum is the next state:
+the new positions and adds the state. The last position of the cumulative sum becomes the next
+state:
 
     $ step x y=new
     graph "g"
@@ -95,8 +97,9 @@ PREFIX_OPS = (ops.Concat, ops.Slice, ops.Pad)
 def build_prefix_op(
     rewriter: StepGraphRewriter, node: Node, result: Value, demand: DemandedPositions
 ) -> Value:
-    """Build the result of an op that adds or removes positions at the start of the time axis. New
-    positions are unchanged. If earlier positions are needed, the prefix is added again.
+    """Build the step's version of an op that adds or removes positions at the start of the time
+    axis. New positions are unchanged. If earlier positions are needed, the prefix is included
+    again.
     """
     plan = rewriter.plan
     assert isinstance(node.op, PREFIX_OPS)
@@ -121,8 +124,8 @@ def build_prefix_op(
 
 
 class StepGraphBuilder:
-    """A builder of a decode step's graph. `loop_invariant_inputs` maps inputs of the step to values
-    that `encode` or the caller computes once per sequence.
+    """A builder of the graph of a decode step. `loop_invariant_inputs` maps inputs of the step to
+    values that `encode` or the caller computes once per sequence.
     """
 
     def __init__(self, plan: StepPlan, names: StateNameGenerator | None = None) -> None:
@@ -151,7 +154,7 @@ class StepGraphBuilder:
         return build(name, outputs, min_lengths=minima, length_equations=equations)
 
     def _declare_inputs(self) -> None:
-        """Declare the inputs of a step: new positions, weights, and states."""
+        """Declare the inputs of a step: new positions, weights and states."""
         plan, rewriter, facts = self.plan, self.rewriter, self.plan.graph.input_facts
         for name, value in plan.graph.inputs.items():
             is_used = name == plan.time_axis_input or value in plan.needs
@@ -271,7 +274,7 @@ class StepGraphBuilder:
 def _build_counted_op(
     states: StepStateBuilder, node: Node, results: NodeResults, demand: DemandedPositions
 ) -> NodeResults | None:
-    """Build an op that creates position ids, adds or removes positions, or selects keys."""
+    """Build the step of an op that creates position ids, adds or removes positions, or selects keys."""
     match node.op:
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)
@@ -309,9 +312,10 @@ def _is_prefix_dropped(plan: StepPlan, node: Node, results: NodeResults) -> bool
 class DecodeStep:
     """A decode step, and the values that the encoder graph must compute for it.
 
-    `loop_invariant_inputs` maps inputs of the step to values of the full graph that are the same in
-    every step. `initial_values` maps outputs of the encoder graph to initial values of states. With
-    an empty prompt, the first token is sampled from `first_token_logits` ("" if unsupported).
+    `loop_invariant_inputs` maps inputs of the step to values of the full-forward graph that are the
+    same in every step. `initial_values` maps outputs of the encoder graph to initial values of
+    states. With an empty prompt, the first token is sampled from `first_token_logits` ("" if
+    unsupported).
     """
 
     plan: StepPlan
@@ -368,8 +372,8 @@ def derive_step_graph(
 def build_encoder_and_step_graphs(step: DecodeStep) -> DerivedGraphs:
     """Build the encoder graph of `step`. Return the encoder graph, the step and the states."""
     inputs, invariants = step.plan.graph.inputs.values(), step.loop_invariant_inputs.items()
-    # An input of the spec without a time axis is passed to the step directly. All other values are
-    # outputs of `encode`.
+    # An input of the spec without a time axis is passed to the step directly. All other values of
+    # the step are outputs of `encode`.
     targets = {n: InitialStateValue(v) for n, v in invariants if v not in inputs}
     targets |= step.initial_values
     first_result = _make_first_result(step, targets)

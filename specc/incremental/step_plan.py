@@ -65,7 +65,7 @@ OutputPositions = Literal["newest", "new"]
 class StepPlan(DemandedPositionsContext):
     """The plan for one graph with the time axis `time_symbol`.
 
-    `needs` is the number of earlier positions of each value
+    `needs` maps each value to its number of earlier positions
     (`specc.incremental.demanded_positions`), and `full_inputs` are the names of inputs along the
     time axis that are passed with all positions. A step processes `new_chunk_count` new chunks of
     positions. `past_chunk_count` is the number of cached earlier chunks: all earlier chunks, or at
@@ -160,9 +160,9 @@ class StepPlan(DemandedPositionsContext):
     def _count_needed_positions(
         self, available_chunks: Dim, demand: float, layout: TimeAxisLayout, takes_all_cached: bool
     ) -> Dim:
-        """Return the number of earlier positions in `available_chunks` chunks to keep for `demand`.
-        If `takes_all_cached`, all available positions are kept, because no more than `demand`
-        positions are ever cached.
+        """Return the number of earlier positions to keep for `demand` if `available_chunks` chunks
+        are available. If `takes_all_cached`, all available positions are kept, because no more than
+        `demand` positions are ever cached.
         """
         prefix_length, rate = layout.prefix_length, layout.rate
         if demand == inf:
@@ -287,7 +287,7 @@ def _is_length_known(
 
 
 def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, Dim]:
-    """Return unused symbolic dimensions for the numbers of earlier and new chunks."""
+    """Return unused symbolic dimensions for the numbers of earlier chunks and new chunks."""
     used_symbols = collect_shape_symbols(graph.inputs.values())
     name = "past" if max_cached_chunks == inf else "kept"
     past_chunk_count, new_chunk_count = (

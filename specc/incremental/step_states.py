@@ -1,4 +1,5 @@
-"""States of a decode step (cached positions, loop-carried values, cumulative sums) and their names.
+"""States of a decode step (cached positions, loop-carried values, cumulative sums), and their
+names.
 
 Each state is an input `past.…` of the step, and an output `next.…`, which becomes the input of the
 next step. The initial value of a state is zeros, a tensor with an empty time axis, or an output of
@@ -90,7 +91,7 @@ class StateNameGenerator:
         return self._make_unique(f"{scope}.{node.op.name}" if scope else node.op.name)
 
     def make_carry_name(self, node: Node, result: Value) -> str:
-        """Return the name of a loop-carried value."""
+        """Return a unique name for a loop-carried value."""
         scope = (
             _get_last_scope(self.node_origins, node)
             or f"{node.op.name}.{self.get_loop_index(node)}"
@@ -131,7 +132,7 @@ def _get_last_scope(node_origins: Mapping[Node, NodeOrigin], node: Node) -> str:
 
 @dataclass(kw_only=True)
 class StepStateBuilder:
-    """The states of a step, in graph order.
+    """The states of a step, in the order of the graph's nodes.
 
     `initial_values` maps outputs of the encoder graph to initial values, and `next_values` maps
     outputs of the step to next states.
@@ -182,7 +183,7 @@ class StepStateBuilder:
 
     def append_to_cache(self, value: Value, new_positions: Value) -> Value:
         """Concatenate the cached and the new positions of `value`, and return the result. The next
-        state contains the positions that later steps read.
+        state contains the positions that later steps will read.
         """
         plan = self.rewriter.plan
         (axis,) = plan.find_time_axes(value)
@@ -283,7 +284,7 @@ class StepStateBuilder:
 
 
 def increment_count(builder: GraphBuilder, count: Value, increment: Dim) -> Value:
-    """Build `count + increment`."""
+    """Build the sum `count + increment`."""
     return builder.add_op(ops.Arith("add"), count, builder.add_op(ops.Size(increment)))
 
 
@@ -291,7 +292,7 @@ def build_first_position_slice(
     states: StepStateBuilder, node: Node, result: Value, new_positions: Value
 ) -> NodeResults:
     """Build a slice or index op that selects the first position. The first position is read from
-    the state, or from `new_positions` in the first step. The first position is the next state.
+    the state or, in the first step, from `new_positions`. The first position is the next state.
     """
     rewriter, zero = states.rewriter, Dim.from_value(0)
     x, axis = get_stateful_operand(node)

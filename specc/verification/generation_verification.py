@@ -104,7 +104,7 @@ def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, in
 def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Yield axis sizes for `rounds` rounds, then axis sizes above the constants in masks and
+    """Yield axis sizes for `rounds` rounds, then sizes that exceed the constants in masks and
     caches.
     """
     yield from (choose_dim_sizes(graph, round_index) for round_index in range(rounds))
@@ -245,7 +245,7 @@ class _ReferenceSession:
 
 def _compare_tokens(decode: _ReferenceDecode, sizes: Mapping[str, int]) -> VerificationRound:
     """Compare the model's tokens, probabilities and scores with those of the reference. Return the
-    result of the round. Raise E0930 if rounding errors do not explain a difference.
+    result of the verification round. Raise E0930 if rounding errors do not explain a difference.
     """
     results, expected = decode.run_model(), decode.compute_results()
     differences, max_error = compare_results(results, expected)

@@ -53,8 +53,8 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     clip its size.
 
     For example, `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`: for shorter
-    sequences, the constants 8 and 9 produce the same mask. Over an axis `n // 4`, the threshold is
-    32.
+    sequences, the constants 8 and 9 produce the same mask. For example, the threshold over an axis
+    `n // 4` is 32.
     """
     thresholds = _Thresholds()
     for length, number, positions_per_count in _iterate_length_constants(graph):
@@ -98,9 +98,8 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return the number by which `symbol` must increase to increase the expression `length` by 1,
-    for small values of all other symbolic dimensions. Return 1 if none of the candidate strides
-    makes `length` reach `number`.
+    """Return the increase of `symbol` that increases `length` by 1 if all other symbols are small.
+    Return 1 if none of the candidate strides makes `length` reach `number`.
     """
     lengths = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
@@ -173,7 +172,7 @@ def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
 POSITIONS_BEYOND_THRESHOLD = 9
 """Number of positions above a threshold in a long round (a round that exceeds thresholds)."""
 SHORT_AXIS_LENGTH = 2
-"""Size of the short axes in a long round."""
+"""Size of the axes that are short in a long round."""
 
 MAX_WORK = 2_000_000_000
 """Maximum number of float64 multiply-adds of a long round, i.e. about one second of compute."""

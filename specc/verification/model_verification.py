@@ -66,8 +66,8 @@ def verify_graph(
     """Compare a model with the reference on random inputs. Yield the result of each round. Raise
     E0930 at the first output that differs by more than the tolerance.
 
-    A model with quantized weights is compared with a reference with dequantized weights.
-    Activations are not quantized in this comparison. Each quantized MatMul is compared with integer
+    A model with quantized weights is compared with a reference with dequantized weights. This
+    comparison does not quantize activations. Each quantized MatMul is compared with integer
     arithmetic (E0855). Additional rounds execute branches and loop bodies that no earlier round
     executed. The last entry lists the subgraphs that no round executed, and the axis sizes that
     exceed the cost limit. After the last round, raise E0932 if a result is too sensitive to
@@ -102,9 +102,9 @@ def verify_graph(
 
 @dataclass(kw_only=True)
 class _ReferenceComparison:
-    """A compiled model and its float64 reference. `inconclusive_counts` maps each result to the
-    number of rounds in which it is too sensitive to rounding. `compared_rounds` is the total number
-    of rounds.
+    """A compiled model together with its float64 reference. `inconclusive_counts` maps each result
+    to the number of rounds in which it is too sensitive to rounding. `compared_rounds` is the total
+    number of rounds.
     """
 
     graph: Graph

@@ -114,7 +114,7 @@ class QuantizationComparison:
         return [{"result": n, **error.metrics} for n, error in self.output_errors.items()]
 
     def format_lines(self) -> Iterator[str]:
-        """Yield one line with the error metrics of each output."""
+        """Yield one line of error metrics per output."""
         for name, error in self.output_errors.items():
             # the first metric is `error`
             metrics = [f"{n} {v:.2e}" for n, v in error.metrics.items()]

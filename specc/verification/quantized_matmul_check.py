@@ -13,9 +13,9 @@ from specc.verification.result_comparison import RELATIVE_TOLERANCE
 from specc.verification.rounding_errors_and_overflow import UNIT_ROUNDOFF, find_half_precision_dtype
 
 UINT8_ZERO_POINT = 128
-"""The zero point of uint8 values."""
+"""The zero point of quantized uint8 values."""
 KERNEL_LANES = 16
-"""Number of products in each partial sum of a kernel. Partial sums are added in float32."""
+"""Number of products in each partial sum of a kernel. The kernel adds partial sums in float32."""
 ERROR_FACTOR = 10
 """Error bound in units of `√n u Σ|terms|`, with the unit roundoff `u` and the number of terms `n`.
 The largest measured error was 4.4 (for K from 20 to 136 and group sizes from 32 to 256).
@@ -222,7 +222,7 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return the weight of the first loop iteration. All loop iterations share the weight."""
+    """Return the weight of the first loop iteration. All iterations use the same weight."""
     while w.ndim > rank:
         w = w[0]
     return w

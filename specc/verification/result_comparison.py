@@ -73,7 +73,7 @@ def compare_result(name: str, result: Array, expected: Array) -> ResultDifferenc
 def compare_results(
     results: Mapping[str, Array], expected: Mapping[str, Array]
 ) -> tuple[dict[str, ResultDifference], float]:
-    """Return the difference of each result, and the largest relative difference."""
+    """Return how much each result differs from `expected`, and the largest relative difference."""
     differences = {n: compare_result(n, np.asarray(results[n]), x) for n, x in expected.items()}
     return differences, max((d.relative_size for d in differences.values()), default=0.0)
 
@@ -106,7 +106,7 @@ def find_equal_elements(a: Array, b: Array) -> Array:
 
 
 def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
-    """Return the absolute difference of `a` and `b`, and the maximum magnitude of `b`."""
+    """Return the absolute difference of `a` and `b`, together with the maximum magnitude of `b`."""
     both_finite = np.isfinite(a) & np.isfinite(b)
     distances = np.abs(np.where(both_finite, a, 0) - np.where(both_finite, b, 0))
     return distances, float(np.abs(np.where(both_finite, b, 0)).max(initial=0)) or 1.0
@@ -174,8 +174,8 @@ class VerificationRound:
     """The comparison of a graph with its reference at one set of axis sizes.
 
     `is_within_tolerance` is None if no result was compared (`is_compared` is false) or if a result
-    is too sensitive to rounding. `max_error` is the largest difference among the `result_count`
-    results, relative to each result's maximum. `note` is appended to the printed line of the round.
+    is too sensitive to rounding. `max_error` is the largest difference of `result_count` results,
+    each relative to the maximum of its result. `note` is appended to the printed line of the round.
     `uncovered_subgraphs` are the branches and loop bodies that no round executed, and
     `skipped_lengths` are the axis sizes that exceed the cost limit of the reference.
     `uncovered_subgraphs` and `skipped_lengths` are set after the last round.
@@ -287,9 +287,9 @@ def make_kv_cache_rounding_hook(
 def resolve_rounding_ties(
     reference_codes: Array, model_codes: Array, x: Array, scale: Array
 ) -> Array:
-    """Return the quantized codes of `x / scale`. If a code of the model differs from the reference
-    by 1 and `x / scale` is a rounding tie within float32 accuracy, return the code of the model.
-    Otherwise, return the code of the reference.
+    """Return the quantized codes of `x` for the scale `scale`. If a code of the model differs from
+    the reference by 1 and `x / scale` is a rounding tie within float32 accuracy, return the code of
+    the model. Otherwise, return the code of the reference.
     """
     units = x / scale.astype(np.float64)
     tie_distance = np.abs(np.abs(units - np.rint(units)) - 0.5)

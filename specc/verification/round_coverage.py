@@ -146,7 +146,7 @@ LONG_AXIS_LENGTHS = (40, 20)
 preference. Long axes are more likely to contain values close to a decision boundary.
 """
 CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
-"""Range of constants that clip values, such as 6 in `relu6`. Larger constants are ignored."""
+"""Range of constants that may clip values, such as 6 in `relu6`. Larger constants are ignored."""
 INPUT_SCALE_FACTOR = 2.0
 """Float inputs are scaled so that they exceed the largest clipping constant by this factor."""
 
@@ -158,8 +158,9 @@ combinations of small integers, such as two zeros, expose an error.
 """
 
 MASK_BATCH_SIZE = 32
-"""Batch size for models with a boolean input with several axes, such as a pixel mask. After masks
-are resized to few positions, few random masks have different numbers of valid rows and columns.
+"""Batch size for models that have a multidimensional boolean input, such as a pixel mask. After
+masks are resized to few positions, few random masks have different numbers of valid rows and
+columns.
 """
 
 
@@ -247,9 +248,10 @@ class _RoundPlanner:
         yield from self._plan_large_batch([v for v in masks if v.rank > 2], MASK_BATCH_SIZE)
 
     def plan_decisions(self) -> Iterator[_RoundPlan]:
-        """Yield plans for discrete decisions. The axes are long for integer results, integer inputs
-        that are not ids, or top-k. The batch is large if table indices are computed from integers.
-        The inputs are large if values are clipped to or compared with constants.
+        """Yield plans for rounds that test discrete decisions. The axes are long for integer
+        results, integer inputs that are not ids, or top-k. The batch is large if table indices are
+        computed from integers. The inputs are large if values are clipped to or compared with
+        constants.
         """
         graph, typical_sizes = self.graph, self.typical_sizes
         long_sizes = self._choose_long_sizes()
@@ -262,7 +264,7 @@ class _RoundPlanner:
 
     def iterate_candidates(self) -> Iterator[_RoundPlan]:
         """Yield plans that may execute further subgraphs."""
-        # with few tokens, some experts may not be selected
+        # with few tokens, the router may not select some experts
         yield from [_RoundPlan(choose_dim_sizes(self.graph, 0, self.max_lengths))] * SHORT_ROUNDS
         tried_sizes = list[dict[str, int]]()
         for sizes in self._iterate_candidate_lengths():
@@ -304,8 +306,8 @@ class _RoundPlanner:
             yield _RoundPlan(sizes)
 
     def _choose_long_sizes(self) -> dict[str, int]:
-        """Return large axis sizes within the cost limit. If there are none, return the typical
-        sizes.
+        """Return large axis sizes whose cost is within the limit. If there are none, return the
+        typical sizes.
         """
         for length in LONG_AXIS_LENGTHS:
             sizes = self._find_sizes(dict.fromkeys(self.typical_sizes, length), length)
@@ -369,7 +371,7 @@ def _find_largest_bound(graph: Graph) -> float:
 
 
 def _scale_floats(inputs: dict[str, Array], scale: float) -> dict[str, Array]:
-    """Multiply the floating-point inputs by `scale`."""
+    """Multiply all floating-point inputs by `scale`."""
     if scale == 1.0:
         return inputs
     return {

@@ -31,9 +31,9 @@ sample changes each discrete decision (argmax, comparison) between nearly equal 
 """
 SAFETY_FACTOR = 8
 """Ratio of an error bound to the largest change of a result in any perturbed sample. The errors of
-compiled models were 0.1 to 2.2 times the largest change, because kernels also round inside an inner
-product. This was measured for transformers, Mamba, RWKV and LSTM with up to 200 positions, weights
-scaled by 1 and 4, and outlier rows.
+compiled models were between 0.1 and 2.2 times the largest change, because kernels also round within
+an inner product. This was measured for transformers, Mamba, RWKV and LSTM with up to 200 positions,
+weights scaled by 1 and 4, and outlier rows.
 """
 SAMPLE_COUNT = 4
 """Number of perturbed samples from which error bounds are estimated."""
@@ -46,11 +46,11 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 def compute_position_error_bounds(
     run_perturbed: "PerturbedRun", expected: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return upper bounds for the absolute float32 rounding error of each result element.
+    """Return an upper bound for the absolute float32 rounding error of each result element.
 
-    All bounds along the last axis are equal. A bound is infinite if a perturbation changes the
-    result to NaN or changes an integer. `expected` are the exact results, and `run_perturbed` is a
-    function from `make_perturbed_evaluator`.
+    All error bounds along the last axis are equal. A bound is infinite if a perturbation changes
+    the result to NaN or changes an integer. `expected` are the exact results, and `run_perturbed`
+    is a function from `make_perturbed_evaluator`.
     """
     bounds = compute_error_bounds(run_perturbed, expected)
     return {name: _take_max_per_position(bound) for name, bound in bounds.items()}
@@ -150,7 +150,7 @@ class RoundingPerturbation:
         return all(a is None or a in self.input_independent_values for a in node.args)
 
     def perturb_arrays(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return inputs or weights with random relative errors in floats."""
+        """Return the inputs or weights after multiplying floats by random relative errors."""
         return {name: self.perturb_array(np.asarray(array)) for name, array in arrays.items()}
 
     def perturb_array(self, array: Array) -> Array:
@@ -178,7 +178,7 @@ the sum is 0 for `x < -5.9`.
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
-    """Return the absolute change, which is infinite for a new NaN or a changed integer or bool."""
+    """Return the absolute change, or infinity where NaN is new or an integer or bool has changed."""
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
     is_equal = find_equal_elements(perturbed, exact)
@@ -220,7 +220,7 @@ HALF_FORMATS: Mapping[str, HalfPrecisionFormat] = {
         significand_bits=8, min_normal_exponent=-125, max_value=float(2**128 - 2**120)
     ),
 }
-"""float16 (IEEE 754 binary16) and bfloat16."""
+"""The 16-bit float types float16 (IEEE 754 binary16) and bfloat16."""
 
 
 def find_half_precision_dtype(graph: Graph) -> str:
@@ -314,8 +314,8 @@ def find_ranking_scores(node: Node) -> Value | None:
 
 @dataclass(kw_only=True)
 class HalfPrecisionErrorEstimator:
-    """The estimated effect of 16-bit rounding on the results `expected` of a graph. The graph is
-    evaluated with values that are rounded to nearest, then with stochastic rounding.
+    """The estimated effect of 16-bit rounding on a graph's results, which are `expected`. The graph
+    is evaluated with values that are rounded to nearest, then with stochastic rounding.
 
     `changes` are the largest changes of each result in any sample, by position (all axes but the
     last), relative to the largest value of the result.
