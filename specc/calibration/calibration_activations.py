@@ -78,7 +78,7 @@ class _GraphCopier:
             values.append(value)
 
     def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
-        """Copy a loop with added scan outputs for activations. Return the original loop's results."""
+        """Copy a loop with scan outputs for activations. Return the original loop's results."""
         inner = _GraphCopier(builder := GraphBuilder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _find_body_weights(node, op, names))
         args = [a and self.copies[a] for a in node.args]

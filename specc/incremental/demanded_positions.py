@@ -197,7 +197,7 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
 
 
 def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
-    """Derive axis names from the op signature. Axes with equal names are numbered from the right."""
+    """Name axes after the op signature. Axes with equal names are numbered from the right."""
     is_stateful = isinstance(op, STATEFUL_OPS)
     return {
         axis: "rows" if is_stateful and name == "t" else (name, dims.stop - axis)

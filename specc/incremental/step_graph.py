@@ -274,7 +274,7 @@ class StepGraphBuilder:
 def _build_counted_op(
     states: StepStateBuilder, node: Node, results: NodeResults, demand: DemandedPositions
 ) -> NodeResults | None:
-    """Build the step of an op that creates position ids, adds or removes positions, or selects keys."""
+    """Build an op that creates position ids, adds or removes positions, or selects keys."""
     match node.op:
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)

@@ -178,7 +178,7 @@ the sum is 0 for `x < -5.9`.
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
-    """Return the absolute change, or infinity where NaN is new or an integer or bool has changed."""
+    """Return absolute changes, or infinity where NaN is new or an integer or bool has changed."""
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
     is_equal = find_equal_elements(perturbed, exact)
