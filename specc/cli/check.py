@@ -1,5 +1,5 @@
-"""Check a spec or a checkpoint directory: shapes for all sizes, causality, padding, config values,
-and names and shapes of the checkpoint's weights.
+"""Check a spec or a checkpoint directory: its shapes for all sizes, causality, padding, config
+values and checkpoint weights.
 """
 
 from argparse import ArgumentParser, Namespace

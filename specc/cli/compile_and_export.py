@@ -206,9 +206,9 @@ def write_triton_repository(
 
 
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
-    """Format the `config.pbtxt` of a graph. Dynamic dimensions are written as -1. If
-    `max_batch_size` is 0, the server does not batch requests. If it is positive, raise E0889 if
-    inputs and outputs have no common batch axis, or if batched requests affect each other.
+    """Format the `config.pbtxt` that Triton requires for a graph. Dynamic dimensions are written as
+    -1. If `max_batch_size` is 0, the server does not batch requests. If it is positive, raise E0889
+    if inputs and outputs have no common batch axis, or if batched requests affect each other.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}
@@ -254,7 +254,7 @@ def _check_independence(graph: Graph) -> None:
 
 
 def _format_ports(kind: str, types: Mapping[str, Type], max_batch_size: int) -> Iterator[str]:
-    """Format inputs or outputs as config lines. Omit the batch axis if requests are batched."""
+    """Format inputs or outputs as config lines. If requests are batched, omit the batch axis."""
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
         shape = type.shape[1:] if max_batch_size else type.shape

@@ -14,7 +14,7 @@ COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionCandidates:
-    """Completion candidates: the fixed `values`, the output of `specc _complete` for
+    """Candidates for completion: the fixed `values`, the output of `specc _complete` for
     `dynamic_kind`, and file names.
     """
 
@@ -25,8 +25,8 @@ class CompletionCandidates:
 
 @dataclass(frozen=True, slots=True)
 class CommandCompletion:
-    """Completions of a command: its options with their help and candidates (None for an option
-    without a value), and the candidates of its positional arguments.
+    """Completions for a command: its options, with their help and their candidates (None for a
+    flag), and the candidates for its positional arguments.
     """
 
     summary: str
@@ -124,7 +124,7 @@ def render_bash_completion(commands: Mapping[str, CommandCompletion]) -> str:
 def _format_bash_words(choice: CompletionCandidates) -> str:
     words = f"words='{' '.join(choice.values)}'"
     if choice.dynamic_kind:
-        # complete the config keys of the spec on the command line
+        # complete the config keys of the spec that the command line names
         spec_argument = ' "${COMP_WORDS[2]}"' if choice.dynamic_kind == "set" else ""
         words = f'words="$(specc _complete {choice.dynamic_kind}{spec_argument} 2>/dev/null)"'
     return words + ("; files=1" if choice.includes_files else "")

@@ -174,7 +174,7 @@ def execute_convert_command(args: Namespace) -> int:
 
 
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
-    """Convert GloVe vectors to the tensor `embedding.weight`, and the words to a .vocab file."""
+    """Convert GloVe vectors to a tensor `embedding.weight` and a .vocab file with the words."""
     # import lazily, because formatting a spec does not need NumPy
     from specc.weights.formats.glove import DEFAULT_TENSOR, read_glove
     from specc.weights.formats.safetensors import write_safetensors
@@ -230,7 +230,7 @@ def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
 def _iterate_candidate_files(
     spec: LoadedSpec, keeps_sources: bool
 ) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
-    """Yield candidate expansions of a spec with notes, the most self-contained first."""
+    """Yield candidate expansions of a spec together with notes, the most self-contained first."""
     program = spec.program
     yield build_standalone_spec(program, keep_sources=keeps_sources), ()
     file, new_names = build_standalone_spec_with_renames(program, keep_sources=keeps_sources)

@@ -313,7 +313,7 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_explain_command(args: Namespace) -> int:
-    """Print the documentation page of a diagnostic code."""
+    """Print the documentation page for a diagnostic code."""
     code = normalize_diagnostic_code(args.code)
     pages = find_error_doc_pages()
     if code not in pages:

@@ -122,14 +122,14 @@ MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 
 GARBAGE_COLLECTION_THRESHOLD = 5000
 """Threshold of Python's cyclic garbage collector, in newly allocated objects. Syntax trees and
-graphs consist of many objects without cycles. With Python's default of 700, garbage collection
-takes an eighth of the run time of `specc check`.
+graphs consist of many objects that form no reference cycles. With Python's default of 700, garbage
+collection takes an eighth of the run time of `specc check`.
 """
 
 
 class StoreNonEmptyAction(argparse.Action):
     """An argparse action that rejects an empty value. For example, `--adapter "$X"` with an unset
-    shell variable is an error instead of having no effect.
+    shell variable raises an error instead of being ignored.
     """
 
     def __call__(

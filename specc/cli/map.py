@@ -189,8 +189,8 @@ def job_report_to_json(report: JobReport) -> dict[str, object]:
 
 
 def _parse_columns(assignments: list[str]) -> dict[str, str]:
-    """Parse `COLUMN=INPUT` options. Return the data set column for each model input. Raise E0880 if
-    an option is invalid, or if an input has two columns.
+    """Parse `COLUMN=INPUT` options. Return the data set column that supplies each model input.
+    Raise E0880 if an option is invalid, or if two columns are assigned to an input.
     """
     columns: dict[str, str] = {}
     for assignment in assignments:

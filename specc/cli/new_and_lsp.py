@@ -132,7 +132,7 @@ def _check_argument_count(name_count: int, directory: str | None) -> None:
 
 
 def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
-    """Return the properties of a draft as a JSON object, or None if there is no draft."""
+    """Return the properties of a draft spec as a JSON object, or None if there is no draft."""
     if draft is None:
         return None
     return {

@@ -253,8 +253,8 @@ def _batch_inputs(
 
 
 def _list_elements(values: Sequence[ArgumentValue]) -> list[object]:
-    """Return the batch elements in those `values` that are not arrays. If some elements are lists
-    of images, a single image becomes a list of one image.
+    """Return the batch elements in those `values` that are not arrays. If an input contains both
+    images and lists of images, each single image becomes a list of one image.
     """
     elements = [x for value in values if isinstance(value, _BatchElements) for x in value.elements]
     if not any(isinstance(x, list) for x in elements):

@@ -109,7 +109,7 @@ class RunOutputFiles:
             return
         buffer = BytesIO()
         np.savez(buffer, **results)
-        # the marker allows later runs to overwrite the file
+        # mark the file as written by specc, so that later runs may overwrite it
         with ZipFile(buffer, "a") as archive:
             archive.comment = PRODUCER_NAME.encode()
         self._write(self.npz_path, ARRAYS_OUTPUT, buffer.getvalue())
@@ -164,7 +164,7 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
 Prediction: TypeAlias = Any
 """A prediction for a task, as a JSON value."""
 Cells: TypeAlias = tuple[str, ...]
-"""The columns of a line of printed output."""
+"""The columns of one line of printed output."""
 POSTPROCESSING_OPTIONS = (
     "aggregation_strategy",
     "function_to_apply",

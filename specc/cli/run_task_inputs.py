@@ -233,7 +233,7 @@ INPUT_EXAMPLES = {
     "candidate_labels": '"a cat" "a dog"',
     "choices": '"one" "another"',
 }
-"""Example command-line values of task inputs. Inputs that are not listed have a text example."""
+"""Example command-line values of task inputs. Inputs not listed here have a text example."""
 
 
 def add_example_to_error(

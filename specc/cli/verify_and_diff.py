@@ -119,8 +119,8 @@ def execute_verify_command(args: Namespace) -> int:
     """Print one line per verification round.
 
     Return exit status 4 (E0930) if the results of a round differ. Return 5 if the model is too
-    sensitive to rounding (E0932) or, with `--strict`, if a branch was not executed. The JSON output
-    is a single object, even if the results differ.
+    sensitive to rounding (E0932), or if `--strict` is set and a branch was not executed. The JSON
+    output is a single object, even if the results differ.
     """
     _check_options(args)
     model = _open_model(args, args.model, verify_contents=True)

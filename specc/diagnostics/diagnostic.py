@@ -37,8 +37,8 @@ class Source:
 class Span:
     """A range of characters in `source`, from offset `start` to offset `end` (exclusive).
 
-    `caller` is the span of the user's call if the span is in the standard library. `normalizer` is
-    the name of the normalizer that was being evaluated, or "".
+    `caller` is the span of the user's call, if the diagnostic's span is in the standard library.
+    `normalizer` is the name of the normalizer that was being evaluated, or "".
     """
 
     source: Source
@@ -113,9 +113,9 @@ class Diagnostic:
 
     `title` is the message, `primary` labels the error location, and `related_labels` label related
     locations. For an error in the standard library, the primary label is the call in the user's
-    spec. `notes` state additional facts, and `helps` suggest fixes, if possible with code. `count`
-    is the number of identical diagnostics that were merged into this one, and `related_locations`
-    are the locations of similar merged diagnostics.
+    spec. `notes` state additional facts, and `helps` suggest fixes, with code where possible.
+    `count` is the number of identical diagnostics that were merged into this one, and
+    `related_locations` are the locations of similar merged diagnostics.
     """
 
     code: str
@@ -135,7 +135,7 @@ class Diagnostic:
         return (*((self.primary,) if self.primary else ()), *self.related_labels)
 
     def __post_init__(self) -> None:
-        """Make the user's call the primary label, and the label in std a related label."""
+        """Make the label at the user's call primary, and make the label in std a related label."""
         if self.primary is None or self.primary.span.caller is None:
             return
         span, text = self.primary.span, self.primary.text
@@ -190,7 +190,7 @@ class SpeccError(Exception):
         self.diagnostics = diagnostics
 
     def __reduce__(self) -> tuple[type["SpeccError"], tuple[Diagnostic, ...]]:
-        """Pickle the diagnostics of the exception, because `args` contains only messages."""
+        """Include the diagnostics in the pickled exception, because `args` has only messages."""
         return type(self), self.diagnostics
 
     def __str__(self) -> str:

@@ -18,11 +18,11 @@ def immutable_dataclass(
 ) -> Callable[[type[C]], type[C]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def immutable_dataclass(cls: Any = None, /, *, slots: bool = True, kw_only: bool = False) -> Any:
-    """Make a class an immutable dataclass. Assignments to fields are rejected by mypy, not at run
-    time. `slots` and `kw_only` are the options of `dataclass`.
+    """Make a class an immutable dataclass. Type checkers such as mypy reject assignments to fields;
+    there is no check at run time. `slots` and `kw_only` are the options of `dataclass`.
 
     A frozen dataclass compiles six methods when its module is imported, which took a third of
-    `specc check`'s import time. `immutable_dataclass` compiles only the constructor.
+    `specc check`'s import time. `immutable_dataclass` generates and compiles only the constructor.
     """
     if cls is None:
         return partial(_decorate_class, slots=slots, kw_only=kw_only)
@@ -30,7 +30,7 @@ def immutable_dataclass(cls: Any = None, /, *, slots: bool = True, kw_only: bool
 
 
 def _decorate_class(cls: type, **options: bool) -> type:
-    """Make a class an immutable dataclass with comparison, hash and representation by fields."""
+    """Make a class an immutable dataclass that is compared, hashed and printed by its fields."""
     own_methods = vars(cls)
     decorated: Any = dataclass(eq=False, repr=False, **options)(cls)
     compared_names = [f.name for f in fields(decorated) if f.compare]

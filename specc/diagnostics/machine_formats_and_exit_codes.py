@@ -118,7 +118,7 @@ def build_sarif_result(diagnostic: Diagnostic, rule_index: int) -> dict[str, obj
 
 
 def build_sarif_location(label: Label) -> dict[str, object]:
-    """Build the SARIF location of a label."""
+    """Build a SARIF location from a label."""
     location: dict[str, object] = {
         "physicalLocation": {
             "artifactLocation": {"uri": file_name_to_uri(label.span.source.name)},
@@ -158,8 +158,8 @@ class ErrorCategory(Enum):
     MISMATCH = 4
     """`specc verify` found a difference between the model and the reference."""
     INCONCLUSIVE = 5
-    """`specc verify` is inconclusive: the model is too sensitive to rounding errors or, with
-    `--strict`, not every subgraph was executed.
+    """`specc verify` is inconclusive: the model is too sensitive to rounding errors, or `--strict`
+    is set and not every subgraph was executed.
     """
     BUG = 70
     """A bug in specc (EX_SOFTWARE in sysexits.h)."""
@@ -189,8 +189,8 @@ def get_error_category(code: str) -> ErrorCategory:
 
 
 def compute_exit_code(codes: Iterable[str]) -> int:
-    """Return the process exit code for the diagnostic codes `codes`. The exit code is 0 if
-    `codes` is empty, 2 or 3 if all errors are in the category USAGE or ENVIRONMENT, 4 or 5 if
+    """Return the process exit code for the diagnostic codes `codes`. The exit code is 0 if `codes`
+    is empty, 2 if all errors are in the category USAGE, 3 if all are in ENVIRONMENT, 4 or 5 if
     `specc verify` failed, and 1 otherwise.
     """
     categories = set(map(get_error_category, codes))

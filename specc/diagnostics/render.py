@@ -80,7 +80,7 @@ class Colorizer:
 
 
 def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
-    """Group the labels of a diagnostic by source file, the file of the primary label first."""
+    """Group the labels of a diagnostic by source file, beginning with the primary label's file."""
     groups: dict[int, list[Label]] = {}
     for label in diagnostic.labels:
         groups.setdefault(id(label.span.source), []).append(label)
@@ -96,7 +96,7 @@ def render_excerpt(
     is_first: bool,
 ) -> list[str]:
     """Render the labeled lines of one file. `margin` is the indentation of unnumbered lines."""
-    # `-->` points to the error, and `:::` to related locations in other files
+    # `-->` marks the location of the error, and `:::` marks related locations in other files
     source = labels[0].span.source
     arrow = "-->" if is_first else ":::"
     location = escape_control_characters(str(labels[0].span))
@@ -132,7 +132,7 @@ def locate_underline(span: "Span") -> tuple[int, int, int]:
     """Return (line number, start column, exclusive end column) of the first line of a span."""
     number, column = span.source.get_line_and_column(span.start)
     line = span.source.get_line_text(number)
-    # a span may begin at a line break or end on a later line
+    # a span may begin at a line break or end on a later line than it begins
     start = min(column - 1, len(line))
     end = min(start + span.end - span.start, len(line))
     return number, start, max(end, start)
@@ -318,7 +318,7 @@ def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diag
             label,
             diagnostic.severity,
         )
-        # diagnostics without a location are not merged
+        # diagnostics without a location are never merged
         is_unique = diagnostic.primary is None or diagnostic.code.startswith(SYNTAX_CODE_PREFIX)
         key = diagnostic if is_unique else message
         first = merged.setdefault(key, diagnostic)

@@ -29,8 +29,8 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
 
 
 def find_similar_name(word: str, names: Iterable[str]) -> str | None:
-    """Return the name in `names` that is most similar to `word`: an anagram, or a name that is at
-    most `max(1, len / 3)` edits away. Return None if no name is similar.
+    """Return the name in `names` that is most similar to `word`, if it is an anagram or at most
+    `max(1, len / 3)` edits away. Return None if no name is similar.
     """
     normalized = normalize_identifier(word)
     best_match: tuple[int, str] | None = None

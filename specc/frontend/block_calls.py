@@ -140,7 +140,8 @@ def _make_block_env(
     elif not is_same_file and not module.is_standard:
         env.file_scope = definition_env.file_scope if definition_env else env.scope
     if not is_same_file:
-        # arguments determine the dimensions of a used file: `batch` there may be `batch * 2` here
+        # arguments determine the dimensions of a used file: its `batch` may be the caller's `batch
+        # * 2`
         env.dynamic_lengths = None if module.is_standard else {}
     return env
 
@@ -173,8 +174,9 @@ def _get_block_config(
 
 
 def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> BoundArguments:
-    """Return the argument of each parameter. Call arguments override options that were bound when
-    the block was passed as a value. Raise E0201, E0211 or E0212 for invalid arguments.
+    """Return the argument that is passed for each parameter. Call arguments override options that
+    were bound when the block was passed as a value. Raise E0201, E0211 or E0212 for invalid
+    arguments.
     """
     block = target.block
     pairs = _pair_arguments(block, call)
@@ -260,9 +262,10 @@ def bind_arguments(block: ast.Block, bound_arguments: BoundArguments, env: Lexic
 
 
 def bind_default_arguments(block: ast.Block, env: LexicalScope, expr: ast.Call) -> None:
-    """Bind parameters without an argument to their defaults. Raise E0211 for a missing default."""
+    """Bind each parameter without an argument to its default, or raise E0211 if there is none."""
     for param in block.params:
-        # `bind_arguments` has bound the arguments, and defaults are evaluated in the block's scope
+        # the arguments are already bound by `bind_arguments`, and defaults are evaluated in the
+        # block's scope
         if param.name in env.names:
             continue
         if param.default is None:
@@ -306,7 +309,7 @@ def _evaluate_argument(
 def _bind_parameter(
     block: ast.Block, param: ast.BlockParameter, value: SpecValue, expr: ast.Expr, env: LexicalScope
 ) -> None:
-    """Bind an argument, converted to its declared type. Raise E0203 or a shape error."""
+    """Convert an argument to its declared type and bind it. Raise E0203 or a shape error."""
     description = f"`{param.name}` of `{block.name}`"
     error_context = ErrorContext(description, expr.span, block.name)
     if value is None and param.type.optional:
@@ -358,7 +361,7 @@ def check_block_results(
     """
     statement, values = _check_return(block, returned)
     spans = [expr.span for expr in statement.values]
-    if len(spans) != len(values):  # a single expression may return several results
+    if len(spans) != len(values):  # one call may return several values
         spans = [statement.span] * len(values)
     tensors = []
     for param, value, span in zip(block.results, values, spans, strict=True):

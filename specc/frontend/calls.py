@@ -92,15 +92,16 @@ def evaluate_argument(
 def _match_choice_value(
     name: ast.Name, kinds: ParameterKinds, description: str, env: LexicalScope
 ) -> str | None:
-    """Resolve a name, such as `half` in `pairs=half`, to a choice value unless it names a variable.
-    Return None if the name has another meaning. Raise E0203 if the choice value is unknown.
+    """Resolve a name, such as `half` in `pairs=half`, to a choice value, unless the name refers to
+    a variable. Return None if the name has another meaning. Raise E0203 if the choice value is
+    unknown.
     """
     choice_names = list_choice_values(kinds)
     if not choice_names:
         return None
     if name.path in choice_names and name.path not in env.names:
         return name.path
-    # a parameter that accepts any string also accepts a misspelled choice value
+    # a misspelled choice value would also be accepted by a parameter for arbitrary strings
     if TEXT_KIND not in kinds and resolve_name(name, env, missing_ok=True) is ERROR_VALUE:
         helps = suggest_similar_name(
             name.path, choice_names, f"expected one of {', '.join(choice_names)}"
@@ -255,7 +256,8 @@ def _dispatch_call(
     inner_env = env
     if isinstance(target, BlockFunction) and target.weight_scope is not None:
         inner_env = replace(env, scope=target.weight_scope)
-    # the weight path of the applied function comes first: `apply(f @ a, x) @ b` has the path `a.b`
+    # the weight path of the applied function comes first: the path of `apply(f @ a, x) @ b` is
+    # `a.b`
     if target.weight_path:
         inner_env = inner_env.with_weight_scope(
             resolve_weight_path(target.weight_path, target.env or env)
@@ -296,7 +298,7 @@ def evaluate_function_value(expr: ast.Expr, env: LexicalScope) -> EvalResult:
 def bind_function_options(
     target: BuiltinFunction | BlockFunction, expr: ast.Call, env: LexicalScope
 ) -> EvalResult:
-    """Bind options to a function. Call a function without inputs immediately."""
+    """Bind options to a function. If the function has no inputs, call it immediately."""
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is MISSING for s in parameters):
@@ -314,7 +316,7 @@ def bind_function_options(
 def _bind_builtin_options(
     target: BuiltinFunction, expr: ast.Call, env: LexicalScope
 ) -> dict[str, SpecValue]:
-    """Return the options that are already bound to a function, and the options of `expr`."""
+    """Return the options already bound to a function, together with the options of `expr`."""
     builtin = target.builtin
     parameters_by_name = {s.name: s for s in builtin.parameters}
     values = dict(target.bound_arguments)

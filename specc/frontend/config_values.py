@@ -154,7 +154,7 @@ def _evaluate_field(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigEvaluation:
-    """The inputs of a config evaluation. `user_spec` resolves names in command-line values."""
+    """Inputs for evaluating a config. `user_spec` resolves names in command-line values."""
 
     assignments: Mapping[str, ConfigAssignment]
     reader: ConfigReadOptions
@@ -167,9 +167,9 @@ def _evaluate_single(
     """Return the value of a field from the first source that provides a value. The sources are
     assignments, trial values, config.json, symbols and defaults, in this order.
 
-    In symbolic elaboration, a field of type `int` is a symbol even if it has a default, to find
-    errors that occur only with other values. Fields of other types keep their default, because they
-    usually determine the graph structure.
+    In symbolic elaboration, a field of type `int` is a symbol even if it has a default, so that
+    errors that occur only with other values are found. Fields of other types keep their default,
+    because they usually determine the graph structure.
     """
     reader = evaluation.reader
     if path in evaluation.assignments:
@@ -260,7 +260,9 @@ def _evaluate_derived(
 def _evaluate_assigned(
     evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Evaluate the value assigned to a field. Raise E0203 if a record gets a single value."""
+    """Evaluate the value assigned to a field. Raise E0203 if a single value is assigned to a
+    record.
+    """
     assignment = evaluation.assignments[path]
     if entry.type.name == "record":
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
@@ -368,7 +370,7 @@ def get_default_number(entry: ast.ConfigField) -> Dim | float | None:
 
 
 def get_placeholder_number(entry: ast.ConfigField) -> Dim | float:
-    """Return a placeholder: 0.5 for a float, the default if it is 0, 1 or 2, otherwise 2."""
+    """Return the placeholder 0.5 for a float, and for an integer 2 or a default of 0, 1 or 2."""
     if entry.type.name == "float":
         return 0.5
     value = get_default_number(entry)

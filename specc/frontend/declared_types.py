@@ -262,7 +262,7 @@ def check_tensor_type(
         raise_error("E0301", title, span, helps=helps, related_labels=related_labels)
     dims = type.dims or ()
     ellipses = sum(isinstance(d, ast.EllipsisDims) for d in dims)
-    # compute the number of axes that `...` stands for
+    # compute the number of axes that `...` represents
     ellipsis_rank = len(value.shape) - len(dims) + ellipses
     if ellipsis_rank < 0 or (ellipsis_rank and not ellipses):
         title = (
@@ -326,7 +326,7 @@ class _TypeMatcher:
             self._raise_length_clash(expr, expected, actual)
 
     def _find_bound_length(self, name: str) -> Dim | None:
-        """Return the dimension to which a name is bound in the scope, or None if unbound."""
+        """Return the dimension to which a name is bound in the scope, or None if there is none."""
         env = self.env
         values = (names.get(name) for names in (env.dims, env.names, env.config))
         return next((v for v in values if isinstance(v, Dim)), env.find_dynamic_length(name))

@@ -1,4 +1,4 @@
-"""The state of an elaboration, lexical scopes, the modules of spec files, and unevaluated calls."""
+"""Elaboration state, lexical scopes, modules of spec files, and unevaluated calls."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -111,7 +111,7 @@ class ElaborationRecord:
 
 
 RECORDED_VALUES: ContextVar[list[ElaborationRecord] | None] = ContextVar("records", default=None)
-"""The records of all elaborations in the current check, or None if recording is disabled."""
+"""The records of all elaborations in the current check, or None if nothing is recorded."""
 
 
 @contextmanager

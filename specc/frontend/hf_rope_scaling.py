@@ -311,7 +311,7 @@ class _ScalingTable:
         return {"factor": factor, "part": 1.0 if part is None else part}
 
     def _read_divisors(self, key: str) -> tuple[float, ...]:
-        """Return the list under a key, which contains one divisor per rotated pair."""
+        """Return the list stored under a key, which contains one divisor per rotated pair."""
         member = self.table.find_non_null_member(key)
         if member is None or not isinstance(member.value, JsonArray):
             title = f'RoPE scaling "longrope" needs a list "{key}"'

@@ -24,7 +24,7 @@ class JsonScalar:
     span: Span
 
     def to_python(self) -> Json:
-        """Return the scalar as a Python value."""
+        """Return the JSON scalar as a Python value."""
         return self.value
 
 

@@ -70,7 +70,7 @@ def _make_position_ids(
 
 
 def has_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
-    """Return True if an index uses `h`, `i`, `j`, or a `b` that is not a variable."""
+    """Return True if an index uses `h`, `i` or `j`, or a `b` that is not a variable."""
     if not env.index_variables:
         return False
     index_names = {item.path for item in expr.items if isinstance(item, ast.Name)}

@@ -115,7 +115,7 @@ def _describe_origins(expr: ast.BinaryOp, left: Number, right: Number) -> list[s
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
         span, source = side.span, origin and origin.span
-        # add no note if the operand is a literal, whose origin is the expression itself
+        # add no note for a literal, because its origin is the expression itself
         if span and source and (span.source is not source.source or span.start != source.start):
             notes.append(f"`{span.text}` is defined in {source}")
     return notes

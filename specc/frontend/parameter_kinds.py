@@ -58,7 +58,7 @@ class ChoiceParameterKind:
 
 @dataclass(frozen=True)
 class ListParameterKind:
-    """A parameter kind that accepts lists whose items all have the same kind."""
+    """A parameter kind for lists whose items all have the same kind."""
 
     item: "ParameterKind"
 

@@ -151,7 +151,7 @@ def _compute_longrope(d: int, theta: float, rope: Rope) -> tuple[tuple[float, ..
 
 
 def get_max_rope_length(rope: Rope) -> int:
-    """Return the maximum sequence length for which the frequencies are valid, or 0 if unlimited."""
+    """Return the maximum sequence length that the frequencies support, or 0 if it is unlimited."""
     return 0 if _has_symbols(rope) else int(_get_scaling_numbers(rope).get("longest") or 0)
 
 

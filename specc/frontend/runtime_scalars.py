@@ -219,7 +219,7 @@ def _multiply_atoms(nodes: NodeBuilder, coefficient: float, monomial: Monomial) 
 
 
 def _convert_atom_to_f64(nodes: NodeBuilder, atom: str | DimFunction) -> Tensor:
-    """Convert one factor of a dimension to a tensor f64[]."""
+    """Convert one factor of a dimension to a scalar tensor of type f64[]."""
     # unlike the dimension `a / b`, the floating-point quotient is not required to be an integer
     if isinstance(atom, DimFunction) and atom.fn == "/":
         dividend, divisor = (_convert_dim_to_f64(nodes, d) for d in atom.args)

@@ -280,8 +280,8 @@ def _check_loop_carried_value(
     values_before: Iterator[Value],
     next_value: SpecValue,
 ) -> Iterator[Value]:
-    """Yield the tensors of a loop-carried value after an iteration. Raise E0305 for a changed
-    type.
+    """Yield the tensors that a loop-carried value contains after an iteration. Raise E0305 for a
+    changed type.
     """
     if next_value is ERROR_VALUE:
         raise AlreadyReportedError

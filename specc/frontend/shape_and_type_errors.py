@@ -1,4 +1,4 @@
-"""Explain mismatched operand shapes (E0301, E0302) and values of the wrong type, with fixes."""
+"""Explain errors for mismatched shapes (E0301, E0302) and wrong types, and suggest fixes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ def suggest_length_correction(declared: str, actual: Dim, value: Span | None) ->
     if declared == str(actual) or origin is None or value is None:
         return ()
     if origin.source is not value.source or not value.start <= origin.start < value.end:
-        return ()  # a called block sets the argument, not the expression `value`
+        return ()  # the length is set in a called block, outside the expression `value`
     text = origin.source.text
     argument = re.search(r"\w+=\Z", text[max(0, origin.start - 40) : origin.start])
     if argument is None or not text.startswith((",", ")"), origin.end):
@@ -229,7 +229,8 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
     for small, large in ((left, right), (right, left)):
         if small.source_span and (axes := _find_missing_axes(small.shape, large.shape)):
             return _suggest_inserted_axes(small.source_span, axes, "broadcasts it over the other")
-    # for two vectors, such as position ids and one value per batch element, suggest one new axis
+    # for two vectors, such as position ids and one value per batch element, suggest inserting one
+    # axis
     if len(left.shape) == len(right.shape) == 1:
         is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
         vector = right if is_range else left

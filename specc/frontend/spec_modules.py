@@ -1,4 +1,4 @@
-"""Spec modules, and programs: a spec with its base specs, config values and used specs."""
+"""Modules (parsed spec files), and programs (a spec with its base specs, config and used specs)."""
 
 from collections.abc import Hashable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -229,8 +229,8 @@ def _list_used_specs(
 
 
 def _reject_path_pattern(use: ast.UseStatement) -> None:
-    """Raise E0226 if the weight path after `under` contains placeholders. Weight rules apply to
-    names below the path, so the path must be constant.
+    """Raise E0226 if the weight path after `under` contains placeholders. Weight rules apply to all
+    names below a path, so the path must be constant.
     """
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(

@@ -162,7 +162,7 @@ def evaluate_and_check_config(
     context: ElaborationContext, program: Program, options: ConfigReadOptions
 ) -> dict[str, SpecValue]:
     """Evaluate the config of a spec and check its requirements. Raise SpeccError with the violated
-    requirements (E0404), or with all other errors if no requirement is violated.
+    requirements (E0404), or with all other errors if there are none.
     """
     config = _evaluate_config_values(context, program, options)
     assignment_spans = {path: value.span for path, value in program.assignments.items()}
@@ -339,7 +339,7 @@ def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
 def _configure_used_spec(
     context: ElaborationContext, module: SpecNamespace, record: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
-    """Return the config of a used spec, from a record, a config file section or defaults."""
+    """Return the config of a used spec from a record, a section of the config file, or defaults."""
     program = build_program(module, context.library)
     reader = ConfigReadOptions(max_length=context.symbols.max_length)
     if isinstance(record, Record):

@@ -25,7 +25,7 @@ MISSING = MissingValue()
 
 
 class UnresolvedValueError(Exception):
-    """An exception that is raised if the graph structure depends on symbolic config values."""
+    """Raised if the graph structure depends on symbolic config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
         super().__init__(", ".join(sorted(symbols)))

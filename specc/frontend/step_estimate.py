@@ -130,7 +130,7 @@ class _ItemStepEstimator:
         return max(self.item.body, key=self._estimate_statement).span
 
     def _estimate_body(self, body: Iterable[ast.Statement]) -> int:
-        """Return the minimum number of steps for a body's statements."""
+        """Return the minimum number of elaboration steps for the statements of a body."""
         count = 0
         for statement in body:
             count += self._estimate_statement(statement)

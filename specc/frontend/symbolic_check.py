@@ -383,7 +383,7 @@ def collect_numeric_defaults(fields: Mapping[str, ast.ConfigField]) -> dict[str,
 def iterate_candidate_values(
     program: Program, trial_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
-    """Yield (path, value) for all values of bools and choices, and 1 and 2 for fixed integers."""
+    """Yield (path, value) pairs: each value of a bool or choice, and 1 and 2 for fixed integers."""
     for path, entry in program.map_fields_by_path().items():
         # the values set for one alternative of a used spec do not apply to the other alternatives
         if any(p == path or p.startswith(f"{path}.") for p in program.assignments):

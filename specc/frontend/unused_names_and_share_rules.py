@@ -155,7 +155,7 @@ def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> boo
 
 @dataclass
 class LivenessAnalysis:
-    """The liveness analysis of the values that a block assigns.
+    """Liveness analysis of the values that a block assigns.
 
     `unused_warnings` contains a warning for each assignment whose value no later statement uses, by
     the span of the assigned name.

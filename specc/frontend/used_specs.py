@@ -1,4 +1,4 @@
-"""Select alternatives, config sections and error labels for used specs with separate configs."""
+"""Select alternatives, config sections and error labels for used specs with their own config."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -148,7 +148,7 @@ def list_model_types(program: Program) -> tuple[str, ...]:
 def select_alternatives_to_check(
     program: Program, trial_values: Mapping[str, SpecValue], path: str = ""
 ) -> Program:
-    """Select the trial alternative of each used spec whose alternative is not selected yet."""
+    """Select a trial alternative for each used spec that has no selected alternative yet."""
     used_specs: list[SubmodelSpec] = []
     for used_spec in program.used_specs:
         spec_path = f"{path}{used_spec.name}"

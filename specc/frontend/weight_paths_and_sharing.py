@@ -128,7 +128,7 @@ class CallFrame:
 
     @property
     def span(self) -> Span | None:
-        """The span of the source, or for a loop, the span of its iterable."""
+        """The span of the source code, or for a loop the span of its iterable."""
         if isinstance(self.source, LOOP_NODES):
             return self.source.iterable.span
         return self.source.span
@@ -146,7 +146,7 @@ CallStack: TypeAlias = tuple[CallFrame, ...]
 class ActiveWeightSharingRule:
     """A `share PATH` rule that is in effect. `path` is the path pattern, `scope` is the weight
     scope of the spec file, and `depth` is the length of the call path at which the rule was
-    declared. `is_from_used_spec` is True for a rule of a used spec.
+    declared. `is_from_used_spec` is True if the rule comes from a used spec.
     """
 
     path: NamePattern
@@ -249,8 +249,8 @@ def _collect_scopes(path: CallStack) -> set[str]:
 
 
 def explain_unshared_weight(name: str, first: CallStack, second: CallStack) -> Diagnostic:
-    """Return E0526 for a weight that two calls use. Both call paths start at the element at which
-    they diverge.
+    """Return the error E0526 for a weight that is used by two calls. Both call paths start at the
+    element at which they diverge.
     """
     first_step, second_step = first[0], second[0]
     share_help = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
@@ -275,7 +275,7 @@ def _suggest_share_rule(first: CallStack, second: CallStack) -> str:
     call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
     if call.scope not in _collect_scopes(first):
         return "`weights { share name }` next to `@ name`"
-    # suggest `*` in place of layer numbers
+    # suggest `*` in place of the layer numbers
     path = ".".join("*" if part.isdigit() else part for part in call.scope.split("."))
     operand = f'"{path}"' if "*" in path else path
     return f"`weights {{ share {operand} }}`"

@@ -1,4 +1,4 @@
-"""Write files and directories atomically: if a write fails, the previous output is unchanged."""
+"""Write files and directories atomically: if a write fails, the previous content is kept."""
 
 import errno
 import hashlib
@@ -33,7 +33,7 @@ class WriteProgress(Protocol):
     """A progress observer that counts expected and written bytes."""
 
     def add_expected_bytes(self, size: int) -> None:
-        """Add `size` to the number of bytes that are expected to be written."""
+        """Increase the number of bytes that are expected to be written by `size`."""
 
     def add_written_bytes(self, size: int) -> None:
         """Add `size` to the number of bytes that have been written."""
@@ -86,8 +86,8 @@ class OutputDirectory:
     `write_content_addressed_file` and `write_named_file` write temporary files. Leaving the context
     without an exception renames the temporary files. Files named by hash are renamed first, then
     the entries (files from `write_named_file`) in call order. An entry keeps the mode of the file
-    that the entry replaces. `file_digests` maps the names of written files to their sizes and
-    hashes. Missing directories are created, and removed again after a failure. The files named in
+    that it replaces. `file_digests` maps the names of written files to their sizes and hashes.
+    Missing directories are created, and removed again after a failure. The files named in
     `superseded` are removed at the end.
     """
 
@@ -175,9 +175,9 @@ class OutputDirectory:
     def _write_temporary_file(
         self, name: str, chunks: Iterable[Chunk], existing_mode: int | None = None
     ) -> tuple[Path, FileDigest]:
-        """Write and sync a temporary file for the file `name`. The mode is `existing_mode` (of the
-        file to replace), or by default the mode of new files (umask). Return the path and the
-        digest of the temporary file.
+        """Write and sync a temporary file for the file `name`. The mode is `existing_mode`, the
+        mode of the file to replace, or by default the mode that the umask gives to new files.
+        Return the path and the digest of the temporary file.
         """
         temporary = self._reserve_name()
         digest, size, progress = hashlib.sha256(), 0, WRITE_PROGRESS.get()

@@ -29,7 +29,7 @@ _NPZ_CONVERSION_COMMAND = (
     's.save_file(dict(numpy.load(sys.argv[2])), sys.argv[1])" {target} {source}'
 )
 _NPZ_START = re.compile(rb"PK\x03\x04.{0,250}?\.npy", re.DOTALL)
-"""Pattern of the first bytes of a zip archive whose first member is a NumPy array (numpy.savez)."""
+"""Pattern of the first bytes of an .npz file, a zip archive whose first member is an array."""
 _ONNX_START = re.compile(rb"\x08[\x03-\x1f]\x12[\x01-\x40][ -~]")
 """Pattern of the first bytes of an ONNX model: the IR version and the producer name."""
 _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
@@ -208,7 +208,7 @@ def find_unused_sidecar_files(path: Path) -> list[str]:
 def filter_unreferenced_files(
     directory: Path, names: Collection[str], *, excluded_models: Collection[str]
 ) -> list[str]:
-    """Return the file names in `names` that no model in the directory uses. The models in
+    """Return those of the file names `names` that no model in the directory uses. The models in
     `excluded_models` are not considered.
     """
     unreferenced = list(names)

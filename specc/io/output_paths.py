@@ -70,7 +70,7 @@ def resolve_output_path(
     force: bool = False,
     content: bytes = b"",
 ) -> Path:
-    """Return the path of the file to write for `path`, with symbolic links resolved. An existing
+    """Return the path of the file to write for `path`, after resolving symbolic links. An existing
     file with the content `content` is allowed. Raise E0811 (not a file), E0814 (an input), E0816
     (wrong suffix) or E0833 (a file of another program).
     """
@@ -119,7 +119,7 @@ WINDOWS_DEVICE_NAMES = frozenset(
     {"con", "prn", "aux", "nul", "conin$", "conout$"}
     | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
 )
-"""Names of Windows devices, which are reserved with and without suffix."""
+"""Names of Windows devices, which are reserved both with and without a suffix."""
 
 
 def explain_unportable_file_name(name: str) -> str:
@@ -144,7 +144,7 @@ def reject_unportable_file_name(path: Path) -> None:
 
 
 MAX_STEM_LENGTH = 150
-"""Maximum stem length in bytes, so that with hash and suffix the name is valid on all systems."""
+"""Maximum length of a stem in bytes. With hash and suffix, the name is valid on all systems."""
 
 
 def sanitize_file_stem(name: str) -> str:
@@ -234,7 +234,7 @@ def _is_replaceable(path: Path, kind: OutputFileType, content: bytes) -> bool:
     try:
         size = os.stat(path).st_size
     except (OSError, ValueError):
-        return True  # an invalid location is reported when the file is written
+        return True  # an invalid location is reported later, when the file is written
     if size == 0 or (kind.is_written_by_specc is not None and kind.is_written_by_specc(path)):
         return True
     return bool(content) and size == len(content) and path.read_bytes() == content

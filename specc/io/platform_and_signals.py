@@ -90,9 +90,9 @@ def fsync_directory(path: Path) -> None:
 
 @contextmanager
 def discard_native_stderr() -> Iterator[None]:
-    """Return a context manager that discards the stderr output of native code. For example, a Rust
-    panic prints a message although it is also raised as an exception. With several threads, no
-    output is discarded, because all threads share stderr.
+    """Return a context manager that discards the stderr output of native code. For example, a panic
+    in Rust code prints a message, although it is also raised as a Python exception. With several
+    threads, no output is discarded, because all threads share stderr.
     """
     try:
         saved_stderr = os.dup(2) if threading.active_count() == 1 else None
@@ -132,7 +132,7 @@ def get_host_name() -> str:
 
 
 def get_free_disk_space(directory: str | Path) -> int | None:
-    """Return the number of free bytes on the disk that contains a directory, or None on failure."""
+    """Return the number of free bytes on the disk of a directory, or None if it is unknown."""
     try:
         usage = shutil.disk_usage(directory)
     except (OSError, ValueError):

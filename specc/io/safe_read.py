@@ -18,7 +18,7 @@ from specc.io.platform_and_signals import get_file_read_flags
 
 
 class Closeable(ABC):
-    """A context manager that closes a resource at the end of a `with` block."""
+    """A context manager that closes a resource on exit."""
 
     @abstractmethod
     def close(self) -> None:
@@ -53,8 +53,8 @@ class FileTooLargeError(UnreadableFileError):
 def suggest_similar_path(
     path: Path, is_candidate: Callable[[Path], bool], display_name: str = ""
 ) -> list[str]:
-    """Suggest the file name in the directory of `path` that is most similar to a missing `path`.
-    Return no text if `path` exists. `display_name` is the path in messages.
+    """Suggest the existing file name that is most similar to the name of a missing `path`. Return
+    no text if `path` exists. `display_name` is the path in messages.
     """
     if os.path.lexists(path):
         return []
@@ -136,7 +136,7 @@ def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = No
 
 
 def resolve_symlinks(path: Path) -> Path:
-    """Resolve the symbolic links in a path. Raise UnreadableFileError if the links form a cycle."""
+    """Resolve the symbolic links in a path. Raise UnreadableFileError if they form a cycle."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -253,8 +253,8 @@ def suggest_local_model_path(name: str) -> str:
 
 
 def _iterate_cached_models(directory: Path) -> Iterator[Path]:
-    """Yield the latest snapshot of each model in a hub cache, in the parent of a hub cache, or in
-    the directory of one cached model.
+    """Yield the latest snapshot of each model in the given directory, which is a hub cache, its
+    parent, or the directory of one cached model.
     """
     with suppress(OSError):
         if (directory / "snapshots").is_dir():

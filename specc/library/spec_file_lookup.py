@@ -105,7 +105,7 @@ def format_shadowing_note(spec: str) -> str:
 
 
 def _suggest_gguf_file(directory: str) -> str:
-    """Suggest compiling a GGUF file of a directory, or return "" if the directory has none."""
+    """Suggest compiling a GGUF file in a directory, or return "" if the directory contains none."""
     files = map(safe_read.quote_argument, sorted(Path(directory).glob("*.gguf"))[:1])
     return "".join(f"compile the GGUF file: specc compile {file}" for file in files)
 
@@ -145,7 +145,7 @@ WEIGHT_FILES = {
         "convert them to safetensors: `model.save_pretrained(DIR)` writes a directory to compile",
     ),
 }
-"""The help texts for a weight file passed as the spec, by file suffix."""
+"""Help texts for passing a weight file instead of a spec, by file suffix."""
 
 
 def _is_spec_path(path: Path) -> bool:
@@ -214,7 +214,7 @@ def _has_spec_content(suffix: str, text: str) -> bool:
                 keys = parse_strict_json(text, NO_LIMITS)
             except ValueError:  # the parser reports the error with its position
                 return True
-            # `model` in a tokenizer.json is an object
+            # `model` is an object in a tokenizer.json
             return not isinstance(keys, dict) or any(
                 key in keys and (key != "model" or isinstance(keys[key], str)) for key in SPEC_KEYS
             )
@@ -246,9 +246,9 @@ def _load_std() -> StdLibrary:
 
 @dataclass
 class SpecLibrary:
-    """A loader with the standard library and a cache of the spec files that one command reads.
-    `unsaved_texts` contains the unsaved documents of an editor by path, which take precedence over
-    files.
+    """A loader of specs, which contains the standard library and caches the spec files that a
+    command reads. `unsaved_texts` maps paths to the documents that are not yet saved in the editor,
+    which take precedence over files.
     """
 
     modules: dict[Path, SpecNamespace] = field(default_factory=dict)
@@ -332,7 +332,7 @@ class SpecLibrary:
                 )
             path, used_path = existing_paths[0], Path(existing_paths[0])
         resolved_path = _resolve_spec_path(importer.directory / used_path, path, span)
-        # resolve symbolic links first, because a link could point outside the directory
+        # resolve symbolic links first, because a link could lead outside the directory
         if used_path.is_absolute() or not resolved_path.is_relative_to(importer.directory):
             helps = ["move it to that directory or a subdirectory, or use a built-in spec"]
             raise_error(

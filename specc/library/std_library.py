@@ -97,7 +97,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
     @cached_property
     def _trees(self) -> dict[str, Any]:
         """The serialized syntax trees of the std files whose source text has not changed."""
-        # a checkout has no generated table, so the std files are parsed
+        # a checkout has no generated table of syntax trees, so the std files are parsed
         if not self.table_path.is_file():
             return {}
         data = json.loads(self.table_path.read_text(encoding="utf-8"))
@@ -140,8 +140,8 @@ CLASSES_BY_NAME = {c.__name__: c for c in NODE_CLASSES}
 
 def serialize_syntax_tree(file: ast.File) -> dict[str, Any]:
     """Convert a syntax tree to JSON data. `nodes[n]` is `[class, value, …]`, where each value is a
-    string, a number, a bool, None, a child node `{"n": node}`, a span `{"s": [start, end]}` or a
-    tuple `{"t": [value, …]}`.
+    JSON scalar, a child node `{"n": node}`, a span `{"s": [start, end]}` or a tuple `{"t": [value,
+    …]}`.
     """
     nodes: list[list[Any]] = []
     node_numbers: dict[int, int] = {}

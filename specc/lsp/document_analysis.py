@@ -87,7 +87,9 @@ class DocumentAnalysis:
 
     @cached_property
     def concrete_shapes(self) -> Shapes:
-        """The types of spans, with the sizes that the config values determine."""
+        """The types of spans, with dimensions replaced by the sizes that the config values
+        determine.
+        """
         return self._collect_types(
             [r for r in self.elaborations if not r.is_symbolic and r.is_complete]
         )
@@ -130,7 +132,7 @@ class DocumentAnalysis:
 def analyze_incrementally(
     path: Path, text: str, unsaved_texts: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
-    """Analyze a document at `path`, one graph at a time. Yield the analysis after each graph, the
+    """Analyze the document at `path`, one graph at a time. Yield the analysis after each graph, the
     default graph first. `unsaved_texts` are the texts of other open documents by resolved path.
     Errors in a document are diagnostics, not exceptions.
     """
@@ -238,8 +240,8 @@ def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
         if span is not None:
             sized_nodes.append((span.start - span.end, node))
         stack.extend(iterate_children(node))
-    # sort nodes by length, longest first. The sort is stable, so a parent precedes an equally long
-    # child.
+    # sort nodes by the length of their span, longest first. The sort is stable, so a parent
+    # precedes an equally long child.
     return [node for _, node in sorted(sized_nodes, key=itemgetter(0))]
 
 
@@ -369,7 +371,7 @@ def _is_in_inserted_text(
 
 
 def _count_diagnostics(analysis: DocumentAnalysis) -> Counter[tuple[str, str]]:
-    """Count diagnostics by code and title."""
+    """Count the diagnostics for each combination of code and title."""
     counts: Counter[tuple[str, str]] = Counter()
     for d in analysis.diagnostics:
         counts[d.code, d.title] += d.count

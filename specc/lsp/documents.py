@@ -172,7 +172,9 @@ class OpenDocuments:
     def wait_for_analysis(
         self, uri: str, version: int, timeout: float, *, is_complete: bool
     ) -> None:
-        """Wait up to `timeout` seconds for the analysis of one graph, or all if `is_complete`."""
+        """Wait up to `timeout` seconds for the analysis of one graph, or of all graphs if
+        `is_complete` is True.
+        """
 
         def is_analyzed() -> bool:
             document = self._documents.get(uri)
@@ -212,7 +214,7 @@ class OpenDocuments:
                 self._condition.notify_all()
 
     def _analyze_document(self, document: OpenDocument, unsaved_texts: dict[Path, str]) -> None:
-        """Analyze a document one graph at a time. Stop if a newer version arrives."""
+        """Analyze a document one graph at a time. Stop if the document gets a newer version."""
         for new_analysis in analyze_incrementally(document.path, document.text, unsaved_texts):
             if not self._store_analysis(document, new_analysis):
                 return

@@ -34,7 +34,7 @@ DEFINITION_NAMES = {
     "BIAS": POSITION_NAMES,
     "SCORE": (("q", "the query"), ("k", "the key")),
 }
-"""The predeclared names in definitions, with their descriptions, by keyword terminal."""
+"""The predeclared names in definitions and their descriptions, keyed by keyword terminal."""
 
 
 @immutable_dataclass
@@ -88,7 +88,7 @@ def complete_expected_tokens(
     elif "NAME" in expected.terminals:
         items += _complete_entries(analysis, expected.preceding)
         items += _complete_graph_inputs(analysis, expected.preceding)
-    # list keywords last, because users usually want a name where names are allowed
+    # list keywords last, because users usually want a name where both are allowed
     items += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate_items(items)
 
@@ -106,7 +106,7 @@ def _list_type_words() -> list[CompletionItem]:
 
 
 def _deduplicate_items(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """Keep the first of several items with equal text: a variable shadows a block of its name."""
+    """Keep the first of several items with the same text. A variable shadows a block."""
     items_by_text: dict[str, CompletionItem] = {}
     for item in items:
         items_by_text.setdefault(item.text, item)
@@ -229,7 +229,7 @@ def _complete_graph_inputs(
 
 
 def _complete_declared_inputs(file: ast.File, names: set[str]) -> Iterator[CompletionItem]:
-    """Yield the entries of a file's `inputs` whose names are not in `names`."""
+    """Yield the entries in a file's `inputs` section whose names are not in `names`."""
     for entry in iterate_declared_inputs(file):
         if entry.name not in names:
             yield CompletionItem(entry.name, "property", format_inline_type(entry.type))

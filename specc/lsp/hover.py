@@ -56,9 +56,8 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
 
 @immutable_dataclass(kw_only=True)
 class HoverInfo:
-    """The information to show for the name at offsets `start_offset` to `end_offset`: the
-    declaration as code, the documentation, the types with symbolic and with concrete dimensions,
-    and the span of the definition.
+    """The information shown for the name at offsets `start_offset` to `end_offset`: its
+    declaration, documentation, symbolic and concrete types, and the span of its definition.
     """
 
     start_offset: int = 0
@@ -192,7 +191,7 @@ def _find_name_hover(
 ) -> HoverInfo | None:
     """Return the hover of a dotted name, truncated after the component at an offset."""
     span = node.span
-    assert span is not None  # the caller has checked that the name has a span
+    assert span is not None  # the caller has checked that the name has a definition span
     is_called = _is_called(nodes, node)
     path = _truncate_path(node.path, offset - span.start)
     binding_hover = _make_binding_hover(analysis, path, span)

@@ -23,7 +23,7 @@ ITEM_TEXT = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!
 PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 CALLED_NAME = re.compile(r"(\w+)\(")
 PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
-"""The pattern of the placeholder `x`, which stands for any expression in help messages."""
+"""The pattern of the placeholder `x` in help messages, which stands for any expression."""
 MAX_WORDS = 3  # maximum number of names that one suggestion replaces
 
 
@@ -226,8 +226,8 @@ def _propose_call_edits(
 def _propose_placeholder_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[QuickFixEdit]:
-    """Yield edits that insert code such as `last(x)`, with the text or an argument at the error in
-    place of `x`.
+    """Yield edits that insert code such as `last(x)`, where `x` is replaced with the text or an
+    argument at the error.
     """
     if not spans or not PLACEHOLDER_NAME.search(code):
         return

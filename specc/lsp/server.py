@@ -95,8 +95,8 @@ class RequestHandlers:
         # a document over the size limit has only the diagnostic E0109, and no completions
         if document is None or len(document.text) > dsl_lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
-        # wait only if no version has been analyzed, because the names of the last valid version
-        # suffice
+        # wait only if no version has been analyzed yet, because otherwise the names of the last
+        # valid version suffice
         if document.latest_analysis is None:
             await self._wait_for_document(params.text_document.uri)
         analysis = document.latest_analysis
@@ -133,7 +133,9 @@ class RequestHandlers:
         return [lsp.TextEdit(protocol.to_lsp_range(lines, 0, len(document.text)), text)]
 
     async def handle_inlay_hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
-        """Return the inlay hints of a range: the shapes of the names that the document binds."""
+        """Return the inlay hints of a range, which show the shapes of the names that the document
+        binds.
+        """
         document_state = await self._wait_for_document(params.text_document.uri)
         return (
             list(protocol.to_lsp_inlay_hints(*document_state[1:], params.range))
@@ -196,7 +198,7 @@ class BoundedInput(io.BytesIO):
 
 LOGGER = logging.getLogger(__name__)
 YAML_SPEC = re.compile(r"""^["']?specc["']?[ \t]*:""", re.MULTILINE)
-"""The pattern of the key `specc`, by which YAML specs differ from other YAML files."""
+"""The pattern of the key `specc`, which distinguishes YAML specs from other YAML files."""
 SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 Params = TypeVar("Params")
 Result = TypeVar("Result")

@@ -31,7 +31,7 @@ def load_schema() -> Schema:
 
 
 def complete_yaml(analysis: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
-    """Return the completions at an offset. The text may be newer than the analysis."""
+    """Return the completions at an offset. The text may be newer than the last analysis."""
     start = text.rfind("\n", 0, offset) + 1
     line = text[start:offset]
     preceding_lines = text[:start].splitlines()
@@ -79,7 +79,7 @@ def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
 
 
 def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
-    """Yield the words that are allowed as the value at a path of keys."""
+    """Yield the words that are allowed as the value of a key path."""
     if tuple(path) == ("extends",):
         yield from list_builtin_spec_completions()
     for schema in _find_schemas(text, path):
@@ -119,7 +119,7 @@ def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
 
 
 def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
-    """Return the schemas and the alternatives, references and items that they contain."""
+    """Return the given schemas together with their alternatives, references and items."""
     expanded: dict[int, Schema] = {}
     worklist = list(reversed(schemas))
     while worklist:
@@ -153,7 +153,7 @@ def _iterate_alternatives(schema: Schema) -> Iterator[Schema]:
 
 
 def _is_condition_true(condition: object, text: str) -> bool:
-    """Return False if a schema condition on the key `extends` is not satisfied by a text."""
+    """Return False if the schema has a condition on the key `extends` that a text violates."""
     text_of_condition = json.dumps(condition)
     if '"extends"' not in text_of_condition:
         return True
@@ -164,7 +164,7 @@ def _is_condition_true(condition: object, text: str) -> bool:
 def _complete_expression(
     analysis: DocumentAnalysis, path: Sequence[str], value: str, offset: int
 ) -> Iterator[CompletionItem]:
-    """Yield the completions of an expression if the value at a path of keys is an expression."""
+    """Yield completions for an expression, if the value of a key path is an expression."""
     if path[0] in ("extends", "model", "doc", "specc") or path[-1] in ("doc", "because"):
         return
     if value.startswith(("{", "[")):

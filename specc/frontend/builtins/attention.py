@@ -161,16 +161,16 @@ def attend_by(
     normalize: Normalizer = SOFTMAX_NORMALIZER,
     noise: Tensor | None = None,
 ) -> ResultTuple:
-    """Compute attention with any score function of a query vector `q` and a key vector `k`. Returns
-    (out, weights). `q`, `k` and `v` are [batch, length, d], optionally with a heads axis after the
-    batch axis. `q` may also be [batch, d]. `normalize` is the function from unmasked scores to
-    weights: `softmax`, over the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the queries
-    of each key (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum (arXiv:1502.03044,
-    4.1); `sampled`, one-hot at a key sampled from the softmax by adding Gumbel `noise` of the
-    weights' shape (arXiv:1611.01144, eq. 1); `kernel`, scores divided by their sum (Nadaraya 1964),
-    with negative scores clamped to zero; `uniform`, equal weights; or a definition such as
-    `sparsemax`, `entmax15`, `topk(8)`. If all keys are masked or all kernel values are zero, the
-    weights are zero.
+    """Compute attention with an arbitrary score function of a query vector `q` and a key vector
+    `k`. Returns (out, weights). `q`, `k` and `v` are [batch, length, d], optionally with a heads
+    axis after the batch axis. `q` may also be [batch, d]. `normalize` is the function from unmasked
+    scores to weights: `softmax`, over the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over
+    the queries of each key (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum
+    (arXiv:1502.03044, 4.1); `sampled`, one-hot at a key sampled from the softmax by adding Gumbel
+    `noise` of the weights' shape (arXiv:1611.01144, eq. 1); `kernel`, scores divided by their sum
+    (Nadaraya 1964), with negative scores clamped to zero; `uniform`, equal weights; or a definition
+    such as `sparsemax`, `entmax15`, `topk(8)`. If all keys are masked or all kernel values are
+    zero, the weights are zero.
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(ctx, noise)
@@ -315,7 +315,7 @@ def report_width_mismatch(ctx: CallContext, score: str, q: Tensor, k: Tensor) ->
         yield
     except SpeccError as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # errors for other shape mismatches keep their original location
+            raise  # errors for other shape mismatches are reported at their original location
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )

@@ -51,7 +51,7 @@ def conv(
     _check_groups(ctx, operand.channels, groups)
     has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, is_transposed=False)
-    # mask the input, so that windows at the end of a sequence contain zeros at padded positions
+    # mask the input, so that windows at the end of a sequence read zeros at padded positions
     masked_input = x if keep is None else _mask_input(ctx, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
     output = ctx.add_op(
@@ -81,7 +81,7 @@ def conv_transpose(
     """Apply a transposed convolution, which upsamples by `stride` (arXiv:1603.07285, sec. 4).
 
     As in PyTorch, `n` positions become `(n - 1) · stride + dilation · (kernel - 1) + 1 - 2 ·
-    padding + output_padding`. `padding` positions are removed at both ends, and `output_padding`
+    padding + output_padding`. `padding` positions are removed at each end, and `output_padding`
     positions are added at the end. `output_padding` must be less than `stride` or `dilation`. All
     other options are those of `conv`. Weights: `weight` [channels, out / groups, kernel], `bias`
     [out]. `weight=` and `bias=` accept tensors in place of stored weights.
@@ -132,8 +132,8 @@ def average_pool(
     """Apply average pooling per channel to [batch, time, channels] or to a feature map [batch,
     channels, height, width].
 
-    The options are those of `max_pool`. `count_include_pad`, which is required if there is padding,
-    includes padded zeros in the mean.
+    The options are those of `max_pool`. `count_include_pad` is required if there is padding, and
+    determines whether the mean includes the padded zeros.
     """
     window = WindowedInput(ctx, x).make_pool_window(kernel, stride, ONE, padding)
     # the option has no default if there is padding, because PyTorch and ONNX have different

@@ -178,7 +178,7 @@ def int_(ctx: CallContext, x: Anything) -> EvalResult:
 
 @register_builtin()
 def at_least(ctx: CallContext, x: Anything, least: Anything) -> EvalResult:
-    """Return the argument `x` after a check: raise E0417 if `x` is less than `least`."""
+    """Return the argument `x`, or raise E0417 if it is less than `least`."""
     if not isinstance(x, Number) or not isinstance(least, Number):
         ctx.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
     number, minimum = get_static_float(x), get_static_float(least)

@@ -1,5 +1,5 @@
-"""Index expressions on tensors, such as `x[:, 0]`, and built-in functions that select positions:
-sort, top-k, gather, last, one-hot.
+"""Index expressions on tensors, such as `x[:, 0]`, and built-in functions that select positions,
+such as `sort` and `gather`.
 """
 
 from specc.diagnostics.diagnostic import raise_error
@@ -60,7 +60,7 @@ def _select_position(
         raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
     length = value.shape[axis]
     if index.number is not None and index.number < 0:
-        # use `Last`, which does not depend on the axis size, because the size changes during
+        # use `Last`, which does not depend on the axis size, because the axis grows during
         # generation
         if index.number == -1:
             return nodes.add_op(ops.Last(axis), value)
@@ -73,7 +73,7 @@ INDEX_HELPS = {
     True: "a mask, score or bias indexes tensors by `b`, `h`, `i` and `j` alone; instead of "
     "`keep[j - 1]`, shift the tensor that you pass, as in `pad(keep, before=1)`",
 }
-"""The help for a non-scalar index, by whether the index is in a mask, score or bias definition."""
+"""The help for a non-scalar index, keyed by whether it is in a mask, score or bias definition."""
 
 
 def _gather_position(
@@ -126,7 +126,7 @@ def _slice_axis(
 
 
 def _evaluate_slice_step(item: ast.Slice, env: LexicalScope) -> Dim:
-    """Evaluate the step of `a:b:s`. Raise E0327 for a step that is not positive."""
+    """Evaluate the step `s` of a slice `a:b:s`. Raise E0327 for a step that is not positive."""
     if item.step is None:
         return Dim.from_value(1)
     step = env.evaluate_value(item.step)
@@ -201,7 +201,7 @@ def gather(ctx: CallContext, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS)
     ):
         if ids_length.number == 1 and length.number != 1:
             ids = ctx.add_op(ops.Expand(leading_axis, length), ids)
-    # if `ids` lacks the axis, like a result of `argmax`, select one position per leading index
+    # if `ids` lacks the axis, as the result of `argmax` does, select one position per leading index
     lacks_axis = len(ids.shape) == axis_index
     if lacks_axis:
         ids = ctx.insert_axis(ids, axis_index)

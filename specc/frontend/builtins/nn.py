@@ -42,8 +42,8 @@ def dropout(ctx: CallContext, x: Tensor, p: float) -> Tensor:
 
 @register_builtin()
 def affine(ctx: CallContext, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `x @ weight.T + bias` with the tensors `weight` [out, in] and `bias` [out]. The
-    weight may be tied to an embedding, for example.
+    """Compute `x @ weight.T + bias` for the tensors `weight` [out, in] and `bias` [out]. The weight
+    may be tied to an embedding, for example.
     """
     _check_float_tensor(ctx, x)
     return ctx.add_op(ops.Linear(), x, weight, bias)
@@ -64,7 +64,7 @@ def embedding(
 
 
 def _record_index_bound(ctx: CallContext, ids: Tensor, size: Dim) -> None:
-    """Record that the ids in a graph input are indices into a table with `size` entries."""
+    """Record that a graph input contains ids, which index a table with `size` entries."""
     builder = ctx.env.context.builder
     for name, value in builder.inputs.items():
         # record bounds only for graph inputs, because callers cannot pass any other ids
@@ -253,8 +253,8 @@ def matmul(ctx: CallContext, a: Tensor, b: Tensor) -> Tensor:
 
 @register_builtin()
 def einsum(ctx: CallContext, equation: str, *operands: Tensor) -> Tensor:
-    """Multiply the operands and sum over the axes that are not in the output:
-    `einsum("b i d, b j d -> b i j", x, y)`.
+    """Multiply the operands and sum over the axes that are missing in the output: `einsum("b i d, b
+    j d -> b i j", x, y)`.
     """
     # the op checks the axis labels, so only the arrow and the commas are checked here
     if equation.count("->") != 1 or equation.count(",") != len(operands) - 1:
@@ -319,7 +319,7 @@ def dot(ctx: CallContext, a: Tensor, b: Tensor) -> Tensor:
     As an attention score, `dot` is computed by one matrix multiplication.
     """
     if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == b.shape[-3] == 1:
-        # compute the products of [… q, 1, d] and [… 1, k, d] by a single matrix product
+        # compute the dot products of [… q, 1, d] and [… 1, k, d] with a single matrix product
         queries = ctx.squeeze_axis(a, len(a.shape) - 2)
         keys = ctx.squeeze_axis(b, len(b.shape) - 3)
         last_axis = len(keys.shape) - 1

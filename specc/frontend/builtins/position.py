@@ -29,8 +29,8 @@ def positions(
 ) -> Tensor:
     """Return position ids. For a padding mask `keep`, the result is int[batch, n]: the number of
     unpadded positions before each position. The id of a padded position is the id of the last
-    unpadded position before it, or 0. For any other tensor, the result is int[n], the indices 0, 1,
-    … along `axis`. `offset` is added to all position ids.
+    unpadded position before it, or 0. For any other tensor, the result is an int[n] tensor with the
+    indices 0, 1, … along `axis`. `offset` is added to all position ids.
     """
     # position ids are the cumulative sum of the mask, minus 1, and 0 at left-padded positions
     if x.type.dtype == "bool":
@@ -39,7 +39,7 @@ def positions(
         ids = ctx.add_binary_op("max", index, ctx.add_constant(0, "i64"))
     else:
         ids = ctx.add_op(ops.Extent(ctx.resolve_axis(x, axis)), x)
-    # an offset of 0, as in most models, needs no node
+    # an offset of 0, which most models use, needs no node
     if offset == 0:
         return ids
     # the offset may be a dynamic dimension, such as the number of past positions
@@ -83,7 +83,7 @@ OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
     "proportional": ("part", "factor"),
     "axial": (),
 }
-"""The options of RoPE scaling, by scaling kind."""
+"""The options of RoPE scaling for each scaling kind."""
 LENGTH_OPTIONS = ("original", "longest")
 """The RoPE scaling options that are sequence lengths."""
 NUMBER_OPTIONS = sorted(
@@ -118,16 +118,17 @@ def rope(
 ) -> Rope:
     """Define RoPE frequencies `theta^(-2n/d)` and their scaling for longer contexts.
 
-    The options depend on the scaling `kind`. `linear`: `factor`. `llama3`: `factor`, the `original`
-    context length, `low_freq_factor=1.0`, `high_freq_factor=4.0`. `yarn`: `factor`, `original`,
-    `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and `attention_factor`, or `mscale` and
-    `mscale_all_dim`, which determine the attention factor. `longrope` divides the frequencies by
-    `divisors` (`short_factor`), or by `beyond` (`long_factor`) if `longest` exceeds the `original`
-    length. `dynamic` computes theta from `factor`, `original` and `longest`. `ntk_alpha` multiplies
-    theta by `alpha^(d/(d-2))`. `proportional` rotates only the fraction `part` of the feature pairs
-    of a head, and has the option `factor=1.0`. `axial` computes separate frequencies for the
-    section of each position axis of `rotate`. `longest` is the maximum sequence length, by default
-    `original`. `--context-length` sets `longest`. The compiled model rejects longer sequences.
+    The options depend on the value of `kind`, the scaling kind. `linear`: `factor`. `llama3`:
+    `factor`, the `original` context length, `low_freq_factor=1.0`, `high_freq_factor=4.0`. `yarn`:
+    `factor`, `original`, `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and
+    `attention_factor`, or `mscale` and `mscale_all_dim`, which determine the attention factor.
+    `longrope` divides the frequencies by `divisors` (`short_factor`), or by `beyond`
+    (`long_factor`) if `longest` exceeds the `original` length. `dynamic` computes theta from
+    `factor`, `original` and `longest`. `ntk_alpha` multiplies theta by `alpha^(d/(d-2))`.
+    `proportional` rotates only the fraction `part` of the feature pairs of a head, and has the
+    option `factor=1.0`. `axial` computes separate frequencies for each position axis of `rotate`.
+    `longest` is the maximum sequence length, by default `original`. `--context-length` sets
+    `longest`. The compiled model rejects longer sequences.
     """
     options = locals()
     numbers: dict[str, RopeNumber] = {
@@ -223,10 +224,10 @@ def rotate(
     `pairs=interleaved` rotates feature 2n with feature 2n + 1 (the original RoPE). With `dim`, only
     the first `dim` features are rotated (partial rotary), and one more if `dim` is odd. `at` is
     int[batch, length] or int[length], or a list with the position ids of each axis, such as `[t, h,
-    w]` (M-RoPE, arXiv:2409.12191). For a list, `sections` contains the number of feature pairs per
-    axis, and `order` is the order of these pairs. `contiguous` assigns consecutive pairs to each
-    axis. `interleaved` alternates between the axes, and assigns pairs beyond the section of an axis
-    to the first axis.
+    w]` (M-RoPE, arXiv:2409.12191). If `rotate` is a list, `sections` contains the number of feature
+    pairs per axis, and `order` is the order of these pairs. `contiguous` assigns consecutive pairs
+    to each axis. `interleaved` alternates between the axes, and assigns pairs beyond the section of
+    an axis to the first axis.
     """
     if len(x.shape) != 4:
         ctx.raise_error("E0307", "`rotate` takes [batch, heads, length, d]", "x", describe_value(x))
@@ -247,7 +248,7 @@ def rotate(
     pair_axes = _assign_pair_axes(lengths, order)
     theta = cast_to_float_attribute(rope.theta)
     if width.number and width.number % 2 and rope.kind == "default" and dim is not None:
-        # like transformers, rotate one more feature if the width is odd
+        # like transformers, rotate one more feature if the rotated width is odd
         frequencies = tuple(theta ** (-n / width.number) for n in range(0, width.number, 2))
         width += 1
     angles = ops.RopeAngles(width, theta, factor, frequencies, max_length, pair_axes)

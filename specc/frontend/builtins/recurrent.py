@@ -23,7 +23,7 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""The directions in which a layer reads a sequence (True is backward), by value of `direction`."""
+"""The directions of a recurrent layer (True is backward), keyed by the value of `direction`."""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",
@@ -137,11 +137,11 @@ def lstm(
 ) -> ResultTuple:
     """Apply LSTM layers (Gers et al. 2000) to [batch, time, in]. Returns (out, last, cell).
 
-    The options, results and weights are those of `gru`, with four gates: input, forget, cell,
-    output. `cell` and `start_cell` are [batch, layers, hidden]. `peepholes=true` connects the gates
-    to the cell state (Gers and Schmidhuber 2000), with the weight `peephole_l0` [3 hidden] for the
-    gates input, forget and output. `proj` is the projection size of the hidden state
-    (arXiv:1402.1128, PyTorch's `proj_size`), with the weight `weight_hr_l0` [proj, hidden].
+    The options, results and weights are those of `gru`, but there are four gates: input, forget,
+    cell and output. `cell` and `start_cell` are [batch, layers, hidden]. `peepholes=true` connects
+    the gates to the cell state (Gers and Schmidhuber 2000), with the weight `peephole_l0` [3
+    hidden] for the gates input, forget and output. `proj` is the projection size of the hidden
+    state (arXiv:1402.1128, PyTorch's `proj_size`), with the weight `weight_hr_l0` [proj, hidden].
     """
     stack = _LayerStack(
         ctx=ctx,
@@ -160,7 +160,7 @@ def lstm(
 
 @dataclass(frozen=True, kw_only=True)
 class _LayerStack:
-    """A stack of recurrent layers of the same type, and the call in the spec that creates it."""
+    """A stack of recurrent layers of the same type, with the call that creates the stack."""
 
     ctx: CallContext
     hidden: Dim

@@ -32,7 +32,7 @@ def check_token_independence(
 ) -> None:
     """Raise E0331 if an expert's output for a token depends on other tokens or on their number.
     Raise E0333 if the expert's body contains a dynamic dimension other than `length`, the symbolic
-    number of tokens that are routed to an expert.
+    number of tokens routed to the expert.
     """
     origins: Mapping[Node, NodeOrigin] = {
         **ctx.env.context.builder.node_origins,
@@ -79,7 +79,7 @@ def _check_no_dynamic_length(
 
 
 def _find_token_mixing(body: Graph) -> Iterator[Node]:
-    """Yield the nodes through which the output for a token depends on other tokens."""
+    """Yield the nodes that make the output for a token depend on other tokens."""
     tokens = next(iter(body.inputs.values()))
     # trace the token axis through the body: an output may depend only on its own position
     read_sets = trace_axis_reads(body, {tokens: AxisReadSet({tokens.type.rank - 2: SAME_POSITION})})
@@ -92,7 +92,7 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 def _raise_tokens_mixed(
     ctx: CallContext, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
 ) -> NoReturn:
-    """Raise E0331, described by `violation`, for a node that depends on other tokens."""
+    """Raise E0331 for a node that depends on other tokens. `violation` completes the message."""
     spans = origins.get(node, NodeOrigin()).spans
     span = spans[-1] if spans else ctx.span
     fn = node.op.get_attributes().get("fn")
@@ -184,7 +184,7 @@ OPERAND_DTYPES = {
 def _check_routed_operands(
     ctx: CallContext, x: Tensor, ids: Tensor, gates: Tensor, keep: Tensor | None
 ) -> None:
-    """Raise E0332 for operands whose shape does not match `x`, or whose element type is wrong."""
+    """Raise E0332 for operands whose shape does not match `x` or whose element type is wrong."""
     if len(x.shape) < 2:
         helps = ["add a leading axis: insert(…, axis=0)"]
         title = "`route` takes token vectors, […, d]"

@@ -100,7 +100,7 @@ def _make_splits(
 def _solve_axis_lengths(
     ctx: CallContext, axis: AxisGroup, axis_length: Dim, remaining_sizes: Iterator[Dim]
 ) -> tuple[Dim, ...]:
-    """Return the axis sizes for the names of one group in a pattern. The last size is inferred."""
+    """Return the axis sizes of the names in one group of a pattern. The last size is inferred."""
     if len(axis) == 1:
         return (axis_length,)
     lengths = []
@@ -181,7 +181,7 @@ def insert(ctx: CallContext, x: Tensor, *, axis: Dim) -> Tensor:
 
 @register_builtin()
 def squeeze(ctx: CallContext, x: Tensor, *, axis: Dim) -> Tensor:
-    """Remove the axis `axis`, which must have length 1."""
+    """Remove axis `axis`, which must have length 1."""
     return ctx.squeeze_axis(x, ctx.resolve_axis(x, axis))
 
 
@@ -379,7 +379,7 @@ def pad(
     value: Anything = ZERO,
 ) -> Tensor:
     """Pad an axis with `before` positions at the start and `after` positions at the end. By
-    default, new positions have the value `value`. `mode=edge` repeats the border position, and
+    default, the new positions are filled with `value`. `mode=edge` repeats the border position, and
     `mode=reflect` mirrors positions at the border without repeating the border position.
     """
     axis_index = ctx.resolve_axis(x, axis)

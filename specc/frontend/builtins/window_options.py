@@ -44,8 +44,9 @@ class SlidingWindow:
         return tuple((k - 1) * d for k, d in pairs)
 
     def get_ceil_mode_padding(self) -> AxisNumbers:
-        """Return the maximum number of positions by which the last window may extend past the end,
-        per axis. The window must start inside the input or inside the padding before the input.
+        """Return the maximum number of positions by which the last window along each axis may
+        extend past the end. The window must start inside the input or inside the padding before the
+        input.
         """
         windows = zip(self.extents, self.stride, self.pad_after, strict=True)
         return tuple(min(s - 1, span - after) for span, s, after in windows)
@@ -260,7 +261,8 @@ def _raise_same_with_stride(ctx: CallContext, window: SlidingWindow) -> NoReturn
 
 def _compute_causal_padding(ctx: CallContext, span: int, stride: int) -> tuple[int]:
     """Return the causal padding at the start of the time axis. With this padding, there is one
-    output per `stride` positions, and the window of the first output ends at position `stride - 1`.
+    output for every `stride` positions, and the window of the first output ends at position `stride
+    - 1`.
     """
     before = span - (stride - 1)
     if before < 0:
