@@ -114,7 +114,7 @@ def is_streaming_package(metadata: Mapping[str, object]) -> bool:
 
 
 def length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
-    """Convert the bounds of symbolic dimensions to JSON: `[low, high, reason]` by symbol."""
+    """Convert the bounds of symbolic dimensions to JSON: `[low, high, reason]`, keyed by symbol."""
     return {name: [b.low, b.high, b.reason] for name, b in sorted(bounds.items())}
 
 
@@ -285,7 +285,7 @@ def _read_states(
     for state in states:
         dims = [d for axis, d in enumerate(state.type.shape) if axis != state.time_axis]
         symbols = {s for d in dims for s in d.symbols()}
-        # `encode` determines the shape of the states that it outputs
+        # the graph `encode` determines the shape of the states that it outputs
         if not state.initial_output and not symbols <= known_lengths:
             _raise_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
@@ -346,10 +346,10 @@ def _raise_invalid_package(path: str, reason: str) -> NoReturn:
 
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of each symbolic dimension by name. The bounds are derived from the `dims`
-    section, from minimum sizes that ops require, and from position embeddings. A position embedding
-    may also bound a sum of dimensions. A bound on a sum has an expression such as `past + seq` as
-    its key.
+    """Return the bounds of each symbolic dimension, keyed by its name. The bounds are derived from
+    the `dims` section, from minimum sizes that ops require, and from position embeddings. A
+    position embedding may also bound a sum of dimensions. A bound on a sum has an expression such
+    as `past + seq` as its key.
     """
     max_lengths, min_lengths = find_length_limits(graph), find_min_lengths(graph)
     bounds = {

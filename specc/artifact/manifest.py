@@ -87,7 +87,7 @@ FIXED_SETTINGS: Mapping[str, str] = {
     "begin": "begin",
     "forced_eos_token_id": "last_token",
 }
-"""Generation settings that are fixed at compile time, and their keys in the metadata."""
+"""Generation settings that are fixed at compile time, mapped to their keys in the metadata."""
 
 UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale")
 """Generation settings that a standalone generator does not support. The first three require sorting
@@ -110,8 +110,8 @@ ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", 
 @immutable_dataclass(slots=True, kw_only=True)
 class QuantizedWeight:
     """A quantized weight: its format, the initializers of its scales and zero points (`""` if
-    symmetric), the quantization method `recipe`, the weight's relative error, and the maximum
-    absolute error of an element.
+    symmetric), its quantization method `recipe`, and its quantization errors. `error` is relative
+    to the weight, and `max_error` is the maximum absolute error of an element.
     """
 
     format: QuantizationFormat
@@ -160,8 +160,8 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 class Manifest:
     """The manifest of a compiled model.
 
-    `sources` are the spec files by name. `weights` describes where the weights come from (`seed`,
-    or the checkpoint's metadata, and `random_init` for a randomly initialized task head).
+    `sources` are the spec files, keyed by name. `weights` describes where the weights come from
+    (`seed`, or the checkpoint's metadata, and `random_init` for a randomly initialized task head).
     `initializers` maps each parameter to its initializer in the model file. In a standalone
     generator, `decoding` contains the generation settings, `graph` has only the inputs of the spec,
     and `scoring_graph` computes the logits. `precision` describes quantized weights as
@@ -325,8 +325,8 @@ def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:
 def _read_quantized_weights(
     data: JsonReader, graph: Graph, path: str
 ) -> dict[str, QuantizedWeight]:
-    """Parse the metadata of all quantized weights by name. Raise E0917 unless each weight is a
-    matrix or a stack of matrices in the graph.
+    """Parse the metadata of all quantized weights, keyed by name. Raise E0917 unless each weight is
+    a matrix or a stack of matrices in the graph.
     """
     if "precision" not in data.list_keys() or not data.read_dict("precision"):
         return {}

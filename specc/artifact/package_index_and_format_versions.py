@@ -133,7 +133,7 @@ class WeightFileMetadata:
 
 
 def parse_weight_file_metadata(data: object) -> dict[str, WeightFileMetadata] | None:
-    """Parse metadata of weight files by relative path. Return None for invalid metadata."""
+    """Parse the metadata of weight files, keyed by relative path. Return None if it is invalid."""
     if not isinstance(data, dict):
         return None
     weight_files = {}
@@ -185,8 +185,8 @@ class PackageIndex:
     to its size and hash. `preexisting` are files that already existed with the same content, and
     are therefore not deleted when the package is replaced. `linked_files` maps the relative path of
     each linked checkpoint file to its metadata. `metadata` is JSON data for the program that opens
-    the package. `sources` are the spec files by name. If `checks_hashes_on_open` is True, opening
-    the package verifies the weight files' hashes.
+    the package. `sources` are the spec files, keyed by name. If `checks_hashes_on_open` is True,
+    opening the package verifies the weight files' hashes.
     """
 
     model: str
@@ -285,7 +285,7 @@ def read_package_index(directory: Path, *, verify_contents: bool = False) -> Pac
 
 
 def parse_package_index(data: bytes, location: str) -> PackageIndex:
-    """Parse a package index from `location`. Raise E0831 if the index is invalid."""
+    """Parse a package index that was read from `location`. Raise E0831 if the index is invalid."""
     fields = parse_versioned_json(
         data, VERSION_1_INDEX_KEYS, "package", partial(_raise_invalid_index, location)
     )
@@ -307,7 +307,7 @@ def parse_package_index(data: bytes, location: str) -> PackageIndex:
 
 
 def _read_files(data: JsonReader, location: str) -> dict[str, FileDigest]:
-    """Parse the sizes and hashes of files by name. Raise E0831 if a name contains a directory."""
+    """Parse files' sizes and hashes, keyed by name. Raise E0831 if a name contains a directory."""
     digests = {}
     for name, entry in _limit_files(data.read_dict("files"), location).items():
         match entry:

@@ -51,12 +51,13 @@ class DependenceMask:
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
-    `kind` determines the operand positions that position t of `result_axis` reads. `same` reads
-    position t. `window` reads positions `t - max_offset` to `t - min_offset`. `strided` reads
-    positions `t · stride - max_offset` to `t · stride - min_offset`. `band` reads positions where
-    all `masks` may be nonzero. `newest` applies to a result without the operand axis: it reads the
-    last position, and earlier positions if `max_offset` > 0. `extent` reads only the size of the
-    axis, and `all` reads all positions.
+    `kind` determines the operand positions that position t of `result_axis` reads. With `same`,
+    position t of the result reads position t of the operand. `window` reads positions `t -
+    max_offset` to `t - min_offset`. `strided` reads positions `t · stride - max_offset` to `t ·
+    stride - min_offset`. `band` reads positions where all `masks` may be nonzero. `newest` applies
+    to a result that lacks the operand axis: the result reads the last position and, if `max_offset`
+    > 0, also earlier positions. `extent` reads only the size of the axis, not its positions, and
+    `all` reads all positions.
     """
 
     operand: int
@@ -70,7 +71,7 @@ class Dependence:
 
     @property
     def min_offset(self) -> float:
-        """The minimum of `t_result - t_operand`. It is negative if the result reads later
+        """The minimum of `t_result - t_operand`. The minimum is negative if the result reads later
         positions.
         """
         return self.offsets.low
@@ -175,7 +176,7 @@ def _iterate_operand_axes(
 @immutable_dataclass(kw_only=True)
 class _OperandAxis:
     """A pair of an operand axis and a result, for which a dependence is derived. `mark` is the name
-    and mark of the axis in the signature. `named_axes` are all axes that the name covers.
+    and mark of the axis in the signature. `named_axes` are all axes that the axis name covers.
     `operand_marks` are the marks of all operands, and `result_axes` are the axes of the result.
     """
 

@@ -82,7 +82,7 @@ class Node:
         return self.op.infer_result_types(*(a.type if a else None for a in self.args))
 
     def get_operand(self, index: int = 0) -> Value:
-        """Return the operand `index`. The operand must not be absent."""
+        """Return the operand with the index `index`. The operand must not be absent."""
         value = self.args[index]
         assert value is not None, f"operand {index + 1} of {self.op.name} is given"
         return value
@@ -253,8 +253,8 @@ class GraphBuilder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a copy of `node` whose operands are mapped by `new_values`. If `op` is not None, it
-        replaces the node's op. Return the new results.
+        """Add a copy of `node`, with its operands replaced according to `new_values`. If `op` is
+        not None, it replaces the node's op. Return the results of the copy.
         """
         results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)

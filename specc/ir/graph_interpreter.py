@@ -71,8 +71,8 @@ def _plan_evaluation(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Map each value to the index of its last user. The index of a requested value is the number of
-    nodes, because requested values are never freed.
+    """Map each value to the index of its last user. For a requested value, the index is the number
+    of nodes, because requested values are never freed.
     """
     last_uses = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last_uses | dict.fromkeys(requested, len(nodes))
@@ -225,7 +225,7 @@ def compute_merge_result_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]
 
 
 def resolve_slice_bounds(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return (start, stop) of a slice of an axis. Raise E0912 for a slice out of range."""
+    """Return the start and stop of a slice of an axis. Raise E0912 for a slice out of range."""
     start, stop = evaluate_dim(op.start, lengths), evaluate_dim(op.stop, lengths)
     if not 0 <= start <= stop <= length:
         raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {length}")
@@ -326,8 +326,8 @@ def compute_downsampled_mask_size(op: ops.DownsamplePaddingMask, size: int) -> i
 def count_window_elements(
     op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]
 ) -> list[list[int]]:
-    """Return the divisors of an average pooling: the number of averaged positions of each window,
-    per axis. `counts` are the numbers of windows.
+    """Return, for each axis, the number of positions that each window of an average pooling
+    averages. `counts` are the numbers of windows.
     """
     element_counts = []
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):

@@ -289,8 +289,8 @@ def find_default_inputs(defaults: Graph, name: str) -> set[str]:
 
 
 def extract_per_token_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
-    """Return the graph of the default of `name`, or None if a position of the default depends on
-    tokens at other positions.
+    """Return the graph that computes the default of `name`, or None if a position of the default
+    depends on tokens at other positions.
     """
     value = defaults.outputs[name]
     if find_default_inputs(defaults, name) != {sequence_input}:

@@ -38,7 +38,7 @@ OP_BUILD_ERRORS = (
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
-    """Parse the textual IR. Return the graphs by name. `name` is the text's name in messages."""
+    """Parse textual IR to graphs, keyed by name. `name` is the text's name in messages."""
     if len(text) > MAX_IR_TEXT_LENGTH:
         raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of textual IR")
     lines = IrLexer(Source(name, text))

@@ -9,7 +9,7 @@
     end
 
 Values are numbered in the order of their definition. An absent operand is `_`. The line of a `scan`
-ends in `body`. The lines of the loop body follow, and number their values separately.
+node ends with `body`. The lines of the loop body follow, and number their values separately.
 `specc.ir.ir_parser` parses the text.
 
 The textual IR contains no source positions of specs. The parser validates the text and raises E0928
@@ -84,7 +84,7 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
 
 
 def _format_input_facts(facts: Input) -> str:
-    """Format the padding side and the upper bound of an input, or "" for each that is absent."""
+    """Format the padding side and the upper bound of an input, each as "" if it is absent."""
     padding_text = f" keep={quote_string(facts.padding_side)}" if facts.padding_side else ""
     bound_text = "" if facts.upper_bound is None else f" below={facts.upper_bound}"
     return f"{padding_text}{bound_text}"

@@ -63,8 +63,8 @@ def find_op_dependences(
 
 @dataclass
 class AxisReadSet:
-    """The positions of a traced axis that a value reads. They are either all positions or, for each
-    axis of the value that corresponds to the traced axis, an interval of offsets.
+    """The positions of a traced axis that a value reads. The positions are either all positions or,
+    for each axis of the value that corresponds to the traced axis, an interval of offsets.
     """
 
     axes: dict[int, Interval] = field(default_factory=dict)

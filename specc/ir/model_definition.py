@@ -71,7 +71,7 @@ class ModelDefinition:
     """The definition of a model. `graph` computes the outputs. `defaults` computes omitted inputs
     and is None if no input has a default. `input_configs` (preprocessing), `output_formats`
     (postprocessing) and `config` are JSON-compatible values for the manifest. The keys of
-    `shared_scopes` are the scopes that match a `share` rule. The value of a key is True if several
+    `shared_scopes` are the scopes that match a `share` rule. A scope's value is True if several
     calls share the weights of the scope.
     """
 
@@ -124,7 +124,8 @@ class DerivedGraphs:
     states. Loop-invariant inputs are outputs of `encode` or inputs of the spec. The inputs in
     `full_length_inputs` contain the earlier positions in addition to the new positions.
     `initial_logits_output` is the output of `encode` with the logits for an empty prompt, of shape
-    [batch, vocab] or [batch, 1, vocab]. The name is "" if a prompt must have at least one token.
+    [batch, vocab] or [batch, 1, vocab]. `initial_logits_output` is "" if a prompt must have at
+    least one token.
     """
 
     encode: Graph | None
@@ -139,7 +140,7 @@ class DerivedGraphs:
 PAST_LENGTH_INPUT = "past.rows"
 """The name of the input that contains the number of past positions. The input exists only if no
 input shape determines this number. This input is a decode state. If KV caches are in-place buffers,
-the caller passes it as an argument.
+the caller passes the number of past positions as an argument.
 """
 
 

@@ -92,7 +92,7 @@ class Op:
         """
 
     def get_attributes(self) -> dict[str, object]:
-        """Return the compile-time attributes by name, in declaration order."""
+        """Return the compile-time attributes, keyed by name, in declaration order."""
         return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
 
     def iterate_attribute_dims(self) -> Iterator[Dim]:

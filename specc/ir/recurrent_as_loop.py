@@ -49,8 +49,8 @@ def expand_recurrent_to_scan(
 
 
 def _add_captures(b: GraphBuilder, op: RecurrentOp, args: NodeOperands, width: Dim) -> CellCaptures:
-    """Return the loop-invariant values by name: the recurrent weight `u`, its bias `c`, and the
-    optional weights of an LSTM. `width` is the hidden size.
+    """Return the loop-invariant values, keyed by name: the recurrent weight `u`, its bias `c`, and
+    the optional weights of an LSTM. `width` is the hidden size.
     """
     w_hh, b_hh = op.recurrent_weights.get_entry(args), op.recurrent_bias.get_entry(args)
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
@@ -124,9 +124,9 @@ def build_recurrent_cell(
 def _split_gru_weights(
     b: GraphBuilder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
-    """Return the recurrent weight `u` and bias `c` of a GRU by name. If the reset gate is applied
-    before the recurrent projection, the rows for the new state are separate entries, `u new` and `c
-    new`.
+    """Return the recurrent weight `u` and bias `c` of a GRU, keyed by name. If the reset gate is
+    applied before the recurrent projection, the rows for the new state are separate entries, `u
+    new` and `c new`.
     """
     if op.reset == "after":
         return {"u": u, "c": c}

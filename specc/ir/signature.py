@@ -138,7 +138,7 @@ class AxisBindings:
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_axis(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
-        """Assign sizes to the axis `name`. Raise ShapeError if an earlier operand has others."""
+        """Assign sizes to axis `name`. Raise ShapeError if an earlier operand's sizes differ."""
         bound_dims, first_operand = self.dims.setdefault(name, (dims, operand))
         if bound_dims == dims:
             return
@@ -152,7 +152,7 @@ class AxisBindings:
         raise make_length_mismatch_error(name, mismatch[0], first_operand, mismatch[1], operand)
 
     def broadcast_axes(self) -> None:
-        """Broadcast axes marked with `#`. Raise ShapeError if sizes other than 1 differ."""
+        """Broadcast axes that have the mark `#`. Raise ShapeError if sizes other than 1 differ."""
         for name, operand_dims in self.broadcastable.items():
             if fixed_dims := self.dims.get(name):
                 # operands without `#` determine the axis sizes

@@ -38,7 +38,8 @@ class Target:
     """The supported element types of in-place KV buffers (`KVBufferGraph`)."""
     has_unmasked_attention_kernel: bool = False
     """True if attention without a mask has a faster kernel. A model with in-place KV caches checks
-    at run time whether the mask is purely causal. If so, the model uses the faster kernel.
+    at run time whether the mask is purely causal. If the mask is purely causal, the model uses the
+    faster kernel.
     """
     fuses_add_into_norm: bool = False
     """True if the runtime fuses an addition with a layer norm into a slower kernel."""

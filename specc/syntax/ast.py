@@ -267,8 +267,8 @@ class ScanLoop(CommentedBlock, kw_only=True):
     all(d) { … }`.
 
     Each loop variable iterates over one sequence. `along` is the symbolic size of the scanned axis.
-    Without `along`, the loop has a single sequence, which is the trip count. `keep` is a padding
-    mask [batch, along]. `until` is the early-exit condition of each batch element.
+    Without `along`, the loop has a single entry in `sequences`, which is the trip count. `keep` is
+    a padding mask [batch, along]. `until` is the early-exit condition of each batch element.
     """
 
     variables: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.syntax import ast
 
 Declarations = Mapping[str, ast.InputDecl]
-"""The entries of a file's `inputs` sections, by name."""
+"""The entries of a file's `inputs` sections, keyed by name."""
 
 
 def iterate_declared_inputs(file: ast.File) -> Iterator[ast.InputDecl]:

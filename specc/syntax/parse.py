@@ -60,7 +60,7 @@ def _find_start(text: str) -> int:
 
 
 def guess_syntax(text: str) -> Syntax | None:
-    """Return the syntax of a text by its first word, or None if it is ambiguous."""
+    """Detect the syntax of a text from its first word, or return None if the word is ambiguous."""
     start = _find_start(text)
     if YAML_START.match(text, start):
         return "yaml"

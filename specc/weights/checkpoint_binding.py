@@ -227,8 +227,9 @@ def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) 
 
 def _find_rule(name: str, loads: Sequence[LoadRule]) -> _ExpressionAndRule:
     """Return the expression in the `load` rule for a parameter. A rule with the exact name takes
-    precedence over rules with a pattern. Among several patterns, the first rule whose tensors are
-    in the file is used. If no rule matches, the parameter is read from the tensor of the same name.
+    precedence over rules with a pattern. If several patterns match, the first rule whose tensors
+    are in the file is used. If no rule matches, the parameter is read from the tensor of the same
+    name.
     """
     for rule in loads:
         if rule.name == name:

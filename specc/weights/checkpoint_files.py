@@ -42,7 +42,7 @@ _OTHER_FORMATS = {
     ".incomplete": "is an incomplete download: download it again",
     ".part": "is an incomplete download: download it again",
 }
-"""Names of weight file formats that are not supported, by file suffix."""
+"""Names of weight file formats that are not supported, keyed by file suffix."""
 
 
 ALL_ROWS = slice(None)
@@ -50,8 +50,8 @@ ALL_ROWS = slice(None)
 
 
 class Checkpoint(Closeable):
-    """A checkpoint in one or several files, with all tensors by name. `path` is the path that the
-    user passed.
+    """A checkpoint in one or several files, with all tensors keyed by name. `path` is the path that
+    the user passed.
 
     An adapter changes the `adapted_tensors`. The `decoded_tensors` are stored in quantized or
     transformed form, and are decoded row by row. The `optional_tensors` may remain unused.

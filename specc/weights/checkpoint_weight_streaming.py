@@ -36,7 +36,7 @@ from specc.weights.weight_value_checks import check_finite, convert_dtype, to_li
 @dataclass(frozen=True, slots=True)
 class BoundParameter:
     """A parameter with either an expression over tensors or the name of the parameter that it is
-    `tied_to`. A randomly initialized parameter has neither.
+    `tied_to`. A randomly initialized parameter has neither an expression nor a tie.
     """
 
     parameter: ModelParameter
@@ -87,7 +87,7 @@ class CheckpointWeights:
         return ByteRange(file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes)
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the checked values in `dtype`. Raise E0507, E0512 or E0517 on failure."""
+        """Yield checked values of dtype `dtype`. Raise E0507, E0512 or E0517 on failure."""
         bound = self.get_untied_parameter(name)
         if self.head_weights is not None and bound.parameter.name in self.head_weights.parameters:
             yield from self.head_weights.iterate_chunks(bound.parameter.name, dtype)
@@ -170,8 +170,8 @@ class CheckpointWeights:
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
 
     def _describe_location(self, bound: BoundParameter, piece: Expr | None = None) -> str:
-        """Describe a parameter and the tensors that the parameter (or the expression `piece`)
-        reads, for error messages.
+        """Describe, for error messages, a parameter and the tensors that the parameter (or the
+        expression `piece`) reads.
         """
         expr = piece or bound.expr
         assert expr is not None

@@ -71,8 +71,9 @@ def replace_zero_scales(scales: Array) -> Array:
 
 
 def choose_zero_points(codes: Array, bits: int) -> Array:
-    """Return a zero point for each group of the codes `[out, blocks, block]`. Code plus zero point
-    is non-negative. If all codes fit, the zero point is the middle of the code range.
+    """Return a zero point for each group of the codes `[out, blocks, block]`. The sum of a code and
+    its zero point is non-negative. If all codes fit, the zero point is the middle of the code
+    range.
     """
     middle, top = 1 << (bits - 1), (1 << bits) - 1
     low, high = codes.min(-1), codes.max(-1)

@@ -68,8 +68,8 @@ class AdapterDelta:
 
 
 class LoraAdapter:
-    """An adapter file with its config and its changes by parameter name. If `replaces_tensors` is
-    True, tensors of the adapter replace checkpoint tensors of the same name.
+    """An adapter file, with its config and its changes, which are keyed by parameter name. If
+    `replaces_tensors` is True, tensors of the adapter replace checkpoint tensors of the same name.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class LoraAdapter:
 
     @classmethod
     def from_mms_adapter(cls, file: TensorFile) -> "LoraAdapter":
-        """Return a language adapter. Its tensors replace checkpoint tensors without scaling."""
+        """Return a language adapter, whose tensors replace checkpoint tensors without scaling."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_deltas(self) -> dict[str, AdapterDelta]:
-        """Return the adapter's changes by parameter name. Raise E0530 for unknown tensors."""
+        """Return adapter changes, keyed by parameter name. Raise E0530 for unknown tensors."""
         parts: dict[str, dict[str, str]] = {}
         deltas: dict[str, AdapterDelta] = {}
         for name in self.file.tensors:

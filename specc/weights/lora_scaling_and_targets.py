@@ -41,8 +41,9 @@ class LoraScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraTargets:
-    """The target modules of a LoRA adapter, by name suffix, without the excluded modules. If
-    `layer_indices` is set, only modules in the layers with these indices are targets.
+    """The target modules of a LoRA adapter: the modules with the given name suffixes, without the
+    excluded modules. If `layer_indices` is set, only modules in the layers with these indices are
+    targets.
 
     An adapter must not contain LoRA matrices of other modules, because training did not use them.
     """
@@ -93,7 +94,7 @@ def check_adapter_tensors_used(weights: CheckpointWeights) -> CheckpointWeights:
         root = bound.tied_to
         expr = weights.bound_parameters[root].expr if root is not None else None
         # The adapter was trained on only one of the two modules that share the weight. A single
-        # tensor cannot represent both.
+        # merged tensor cannot represent both modules.
         for tensor in iterate_tensor_names(expr) if expr is not None else ():
             if tensor in changed_tensors:
                 _check_tied(weights, name, tensor)

@@ -40,8 +40,8 @@ class NormFoldedWeights(ParameterOverrides):
         return name in self.parameter_folds
 
     def iterate_replacement_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values of a parameter in `dtype`. Linear weights are multiplied, and norm
-        weights are divided, by the powers of two of their fold.
+        """Yield the values of a parameter, converted to `dtype`. Linear weights are multiplied, and
+        norm weights are divided, by the powers of two of their fold.
         """
         fold = self.parameter_folds[name]
         factors, position = self._compute_factors(fold), 0
@@ -117,8 +117,8 @@ class RangeCheckedWeights(ParameterOverrides):
         return byte_range
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the bytes of a parameter in `dtype`. Raise E0517 if a value is out of the compute
-        dtype's range. Errors of the underlying parameters are not caught.
+        """Yield the bytes of a parameter, converted to `dtype`. Raise E0517 if a value is out of
+        the compute dtype's range. Errors of the underlying parameters are not caught.
         """
         limit = self.range_checks.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):

@@ -90,7 +90,7 @@ class NameCaptures:
     wildcards: tuple[str, ...]
 
     def fill_template(self, template: str) -> str:
-        """Fill `template`: replace each `{i}` and the n-th `*` with the captured texts."""
+        """Fill `template` by replacing each `{i}` and the n-th `*` with the captured texts."""
         wildcards = iter(self.wildcards)
         return _PLACEHOLDER.sub(
             lambda match: (
@@ -143,8 +143,8 @@ def infer_name_patterns(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
 def _replace_layer_numbers(
     literals: Sequence[str], columns: Sequence[tuple[str, ...]]
 ) -> list[str]:
-    """Return a text for each number in the names. If the number differs between names, the text is
-    a placeholder, otherwise the number. If there is only one name, numbers that are whole
+    """Return a text for each number in the names. The text is the number if all names have the same
+    number, and otherwise a placeholder. If there is only one name, numbers that are whole
     components also become placeholders.
     """
     letters = iter(_PLACEHOLDER_LETTERS)
@@ -327,8 +327,8 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
 
 
 def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
-    """Return the namings with a prefix that match at least one tensor, by decreasing number of
-    matches.
+    """Return the namings with a prefix that match at least one tensor, in order of decreasing
+    number of matches.
     """
     counts: Counter[ParameterNaming] = Counter()
     for longer, shorter in ((names, tensors), (tensors, names)):

@@ -237,7 +237,7 @@ class RandomInitWeights:
         """Do nothing, because there are no files to close."""
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the initial values in `dtype`. Raise E0516 or E0517 on failure."""
+        """Yield the initial values, converted to `dtype`. Raise E0516 or E0517 on failure."""
         parameter = self.parameters[self.get_tied_source(name) or name]
         initializer = parse_initializer(self.initializers[parameter.name], parameter.span)
         location = f"`{escape_text(parameter.name)}`, started as {initializer}"

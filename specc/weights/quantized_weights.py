@@ -71,7 +71,7 @@ MAX_THREADS = 2
 """Number of chunks that are quantized in parallel. Additional threads would only wait for I/O."""
 
 GetFactor: TypeAlias = Callable[[int], Array]
-"""A function that returns the GPTQ factor of a matrix in a stacked weight, by matrix index."""
+"""A function that maps the index of a matrix in a stacked weight to the matrix's GPTQ factor."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 """Rows of a matrix, with either the GPTQ factor of the matrix, the stored scales of the rows, or
 None."""
@@ -165,8 +165,8 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def tensor_roles(self) -> Mapping[str, tuple[str, TensorRole]]:
-        """The weight and the role (codes, scales or zero points) of each stored tensor, by tensor
-        name.
+        """The weight and the role (codes, scales or zero points) of each stored tensor, keyed by
+        tensor name.
         """
         return {
             format.format_tensor_name(name, role): (name, role)
@@ -176,7 +176,7 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def parameters(self) -> ParameterMap:
-        """All parameters by name, with codes, scales and zero points as separate parameters."""
+        """All parameters, keyed by name. Codes, scales and zero points are separate parameters."""
         parameters = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
         for tensor, (name, role) in self.tensor_roles.items():
             format, parameter = self.plan[name], self.base.parameters[name]

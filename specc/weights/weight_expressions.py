@@ -162,7 +162,7 @@ class ConcatExpr(VariadicExpr):
         return f"concat([{', '.join(map(str, self.parts))}], axis={self.axis})"
 
     def infer_shape(self, shapes: Sequence[Shape]) -> Shape:
-        """Return the shape of the result for parts of the shapes `shapes`."""
+        """Return the shape of the result for operands with the shapes `shapes`."""
         if not shapes:
             raise WeightExpressionError("nothing to concatenate")
         axis, total = self.axis, sum(_get_length(s, self.axis) for s in shapes)
@@ -182,7 +182,7 @@ class StackExpr(VariadicExpr):
         return f"stack([{', '.join(group_parameter_names(map(str, self.parts)))}])"
 
     def infer_shape(self, shapes: Sequence[Shape]) -> Shape:
-        """Return the shape of the result for parts of the shapes `shapes`."""
+        """Return the shape of the result for operands with the shapes `shapes`."""
         if not shapes:
             raise WeightExpressionError("nothing to stack")
         if len(set(shapes)) > 1:

@@ -33,7 +33,7 @@ class ModelParameter:
 
 
 ParameterMap: TypeAlias = Mapping[str, ModelParameter]
-"""The parameters of a model by name."""
+"""The parameters of a model, keyed by name."""
 
 
 @immutable_dataclass
@@ -199,7 +199,7 @@ def resolve_weight_ties(parameters: ParameterMap, rules: WeightRules) -> dict[st
 
 
 def _map_tie_rules(parameters: ParameterMap, rules: WeightRules) -> dict[str, WeightTyingRule]:
-    """Map each parameter to its first matching `tie` rule. Raise E0510 for an unknown name."""
+    """Map each parameter to its first matching `tie` rule. Raise E0510 if a name is unknown."""
     rule_by_name: dict[str, WeightTyingRule] = {}
     for rule in rules.ties:
         pairs = _map_tied_names(rule, parameters)

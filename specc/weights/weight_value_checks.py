@@ -14,7 +14,7 @@ _FIRST_NONFINITE = {
     "float8_e4m3fn": 0x7F,
     "float8_e5m2": 0x7C,
 }
-"""The smallest bit pattern (without the sign bit) of a non-finite value, by dtype."""
+"""The smallest bit pattern (without the sign bit) of a non-finite value, keyed by dtype."""
 
 
 def check_finite(block: Array, location: str) -> None:
@@ -54,8 +54,8 @@ def _has_possible_nonfinite(block: Array) -> bool:
         with np.errstate(invalid="ignore"):
             return not np.isfinite(block).all()
     signed, unsigned = (np.int16, np.uint16) if block.itemsize == 2 else (np.int8, np.uint8)
-    # The sign is the highest bit. If it is set, the value is negative as a signed integer, and
-    # larger than all values without the sign bit as an unsigned integer.
+    # The highest bit of a float is the sign bit. If the sign bit is set, the value is negative as a
+    # signed integer, and larger than all values without the sign bit as an unsigned integer.
     sign = 1 << (8 * block.itemsize - 1)
     return bool(block.view(signed).max() >= first or block.view(unsigned).max() >= sign + first)
 
@@ -67,7 +67,7 @@ def _count_nonfinite(block: Array) -> int:
 
 
 WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
-"""Pairs of a dtype and a wider dtype that represents all values of the narrower dtype."""
+"""Pairs of a dtype and a wider dtype that can represent all values of the narrower dtype."""
 
 
 CHECKED_VALUES = "values checked, the largest"

@@ -3,7 +3,7 @@
 Sequences are [batch, time, channels], images NCHW. Tuple attributes have one entry per window axis.
 `pads` lists the padding before each axis, then the padding after each axis. Position t of a result
 reads positions `t · stride - before + dilation · n` for n from 0 to `kernel - 1`. Positions outside
-the axis are zero.
+the axis are read as zeros.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
 OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
-"""Names of an operand's window axes in signatures, by number of window axes."""
+"""Names of an operand's window axes in signatures, keyed by the number of window axes."""
 
 RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
 """Names of a result's window axes whose size may differ from the operand's."""
@@ -140,7 +140,7 @@ def _build_window_signature(
 
 
 KERNEL_AXES = {1: "k", 2: "k l"}
-"""The names of the kernel axes in signatures, by number of window axes."""
+"""The names of the kernel axes in signatures, keyed by the number of window axes."""
 
 
 def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:

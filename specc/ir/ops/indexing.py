@@ -55,7 +55,7 @@ class StridedSlice(
 
     @property
     def step_size(self) -> int:
-        """The step as an integer."""
+        """The step of the slice as an integer."""
         return self.step.number or 1
 
     def get_signature(self) -> Signature:

@@ -15,11 +15,11 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     `interpolate`.
 
     For n input and m output pixels, `bilinear` and `bicubic` (a = -0.75) place output pixel i at
-    input position `(i + 0.5) · n / m - 0.5`. With `align_corners`, they place it at `i · (n - 1) /
-    (m - 1)`. `nearest` selects input pixel `⌊i · n / m⌋`, and `nearest_exact` selects input pixel
-    `⌊(i + 0.5) · n / m⌋`, computed in float32. `factors` replace the scale factors `m / n`.
-    `antialias` widens the filter (triangle, or cubic with a = -0.5) by the downsampling factor, and
-    does not support `factors`.
+    input position `(i + 0.5) · n / m - 0.5`. With `align_corners`, they place output pixel i at
+    input position `i · (n - 1) / (m - 1)`. `nearest` selects input pixel `⌊i · n / m⌋`, and
+    `nearest_exact` selects input pixel `⌊(i + 0.5) · n / m⌋`, computed in float32. `factors`
+    replace the scale factors `m / n`. `antialias` widens the filter (triangle, or cubic with a =
+    -0.5) by the downsampling factor, and does not support `factors`.
     """
 
     axis: int

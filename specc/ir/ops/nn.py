@@ -222,7 +222,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
 @immutable_dataclass(kw_only=True)
 class MixtureOfExpertsOperands(Generic[_T]):
-    """The operands of a `MixtureOfExperts`, or the entries of a per-operand list, by role."""
+    """Operands of a `MixtureOfExperts`, or entries of a per-operand list, grouped by role."""
 
     x: _T
     ids: _T

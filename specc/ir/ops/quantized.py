@@ -29,7 +29,7 @@ _WEIGHT_TERMS = {
     ("columns", False): "q[i o], f[o]",
     ("columns", True): "q[i o], f[k o]",
 }
-"""The signatures of the weight operands, keyed by the layout and True if there is a group size."""
+"""Signatures of the weight operands, keyed by layout and by whether there is a group size."""
 _LINEAR_SIGNATURES = {
     form: Signature.parse(f"f[*s i], {weights}, f[o]?, q[o z]? -> f[*s o]")
     for form, weights in _WEIGHT_TERMS.items()
@@ -38,7 +38,7 @@ _PER_TENSOR_SIGNATURES = {
     form: Signature.parse(rule.text.replace("*s i", "*s~ i"))
     for form, rule in _LINEAR_SIGNATURES.items()
 }
-"""The signatures for per-tensor activation scales. A per-tensor scale depends on all positions."""
+"""Signatures for per-tensor activation scales, which depend on all positions of the tensor."""
 _EMBEDDING_SIGNATURES = {
     form: Signature.parse(
         f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')} -> f[*s d]"
@@ -96,8 +96,9 @@ class QuantizedLstm(
     The equations are those of `lstm`. Inputs are quantized per tensor (the rounding `tensor` of
     `quantized_linear`), with one scale for all valid positions of the batch. In each iteration, the
     hidden states of all batch elements are quantized with one scale. The states of finished
-    sequences are treated as zeros. Results therefore depend on other batch elements. The operands
-    are the sequence, both weights, their scales, then the remaining operands of `lstm`.
+    sequences are treated as zeros. The results for a batch element therefore depend on the other
+    batch elements. The operands are the sequence, both weights, their scales, then the remaining
+    operands of `lstm`.
     """
 
     reverse: bool = False

@@ -34,13 +34,13 @@ class RecurrentLayer:
     initial_states: tuple[OptionalOperand, ...] = (OptionalOperand(6),)
 
     def get_signature(self) -> Signature:
-        """Return the signature of the layer for its direction."""
+        """Return the signature for the direction in which the layer runs."""
         return make_reverse_signature(self.signature) if self.reverse else self.signature
 
 
 @immutable_dataclass(kw_only=True)
 class RecurrentOperands(Generic[_T]):
-    """The operands of a recurrent layer by role. `scales` is None for float weights."""
+    """The operands of a recurrent layer, grouped by role. `scales` is None for float weights."""
 
     sequence: _T
     input_weights: _T
@@ -181,5 +181,5 @@ class Lstm(
 
 @lru_cache(maxsize=8)
 def make_reverse_signature(forward: Signature) -> Signature:
-    """Return the signature of a layer in reverse direction."""
+    """Return the signature of a layer that runs in reverse direction."""
     return Signature.parse(forward.text.replace("t>", "t~"))

@@ -229,7 +229,7 @@ class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
 
 class Delay(Op, sig="a[*a t[steps:steps] *b] -> a[*a t *b]"):
     """Shift right along axis `axis` by `steps` positions: position t of the result is position `t -
-    steps` of the operand. The first `steps` positions are `fill_value`.
+    steps` of the operand. The first `steps` positions contain `fill_value`.
     """
 
     axis: int

@@ -39,7 +39,7 @@ MAX_REPORTED_ERRORS = 20
 """The maximum number of errors reported per file."""
 
 MAX_COLLECTED_ERRORS = 40
-"""The number of errors after which parsing stops. Only `MAX_REPORTED_ERRORS` are shown."""
+"""The number of errors after which parsing stops, of which `MAX_REPORTED_ERRORS` are shown."""
 
 
 @immutable_dataclass
@@ -80,8 +80,8 @@ class Token(NamedTuple):
     end: int
 
     def get_last_character(self) -> "Token":
-        """Return the last character as a token. The label of an error about missing code after this
-        token points to the last character.
+        """Return a token that spans only the last character. If code is missing after this token,
+        the label of the error points to the token's last character.
         """
         return self._replace(start=max(self.start, self.end - 1))
 
@@ -296,7 +296,7 @@ def _explain_invalid_number(word: str) -> tuple[str, str]:
 
 
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
-    """Return the error title and fix for a number with a leading 0 or out of range, or None."""
+    """Return the error title and fix if a number has a leading 0 or is out of range, or None."""
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
         # a leading 0 is an error, because other languages parse 010 as octal 8
         fix = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"

@@ -116,7 +116,7 @@ def find_recovery_points(fragment: SourceFragment, lexer_result: LexerResult) ->
 
 
 def truncate_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Return the first 20 errors by position. A note states the number of omitted errors."""
+    """Return the first 20 errors by position in the text. A note states how many are omitted."""
     sorted_errors = sorted(
         errors, key=lambda error: error.primary.span.start if error.primary else 0
     )
@@ -144,7 +144,7 @@ def parse_expression(source: Source | str) -> ast.Expr:
 
 
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
-"""The terminals of a valid file header. Error recovery inserts them before the next item."""
+"""The terminals of a valid file header, which error recovery inserts before the next item."""
 
 
 @immutable_dataclass
@@ -170,7 +170,7 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
         return None  # the offset is inside a string literal
     if any(c.end == offset for c in lexer_result.comments):
         return None
-    tokens = lexer_result.tokens[:-1]  # the last token is the end of the text
+    tokens = lexer_result.tokens[:-1]  # the last token marks the end of the text
     states = _run_parser(table, tokens, find_recovery_points(fragment, lexer_result), start)
     if states is None:
         return None

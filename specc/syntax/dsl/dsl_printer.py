@@ -271,7 +271,7 @@ SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         "share ", n.name, format_clause("when", n.condition)
     ),
 }
-"""The formatters of statements, items and section entries without a body, by AST class."""
+"""The formatters of statements, items and section entries without a body, keyed by AST class."""
 
 
 def format_definition_header(name: str, params: Sequence[ast.DefinitionParameter] | None) -> Pieces:
@@ -314,4 +314,4 @@ BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ),
     ast.Block: format_block_header,
 }
-"""The formatters of statement and block headers, by AST class."""
+"""The formatters of statement and block headers, keyed by AST class."""

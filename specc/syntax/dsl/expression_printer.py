@@ -12,15 +12,15 @@ CONTINUATION_INDENT = 4
 """The indentation, in columns, of a continuation line that is not aligned with a bracket."""
 
 BRACKET_DEPTH_PENALTY = 30
-"""The penalty of a line break per enclosing bracket, in unused columns."""
+"""The penalty of a line break for each enclosing bracket, expressed in unused columns."""
 ITEM_PENALTY = 60
-"""The penalty of a line break inside a list item, in unused columns."""
+"""The penalty of a line break inside a list item, expressed in unused columns."""
 
 
 @immutable_dataclass
 class SoftLineBreak:
-    """A possible line break. Without a line break, the text `flat` is printed. Line breaks with a
-    higher `bonus` (in unused columns) are preferred.
+    """A possible line break. If there is no line break, the text `flat` is printed. A line break
+    with a higher `bonus`, measured in unused columns, is preferred.
     """
 
     flat: str = " "
@@ -55,7 +55,7 @@ def join_pieces(pieces: Pieces) -> str:
 
 
 def format_parts(*parts: Part) -> Pieces:
-    """Return the pieces of several parts. Nodes are formatted, and absent parts are omitted."""
+    """Concatenate the pieces of several parts, formatting nodes and omitting absent parts."""
     pieces: Pieces = []
     for part in parts:
         if isinstance(part, list):
@@ -179,7 +179,7 @@ def is_printable_character(character: str) -> bool:
 
 
 def format_name_or_string(text: str) -> str:
-    """Return a text unchanged if it is a name, otherwise as a string literal."""
+    """Return a name unchanged, and quote any other text as a string literal."""
     return (
         text
         if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS
@@ -378,4 +378,4 @@ NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.DimDecl: lambda d: [f"{d.name} >= {d.minimum}" if d.minimum else d.name],
     ast.ConfigField: lambda f: format_parts(f"{f.name}: ", f.type, format_field_clauses(f)),
 }
-"""The formatters of expressions, types and other parts of a statement, by AST class."""
+"""The formatters of expressions, types and other parts of a statement, keyed by AST class."""

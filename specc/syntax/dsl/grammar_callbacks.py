@@ -16,7 +16,7 @@ FOREIGN_LITERALS = {
     **dict.fromkeys(("no", "off"), "false"),
     **dict.fromkeys(("null", "nil"), "none"),
 }
-"""The spec literals that correspond to literals of other languages, keyed by the other literal."""
+"""Literals of the spec language, keyed by the equivalent literal of another language."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
 """Names that specs cannot bind: literals, and names that look like literals."""
 

@@ -17,7 +17,7 @@ LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
 """The rules whose first child does not increase the nesting depth, so a long sum has depth 1."""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
-"""The rules that lengthen an expression. The parser checks MAX_EXPRESSION_TOKENS after each."""
+"""The rules that lengthen an expression. Each such reduction checks MAX_EXPRESSION_TOKENS."""
 NESTING_RULES = frozenset(
     {"unary", "power", "choice", "index", "call", "list_of", "list_for", "record_of", "chain_first"}
 )

@@ -288,7 +288,7 @@ UNNAMED_STATEMENT_HELPS = {
     "pass": "remove it",
     "global": "remove it: a body can use all names outside it",
 }
-"""The help messages for statements of other languages without a result, by first word or method."""
+"""Help messages for statements of other languages without a result, keyed by word or method."""
 
 
 def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnostic:

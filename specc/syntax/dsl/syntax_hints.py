@@ -215,7 +215,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "define a block outside graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
     ),
 )
-"""Pairs of a condition on the error, the unexpected and the previous token, and a help message."""
+"""Pairs of a condition (on the error, the unexpected and the previous token) and a help message."""
 
 
 LOOP_HELP = (
@@ -293,7 +293,7 @@ MODULE_CALLS: Mapping[str, str] = {
     "Sigmoid": "sigmoid(x)",
     "Tanh": "tanh(x)",
 }
-"""The call that replaces a PyTorch module in a spec, by module name."""
+"""The calls that replace PyTorch modules in a spec, keyed by module name."""
 
 
 def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:

@@ -101,7 +101,7 @@ def _remove_value_terminals(terminals: set[str]) -> list[str]:
 
 @immutable_dataclass(slots=False)
 class UnexpectedToken:
-    """The unexpected token at which a parse failed. `index` is its token index."""
+    """The unexpected token at which a parse failed. `index` is the token's index in the text."""
 
     fragment: SourceFragment
     parser: LalrParser

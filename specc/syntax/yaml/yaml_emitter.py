@@ -233,7 +233,7 @@ def make_multiline_list(items: list[YamlItem], end_comments: tuple[str, ...]) ->
 
 
 def strings_to_yaml(strings: Sequence[str]) -> str | YamlList:
-    """Convert several strings to a YAML list. Return a single string unchanged."""
+    """Convert several strings to a YAML list. If there is only one string, return it unchanged."""
     return strings[0] if len(strings) == 1 else make_yaml_list(strings)
 
 
@@ -241,7 +241,7 @@ FIELD_KEYS = ("type", "from", "default", "doc")
 
 
 IGNORED_KEYS = "ignore keys"
-"""The YAML key of ignored config keys. The space distinguishes the key from config fields."""
+"""The YAML key of ignored config keys. Unlike this key, no config field contains a space."""
 
 
 TYPE_WORD = re.compile(r"(int|float|bool|text|list|pair|choice|mask|activation|norm)\b")

@@ -104,7 +104,7 @@ class MappingSchema(Generic[T]):
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """The names of the keys."""
+        """The names of the map's keys."""
         return tuple(key.name for key in self.keys)
 
     def parse(self, reader: YamlReader, node: YamlNode) -> T | None:

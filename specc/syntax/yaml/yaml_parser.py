@@ -373,7 +373,7 @@ def build_file_node(
     entries: Sequence[YamlEntry],
     items: Iterable[ast.Item],
 ) -> ast.File:
-    """Return a file with its items and comments. `entries` are its top-level keys."""
+    """Return a file with its items and comments. `entries` are the top-level keys of the file."""
     start = end = entries[0].key_node.span.start if entries else 0
     for entry in entries:
         if entry.key not in YAML_HEADER_KEYS:

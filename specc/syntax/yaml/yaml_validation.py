@@ -41,13 +41,13 @@ KEY_SYNONYMS = {
     "otherwise": "else",
     "name": "model",
 }
-"""Words of other formats, with the corresponding YAML keys of specs."""
+"""The YAML keys of specs that correspond to words of other formats, keyed by the word."""
 FOREIGN_STATEMENT_HINTS = {
     "if": "write `- when: c`, with `do:` and `else:`",
     "for": "write `- repeat: i in 3`, with `do:`",
     "while": "write `- scan: step in 8`, with `carry:`, `until:` and `do:`",
 }
-"""The help messages for statements of other languages, by the first key of the statement."""
+"""The help messages for statements of other languages, keyed by the statement's first key."""
 
 
 class YamlReader(ErrorCollector):
@@ -123,7 +123,7 @@ class YamlReader(ErrorCollector):
     def read_entries_by_key(
         self, node: YamlNode, names: Iterable[str], subject: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
-        """Return map entries by key. Report E0201 for unknown keys and E0126 for missing keys."""
+        """Return a map's entries by key. Report E0201 for unknown and E0126 for missing keys."""
         allowed_keys = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
         entries_by_key = {e.key: e for e in entries}
@@ -193,7 +193,7 @@ NODE_KIND_NAMES = {YamlScalar: "a string", YamlSequence: "a list", YamlMapping: 
 
 
 def get_first_line_span(span: Span) -> Span:
-    """Return the part of a span that is on its first line."""
+    """Return the part of a span that is on the span's first line."""
     newline_offset = span.text.find("\n")
     return (
         Span(span.source, span.start, span.start + newline_offset) if newline_offset >= 0 else span
@@ -218,7 +218,7 @@ def build_section_node(
     children: Children[T],
     **other_fields: object,
 ) -> N:
-    """Build a top-level key's node, whose field `field` contains `children` with comments."""
+    """Build the node of a top-level key. Its field `field` contains `children` and comments."""
     body = collect_yaml_body(reader, entry, children)
     end = max(entry.span.end, find_value_end(reader, entry))
     return node_class(
@@ -279,7 +279,7 @@ QUOTED_CHARACTERS = {
     "'": re.compile(r"''|.", re.DOTALL),
     '"': re.compile(rf"{HEX_ESCAPE}|\\(?P<letter>.)|.", re.DOTALL),
 }
-"""The pattern of a character in a quoted scalar, by quote."""
+"""The pattern of a character in a quoted scalar, keyed by the quotation mark."""
 
 
 def make_dsl_fragment(node: YamlScalar) -> SourceFragment:

@@ -263,7 +263,7 @@ def parse_yaml_input_declaration(reader: YamlReader, entry: YamlEntry) -> ast.In
 
 
 def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
-    """Parse the results of a block: the type of a single result, or a map of types by name."""
+    """Parse the results of a block: the type of a single result, or a map from names to types."""
     node = entry.value
     if not isinstance(node, YamlMapping):
         return (ast.BlockParameter("", parse_yaml_type(reader, node, subject), span=node.span),)
@@ -292,8 +292,8 @@ def parse_yaml_equations(
 
 
 def parse_yaml_inputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
-    """Parse the inputs of a block, a map of types by name. A graph may also have a list of inputs,
-    as in `[ids, {x: 'float[batch, n]'}]`. Names without a type are declared in the `inputs`
+    """Parse the inputs of a block, a map from names to types. A graph may also have a list of
+    inputs, as in `[ids, {x: 'float[batch, n]'}]`. Names without a type are declared in the `inputs`
     section.
     """
     if not isinstance(entry.value, YamlSequence):

@@ -26,8 +26,8 @@ from specc.weights.formats.safetensors_header import Shape
 def infer_pack_quantized_layout(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of a compressed-tensors integer weight, `(q - z) * s` of shape `[out, in]`.
-    Codes are packed along `in` as unsigned integers.
+    """Return the layout of a compressed-tensors integer weight, which has the values `(q - z) * s`
+    and the shape `[out, in]`. Codes are packed along `in` as unsigned integers.
     """
     out, width = (int(length) for length in tensors[".weight_shape"])
     check_element_count("the rows of weight_packed", lengths["out"], out)

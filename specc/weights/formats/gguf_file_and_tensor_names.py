@@ -110,7 +110,7 @@ ARCHITECTURES = {
     ),
     "phi3": GGUFArchitecture(model_type="phi3", layer_names=_PHI3_NAMES),
 }
-"""Supported architectures by `general.architecture`."""
+"""Supported architectures, keyed by the value of `general.architecture`."""
 
 
 def select_gguf_architecture(header: GGUFHeader, path: str) -> GGUFArchitecture:
@@ -201,8 +201,8 @@ class GGUFFile(TensorFile):
 
 
 def _split_name(name: str) -> tuple[str, str, str]:
-    """Split a tensor name into the layer prefix (`model.layers.N.` or ""), the name in the layer,
-    and the suffix.
+    """Split a tensor name into the layer prefix (`model.layers.N.` or ""), the name within the
+    layer, and the suffix.
     """
     match = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
     if match:

@@ -264,8 +264,8 @@ def _check_ranges(tensors: list[GGUFTensor], alignment: int, size: int) -> None:
 
 
 DecodeBlocks: TypeAlias = Callable[[Array], Codes]
-"""A decoder from blocks `[..., bytes]` to codes `[..., groups, values]` and scales `[..., groups,
-1]`."""
+"""A function that decodes blocks `[..., bytes]` into codes `[..., groups, values]` and scales
+`[..., groups, 1]`."""
 
 
 def _decode_float16(raw: Array) -> Array:

@@ -119,7 +119,7 @@ def _parse_row(fields: list[str]) -> Array:
 
 
 def _parse_number(text: str) -> float | None:
-    """Parse a finite decimal number in `printf` format. Return None for any other text."""
+    """Parse a finite decimal number as written by `printf`. Return None for any other text."""
     if not text.isascii() or not text.strip("+-.eE") or not set(text) <= set("0123456789+-.eE"):
         return None
     try:

@@ -37,8 +37,9 @@ def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bo
 def infer_gptq_layout(
     tensors: StoredTensors, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of a GPTQ weight, `(q - z) * s` with shape `[in, out]`. Codes are packed
-    along `in`, zero points along `out`. `g_idx` is the group index of each input channel.
+    """Return the layout of a GPTQ weight, which has the values `(q - z) * s` and the shape `[in,
+    out]`. Codes are packed along `in`, zero points along `out`. `g_idx` is the group index of each
+    input channel.
     """
     out, zero_offset = lengths["out"], settings.zero_offset
     bits = infer_bits_per_code(out, lengths["zero_words"], (4, 8, 2, 3), settings.bits)

@@ -16,7 +16,7 @@ from specc.ir.array import Array
 from specc.weights.formats.safetensors_header import Shape
 
 Lengths: TypeAlias = dict[str, int]
-"""Axis sizes by the axis names in tensor patterns."""
+"""Axis sizes, keyed by the axis names in tensor patterns."""
 
 _FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _FLOAT8_DTYPES = frozenset(
@@ -71,8 +71,8 @@ def check_element_count(name: str, count: int, expected: int) -> None:
 
 
 StoredTensors: TypeAlias = Mapping[str, Array]
-"""The tensors of a quantized weight (codes, scales, zero points) by name suffix. Slicing a tensor
-reads its values from the file.
+"""The tensors of a quantized weight (codes, scales, zero points), keyed by name suffix. Slicing a
+tensor reads its values from the file.
 """
 Codes: TypeAlias = tuple[Array, Array]
 """Two arrays that broadcast to the shape of the weight: codes minus zero points, and scales."""
@@ -101,7 +101,8 @@ class QuantizedLayout:
     """The shape and the decoder of a weight, the bits per code and the group size along `axis`.
 
     If `is_uniform` is True, codes are integers with one scale per group. If `is_symmetric` is True,
-    the weight has no zero points. Uniform and symmetric weights can be stored unchanged.
+    the weight has no zero points. Weights that are both uniform and symmetric can be stored
+    unchanged.
     """
 
     shape: Shape

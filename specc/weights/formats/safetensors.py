@@ -223,8 +223,8 @@ def write_safetensors(
 ) -> None:
     """Write a safetensors file atomically. The order of `tensors` does not affect the output.
 
-    A file that specc did not write is replaced only with `force` (E0833). The producer's name is
-    added to the metadata for `specc.io.file_type_detection`. Pass `SPEC_LAYOUT_METADATA` if the
+    A file that specc did not write is replaced only with `force` (E0833). The metadata includes the
+    producer's name, which `specc.io.file_type_detection` reads. Pass `SPEC_LAYOUT_METADATA` if the
     tensor names and shapes are those of the spec.
 
     Tensors are sorted by decreasing element width, then by name. Each tensor is thus aligned to its

@@ -133,7 +133,7 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[TensorEntry], dict[
 
 
 def _read_header_bytes(fd: int, size: int) -> bytes:
-    """Return the JSON text of the header. The first eight bytes of the file are its length."""
+    """Return the JSON text of the header, whose length is in the first eight bytes of the file."""
     if size < 8:
         raise _InvalidHeaderError(f"file size is {size} bytes, expected at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
