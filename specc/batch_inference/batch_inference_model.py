@@ -43,7 +43,7 @@ class GenerativeBatchModel:
 
     @property
     def result_columns(self) -> GeneratedResultColumns:
-        """The table columns with generated text or tokens."""
+        """The table columns that contain the generated text or tokens."""
         settings = self.settings
         is_beam_search = settings.strategy == "beam"
         return GeneratedResultColumns(
@@ -79,7 +79,7 @@ class GenerativeBatchModel:
 @dataclass
 class BatchInferenceModel:
     """A model that computes one output row per input row: outputs of a graph, or generated text.
-    `input_columns` maps each model input to its column, `settings` are generation settings, and
+    `input_columns` maps each model input to its column. `settings` are the generation settings.
     `raw_outputs` names the outputs that are returned as arrays.
     """
 

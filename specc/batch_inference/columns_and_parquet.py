@@ -78,7 +78,9 @@ def infer_element_type(value: Json) -> str:
 
 
 ColumnValues: TypeAlias = Mapping[str, Sequence[object]]
-"""Columns by name, with one value per row. `UnreadableRow` replaces a value that cannot be read."""
+"""Table columns, keyed by name, with one value per row. `UnreadableRow` replaces a value that
+cannot be read.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ def _convert_value(name: str, value: Arrow) -> object:
             return value.as_py()
     with suppress(ValueError, NotImplementedError):
         text = str(value.cast(import_pyarrow().string()).as_py())
-        if not text.startswith("<"):  # pyarrow prints `<…>` for a date out of range
+        if not text.startswith("<"):  # pyarrow prints `<…>` for a date that is out of range
             return text
     return UnreadableRow(f"`{name}` contains no readable {value.type}")
 
@@ -319,7 +321,9 @@ ARROW_TYPES = {
     "bool": "bool_",
     "binary": "binary",
 }
-"""Names of pyarrow's type functions by element type. Columns of other types contain strings."""
+"""The name of pyarrow's type function for each element type. Columns of other types contain
+strings.
+"""
 
 
 def _make_arrow_type(column_type: ColumnType) -> Arrow:

@@ -129,7 +129,9 @@ class JsonLinesFile(DataFile):
     """A JSON Lines file. Blank lines are skipped."""
 
     def read_schema(self) -> tuple[TableColumn, ...]:
-        """Return the keys of all objects as columns. The type of a column fits all its values."""
+        """Return the keys of all objects as columns. The type of a column can represent all values
+        of the column.
+        """
         element_types: dict[str, str] = {}
         previous_types: dict[str, type] = {}
         for line in read_lines(self.path):
@@ -192,8 +194,8 @@ class CsvFile(DataFile):
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
     def _read_header(self) -> tuple[list[str], int]:
-        """Return the column names and the offset of the first data row. Raise E0872 if they are
-        invalid.
+        """Return the column names and the offset of the first data row. Raise E0872 if the column
+        names are invalid.
         """
         record = next(_join_lines(read_lines(self.path)), None)
         try:

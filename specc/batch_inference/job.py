@@ -155,7 +155,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
 
 @contextmanager
 def _note_complete_parts(report: JobReport) -> Iterator[None]:
-    """A context manager that adds the number of completed part files to errors, as a note."""
+    """A context manager that adds a note with the number of completed part files to each error."""
     try:
         yield
     except SpeccError as failed:
@@ -190,8 +190,8 @@ class SerialJobEngine:
 def _make_engine(
     request: JobRequest, plan: JobPlan, out: Path
 ) -> RayJobEngine | LocalJobEngine | SerialJobEngine:
-    """Return the requested engine. Raise E0753 if a Ray option is used with another engine, and
-    E0888 if Ray is not available.
+    """Create the engine that computes the blocks of the job. Raise E0753 if a Ray option is used
+    with another engine, and E0888 if Ray is not available.
     """
     if request.engine == "ray":
         engine = RayJobEngine(out, request.workers, request.address, request.gpus_per_worker)

@@ -61,10 +61,10 @@ class BatchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """The plan of a batch inference job. `input_columns` maps model inputs to columns,
+    """The plan of a batch inference job. `input_columns` maps model inputs to columns.
     `copied_columns` are copied to the output, and `result_columns` are computed. `settings` are the
-    generation settings. Two fields are not stored in the plan file: `static_batching_reason`, the
-    reason for static batching, and `has_batch_shared_scales`.
+    generation settings. The fields `static_batching_reason` and `has_batch_shared_scales` are not
+    stored in the plan file.
     """
 
     model: str
@@ -95,7 +95,9 @@ class JobPlan:
         return [0, *accumulate(block.row_count for block in self.blocks)]
 
     def get_part_file_name(self, block_number: int) -> str:
-        """Return the name of a block's part file. Sorted names are in row order."""
+        """Return the name of a block's part file. Sorting part files by name puts them in row
+        order.
+        """
         return f"part-{block_number:06}.{self.output_format}"
 
     def to_json(self) -> dict[str, object]:
@@ -207,9 +209,9 @@ Count: TypeAlias = Annotated[int, partial(JsonReader.read_int, low=0, high=2**63
 
 @dataclass(kw_only=True)
 class BlockStatistics(JsonRecord):
-    """Statistics of a block: rows, errors by row, positions, padding positions, compute time in
-    `seconds`, and multiply-adds according to the cost formulas. `null_row_count` is the number of
-    rows with NaN or infinity, which JSON Lines files store as null.
+    """Statistics of a block, such as its errors, padding positions and compute time in `seconds`.
+    `multiply_adds` is computed from the cost formulas. `null_row_count` is the number of rows with
+    NaN or infinity, which JSON Lines files store as null.
     """
 
     tag = "block"

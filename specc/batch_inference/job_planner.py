@@ -1,4 +1,4 @@
-"""Plan a batch inference job: files, columns and results. Compare the plan of a resumed job."""
+"""Plan a batch inference job: files, columns and results. Check a resumed job's plan."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.inference_model import has_per_tensor_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
-"""Number of rows per block: enough rows to form batches of rows of similar length."""
+"""Number of rows per block, large enough to form batches of rows of similar length."""
 
 DEFAULT_COLUMNS = ("text", "image")
 """Names of the default columns for a single text input and for a single image input."""
@@ -149,7 +149,7 @@ def _check_csv_columns(
 def _list_files(request: JobRequest) -> list[Path]:
     """Return the input files, excluding part files that this job wrote to the input directory."""
     files, out = find_data_files(request.data), Path(request.out).resolve()
-    # without a plan file, the directory contains no output of a job
+    # a directory without a plan file contains no output of a job
     if not (out / PLAN_DIRECTORY / PLAN_FILE).is_file():
         return files
     return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]

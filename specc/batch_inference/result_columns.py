@@ -31,7 +31,7 @@ from specc.runtime.attention_weights import AttentionNode, find_attention_nodes
 from specc.runtime.generation_stream_and_results import GenerationResult, split_by_codebook
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
-"""The column with the error message of a failed row, or "" for other rows."""
+"""The column that contains the error message of each failed row, and "" for other rows."""
 
 ATTENTION_PREFIX = "attention."
 """Prefix of attention weight column names, before the scope of the attention layer."""
@@ -269,7 +269,7 @@ class GeneratedResultColumns:
             yield TableColumn("log_probs", ColumnType("f64", token_sizes))
 
     def format_row(self, results: Sequence[GenerationResult]) -> dict[str, object]:
-        """Return the generated sequences of one row by column name, best first."""
+        """Return the generated sequences of one row, keyed by column name, best sequence first."""
         values: dict[str, list[object]] = {
             "generated_text": [result.text for result in results],
             "tokens": [self._list_values(result.tokens) for result in results],

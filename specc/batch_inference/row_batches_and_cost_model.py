@@ -261,7 +261,7 @@ def make_batches(
             has_little_padding = (
                 count <= MAX_ROWS_WITHOUT_CHECK or positions <= MAX_PADDING_RATIO * valid_positions
             )
-            # if a batch with more rows fits in memory, this batch fits too
+            # this batch also fits in memory if a batch with more rows does
             fits = (
                 count <= limits.max_rows
                 and positions <= limits.max_tokens
@@ -297,7 +297,9 @@ class CostModel:
     multiply_adds: Dim
     length_equations: dict[str, Dim] = field(default_factory=dict)
     cache: dict[tuple[str, int, int], int] = field(default_factory=dict, repr=False)
-    """Cached costs by quantity, batch size and length. A data set has few distinct lengths."""
+    """Cached costs, keyed by quantity, batch size and length. Caching is effective because a data
+    set has few distinct lengths.
+    """
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostModel":

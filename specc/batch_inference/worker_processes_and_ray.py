@@ -60,7 +60,9 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """A counter of completed rows. Reports are sent at intervals: one message per row is slow."""
+    """A counter of completed rows. Reports are sent at intervals, because one message per row would
+    be slow.
+    """
 
     output: TextIO
     unreported_rows: int = 0

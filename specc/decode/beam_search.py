@@ -35,8 +35,8 @@ class BeamHypothesis:
     token. `has_ended` is False if generation stopped at the maximum length.
 
     `score` is the sum of log-probabilities (after a repetition penalty) divided by `len(tokens) **
-    length_penalty`. `log_probs` are the log-probabilities of the tokens, computed from the
-    unprocessed logits, if requested.
+    length_penalty`. If requested, `log_probs` are the log-probabilities of the tokens, computed
+    from the unprocessed logits.
     """
 
     tokens: tuple[int, ...]
@@ -63,7 +63,7 @@ class _PromptSearch:
     prompt_index: int
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     parent_indices: list[int] = field(default_factory=list)
-    """The batch index of the parent of each beam, i.e. its index in the logits."""
+    """For each beam, the batch index of its parent beam, i.e. the parent's row in the logits."""
     finished: list[BeamHypothesis] = field(default_factory=list)
     is_finished: bool = False
 
@@ -77,7 +77,8 @@ def run_beam_search(
     should_stop: StopPredicate | None = None,
 ) -> list[list[BeamHypothesis]]:
     """Return the best `settings.num_return_sequences` hypotheses of each prompt in `prompt`, int64
-    [batch, n], best first. A prompt may have fewer hypotheses.
+    [batch, n], best first. The result for a prompt may contain fewer than `num_return_sequences`
+    hypotheses.
 
     `padding_mask` is a bool array [batch, n]. The model processes each prompt once, and all beams
     of the prompt share the resulting KV cache.
@@ -133,7 +134,7 @@ def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
 def _get_processor_inputs(
     live_searches: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
 ) -> LogitsProcessorInputs:
-    """Return the decode position of the live beams, for all searches."""
+    """Return the inputs of the logits processors for all live beams."""
     prompt_indices = _list_prompt_indices(live_searches)
     beams = [beam for search in live_searches for beam in search.beams]
     sequences = [
@@ -165,7 +166,7 @@ def _advance_beams(
     )
     scores = mask_disallowed_tokens(scores, settings, position)
     if settings.renormalize_logits:
-        # skip beams without a candidate, whose scores are all -inf
+        # skip a beam if all its scores are -inf, because it has no candidate
         has_candidates = scores.max(axis=1) > -np.inf
         scores = scores.copy()
         scores[has_candidates] = compute_log_softmax_f32(scores[has_candidates])
@@ -201,7 +202,8 @@ def _sort_candidates(
     ends_sequence: StopPredicate | None,
 ) -> None:
     """Add completed candidates to the finished hypotheses, and other candidates to the live beams.
-    `candidates` are sorted (best first), and each has the index of its parent beam.
+    `candidates` are sorted from best to worst, and each candidate contains the index of its parent
+    beam.
     """
     is_last_step = len(search.beams[0].tokens) + 1 == settings.max_tokens
     unfinished: list[tuple[int, _Beam]] = []

@@ -80,13 +80,14 @@ def iterate_decode_steps(
     sample_indices: Sequence[int] = (),
     delayed_tokens: Ints | None = None,
 ) -> Iterator[DecodeStepOutput]:
-    """Yield the tokens after `prompt` int64 [batch, n] step by step, until all sequences end.
+    """Yield the tokens generated after `prompt`, int64 [batch, n], until all sequences end.
 
-    `padding_mask` bool [batch, n] is the mask of the prompt. The session has its own mask. The
-    model does not process the last generated token. Log-probabilities are computed from the model's
-    logits, before penalty, temperature and filters. The seed and the batch index, or the entry of
-    `sample_indices`, determine the random numbers of a sequence. A sequence with the delay d in
-    `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch, longest delay].
+    `padding_mask`, bool [batch, n], is the mask of the prompt. The session applies a padding mask
+    of its own. The model does not process the last generated token. Log-probabilities are computed
+    from the model's logits, before penalty, temperature and filters. The seed and the batch index,
+    or the entry of `sample_indices`, determine the random numbers of a sequence. A sequence with
+    the delay d in `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch,
+    longest delay].
     """
     assert settings.strategy in ("greedy", "sample"), "`run_beam_search` implements beam search"
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
@@ -132,8 +133,8 @@ def select_next_tokens(
     """Select the next token of every sequence, int64 [batch], from the logits float32 [batch,
     vocab]. The repetition penalty applies to the tokens in `seen_tokens`, bool [batch, vocab].
 
-    `uniforms` are random numbers float32 [batch] for sampling. The default is derived from the seed
-    and the batch index.
+    `uniforms` are random numbers float32 [batch] for sampling. By default, `uniforms` are derived
+    from the seed and the batch index.
     """
     if seen_tokens is not None:
         logits = apply_repetition_penalty(logits, seen_tokens, settings.repetition_penalty)
@@ -164,7 +165,7 @@ class FlattenedCodebookSession:
     num_codebooks: int
 
     def step(self, tokens: Ints) -> Floats:
-        """Run the model on new tokens, int64 [batch · codebooks, n]. Return logits float32
+        """Run the model on new tokens, int64 [batch · codebooks, n]. Return the logits, float32
         [batch · codebooks, vocab].
         """
         logits = self.session.step(unflatten_codebooks(tokens, self.num_codebooks))

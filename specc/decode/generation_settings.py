@@ -76,8 +76,8 @@ class GenerationSettings:
     """Settings of logits processors, sampling and stopping criteria, named as in transformers.
 
     `max_tokens` and `min_tokens` count generated tokens including the stop token, while
-    `max_length` and `min_length` also count the prompt. `stop` are the stop token ids,
-    `stop_strings` are the strings before which generation stops, and `start` are the decoder start
+    `max_length` and `min_length` also count the prompt. `stop` are the stop token ids, and
+    `stop_strings` are the strings before which generation stops. `start` are the decoder start
     tokens (such as BOS) if there is no prompt. 0 disables `top_k`, `min_p`, `epsilon_cutoff` and
     `eta_cutoff`; 1 disables `top_p`, `typical_p`, `temperature` and `repetition_penalty`.
 
@@ -86,8 +86,8 @@ class GenerationSettings:
     `forced_eos_token_id` is generated at the maximum length. No n-gram of size
     `no_repeat_ngram_size` occurs twice, and no sequence of `bad_words_ids` is generated.
     `delay_pattern` is the delay of each codebook in steps (`specc.decode.decode_loop`).
-    `guidance_scale` is the scale of classifier-free guidance (`specc.runtime.guidance`), which 1
-    disables. `renormalize_logits` makes beam search apply log-softmax after the logits processors.
+    `guidance_scale` is the scale of classifier-free guidance (`specc.runtime.guidance`); 1 disables
+    guidance. `renormalize_logits` makes beam search apply log-softmax after the logits processors.
     `log_probs` requests each token's log-probability, computed from the model's logits before any
     penalty, temperature or filter.
     """

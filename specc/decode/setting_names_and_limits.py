@@ -11,7 +11,9 @@ from typing import TypeGuard
 
 STRATEGIES = ("greedy", "sample", "beam")
 MIN_FACTOR = 1e-6
-"""Minimum temperature and repetition penalty. Smaller divisors overflow float32."""
+"""Minimum temperature and repetition penalty. Division of the logits by a smaller value may
+overflow float32.
+"""
 MAX_FACTOR = 1e6
 """Maximum temperature and repetition penalty. Larger values have no further effect."""
 MAX_BEAMS = 1024
@@ -46,8 +48,8 @@ class SettingConstraint:
 class GenerationOption:
     """One generation setting: `name` in Python, `spec_name` in a spec ("" if a spec cannot set it).
 
-    `strategies` are the strategies that support the setting. An empty tuple means all strategies.
-    `foreign_names` are the names of the setting in other programs, for suggestions.
+    `strategies` are the strategies that support the setting. An empty `strategies` tuple stands for
+    all strategies. `foreign_names` are the names of the setting in other programs, for suggestions.
     """
 
     name: str

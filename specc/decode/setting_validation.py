@@ -107,9 +107,9 @@ def find_codebook_setting_error(
     settings: Mapping[str, Any], num_codebooks: int, spans: Mapping[str, Span | None] | None = None
 ) -> Diagnostic | None:
     """Return the error for settings that a model with `num_codebooks` codebooks does not support,
-    or None: E0732 if the delay pattern does not have one delay per codebook, E0733 for a setting
-    that requires a single codebook. `num_codebooks` is 0 if the generated input has no codebook
-    axis.
+    or None. The error is E0732 if the delay pattern does not have one delay per codebook, and E0733
+    for a setting that requires a single codebook. `num_codebooks` is 0 if the generated input has
+    no codebook axis.
     """
     span_by_name = spans or {}
     delays = settings.get("delay_pattern") or ()

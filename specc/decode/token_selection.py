@@ -46,8 +46,8 @@ class DecodeStepOutput:
     requested, and `has_ended` bool [batch]. With several codebooks, the shapes are [batch,
     codebooks].
 
-    `has_ended` is true from the step of the stop token on. In later steps, the sequence has padding
-    tokens with log-probability 0.
+    `has_ended` is true from the step of the stop token on. After the end of a sequence, its tokens
+    are padding tokens with log-probability 0.
     """
 
     tokens: Ints
@@ -99,8 +99,8 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> SpeccError:
 @immutable_dataclass(slots=True, kw_only=True)
 class LogitsProcessorInputs:
     """The inputs of logits processors other than the scores. `step` is the number of tokens
-    generated so far, `prompt_lengths` (int64 [batch]) are the numbers of prompt tokens, and
-    `sequences` are the prompt and generated tokens, or empty if no processor uses tokens.
+    generated so far, and `prompt_lengths` (int64 [batch]) are the numbers of prompt tokens.
+    `sequences` are the prompt and generated tokens. The list is empty if no processor uses tokens.
     """
 
     step: int

@@ -42,7 +42,9 @@ PACKAGE_GRAPHS = ("score", "encode", "step", "generate")
 
 
 PROFILES = ("specc", "hf", "genai")
-"""Export profiles: `specc`, `hf` (Optimum, transformers.js), `genai` (onnxruntime-genai)."""
+"""Export profiles: `specc`, `hf` (for Optimum and transformers.js), `genai` (for
+onnxruntime-genai).
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class CompileOptions(WeightSources):
     the checkpoint. `weights_as` is the weight storage: `link`, `copy`, `inline`, or "" to choose
     automatically. `graphs` are the graphs of a package (see `PACKAGE_GRAPHS`). If `graphs` is
     empty, a single model file is written. `io_names` is the export profile
-    (`specc.driver.genai_config_and_export_profiles`), and `generation_config` holds the settings of
+    (`specc.driver.genai_config_and_export_profiles`). `generation_config` contains the settings of
     the `generate` graph (`specc.decode.generation_settings`). `precision` overrides the spec's
     `quantize` section. `for_external_quantization` prepares the model for external quantizers.
     """

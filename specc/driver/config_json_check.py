@@ -99,9 +99,7 @@ def warn_about_unused_keys(
 
 
 def _list_entries_for_config(program: Program) -> list[ast.ConfigEntry]:
-    """Return the `config` entries of a spec, and of those specs it uses that may read the same
-    config.
-    """
+    """Return the `config` entries of a spec and of the used specs that may read the same config."""
     parts = [p.program for p in program.used_specs if WHOLE_OBJECT in p.use.sources]
     return [*list_config_entries(program), *(e for p in parts for e in _list_entries_for_config(p))]
 

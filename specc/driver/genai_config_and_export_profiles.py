@@ -61,7 +61,7 @@ def build_genai_config(
     states: tuple[DecodeState, ...],
 ) -> dict[str, Any]:
     """Build the content of genai_config.json. `graph` is the decoder with the `genai` profile's
-    input and output names, and `states` are its key and value caches, two per layer.
+    input and output names. `states` are the key and value caches of the decoder, two per layer.
     """
     settings = generation.settings
     inputs = {n: n for n in (IDS, MASK, POSITIONS) if n in graph.inputs}
@@ -135,8 +135,9 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "hf": "new",
     "genai": "newest",
 }
-"""The positions for which the step graph returns logits, by profile. The `hf` profile returns the
-logits of all new positions. Other profiles return only the last position's logits.
+"""The positions for which the step graph returns logits, by profile. With the `hf` profile, the
+graph returns the logits of all new positions. With other profiles, the graph returns only the last
+position's logits.
 """
 
 
@@ -156,9 +157,9 @@ def apply_export_profile(
     """Return the graphs in `derived_graphs` with the names and tensor layouts that `profile`
     requires.
 
-    The profile `specc` returns `encode` (if the model has an encoder) and `step` unchanged. The
-    profile `hf` returns `model`, or `encoder_model`, `decoder_model` and `decoder_with_past_model`.
-    The profile `genai` returns `model` and `genai_config.json`. Raise E0752 if the profile cannot
+    The profile `specc` exports `encode` (if the model has an encoder) and `step` unchanged. The
+    profile `hf` exports `model`, or `encoder_model`, `decoder_model` and `decoder_with_past_model`.
+    The profile `genai` exports `model` and `genai_config.json`. Raise E0752 if the profile cannot
     represent the model.
     """
     generation = model.generation

@@ -224,8 +224,8 @@ def _derive_streaming_graphs(
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
-    """Return the inputs whose default at a time step depends only on other inputs at this step. For
-    these inputs, the default of a chunk is a slice of the full default.
+    """Return the inputs whose default at a time step depends only on other inputs at the same step.
+    The default of such an input for a chunk is a slice of the default for the full sequence.
     """
     if defaults is None or sequence_input not in defaults.inputs:
         return ()
@@ -285,7 +285,7 @@ def build_standalone_generator(
     job: LoweringJob, derived_graphs: DerivedGraphs | None = None
 ) -> StandaloneGenerator:
     """Build a standalone generator in the compute dtype of the target. `derived_graphs` are the
-    encoder and step of the simplified graph, or None if they are not derived yet.
+    encoder and step graphs derived from the simplified graph, or None if they are not derived yet.
     """
     generator = _build_unconverted_generator(job, job.simplified_graph, derived_graphs)
     return replace(

@@ -173,7 +173,9 @@ STATE_DESCRIPTIONS = {
 
 
 CACHE_PARTS = ("key", "value")
-"""The order of the key and value caches in model files. Inference programs rely on this order."""
+"""The order of the key and value caches in model files. Inference programs rely on the order of the
+caches.
+"""
 CacheLayer: TypeAlias = Mapping[str, DecodeState]
 """The key cache and the value cache of one attention layer, in the order of `CACHE_PARTS`."""
 
@@ -349,7 +351,7 @@ def build_cache_outputs(
     copier: GraphCopier, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> dict[str, Value]:
     """Return the present keys and values, including the new positions, by output name. `name` is a
-    format string for the layer index and `key` or `value`.
+    format string with two fields: the layer index, and `key` or `value`.
     """
     outputs = {}
     for index, layer in enumerate(layers):

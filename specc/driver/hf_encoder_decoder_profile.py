@@ -102,9 +102,9 @@ ENCODER_INPUT_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoderComponents:
-    """Components of an encoder-decoder model: the encoder's input, mask ("" if there is no mask)
-    and output, the self-attention caches, the cross-attention keys and values, and the new names of
-    symbolic dimensions.
+    """Components of an encoder-decoder model. `encoder_mask` is "" if the encoder has no mask.
+    `cache_layers` are the self-attention caches, and `cross_attentions` are the cross-attention
+    keys and values. `renamed_lengths` are the new names of symbolic dimensions.
     """
 
     derived_graphs: DerivedGraphs
@@ -346,7 +346,8 @@ def _rename_encoder(layout: EncoderDecoderComponents) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Temporary name of the encoder output, with spaces to avoid conflicts with graph outputs."""
+"""Temporary name of the encoder output, whose spaces avoid conflicts with names of graph outputs.
+"""
 
 
 def _declare_cross_mask(

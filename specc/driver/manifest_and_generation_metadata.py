@@ -49,10 +49,10 @@ from specc.weights.quantized_weights import QuantizedWeights
 def make_metadata_builder(
     job: LoweringJob, graph: Graph, *, is_full_forward: bool, with_sources: bool = False
 ) -> MetadataBuilder:
-    """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph,
-    whose inputs have no preprocessing and which cannot generate tokens by itself. `with_sources` is
-    true for a single model file, which stores the spec sources. A package stores the sources in the
-    package index.
+    """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph:
+    its inputs have no preprocessing, and it cannot generate tokens by itself. `with_sources` is
+    true for a single model file, which stores the spec sources. A package stores the spec sources
+    in the package index.
     """
     # if the source text of a spec file is unknown, only its name is stored
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.spec_sources

@@ -69,9 +69,9 @@ _NO_VOCABULARY = object()
 @dataclass(frozen=True)
 class _PreprocessingContext:
     """The location of a `reading` entry, and data shared by all entries. File paths are relative to
-    `directory`, the spec's directory. `paths` are the directories passed at compile time,
-    `language` is the language of an adapter, and `files` caches the contents of tokenizer files by
-    SHA-256.
+    `directory`, the spec's directory. `paths` are the directories passed at compile time, and
+    `language` is the language of an adapter. `files` caches the contents of tokenizer files, keyed
+    by SHA-256 hash.
     """
 
     directory: Path

@@ -39,7 +39,9 @@ LM_HEAD_BITS = ("8", "4", UNQUANTIZED)
 Head: TypeAlias = QuantizationKind | Literal["none", ""]
 LM_HEAD_KINDS: Mapping[str, Head] = {"8": "int8", "4": "int4", UNQUANTIZED: "none", "": ""}
 CALIBRATION_SETTINGS = ("calibration_samples", "calibration_data")
-"""The settings that select the source of calibration data. At most one of them may be set."""
+"""The settings that select the source of calibration data. At most one of these settings may be
+set.
+"""
 NUMBER_SETTINGS = ("group_size", "lm_head_bits", "all")
 QUANTIZE_SETTINGS = (
     "default",
@@ -258,8 +260,8 @@ def _choose_cache(
 
 
 def _choose_calibration(program: Program, options: QuantizeOptions) -> CalibrationSource:
-    """Return the calibration source set by the options, or else by the most derived spec with one.
-    Raise E0753 or E0950 if both samples and a file are set.
+    """Return the calibration source that the options set, or else the source that the most derived
+    spec sets. Raise E0753 or E0950 if both samples and a file are set.
     """
     if all(map(options.is_set, CALIBRATION_SETTINGS)):
         raise_error(

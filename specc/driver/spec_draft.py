@@ -341,7 +341,7 @@ def _select_accepted_literals(
 
 
 def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield config values by dotted path. The RoPE settings are a single value."""
+    """Yield config values by dotted path. All RoPE settings together count as one value."""
     for key, value in config.items():
         if isinstance(value, dict) and "theta" not in value:
             yield from _flatten_config(value, f"{prefix}{key}.")
