@@ -60,9 +60,7 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """A counter of completed rows. Reports are sent at intervals, because one message per row would
-    be slow.
-    """
+    """A counter of completed rows that reports at intervals, because one report per row is slow."""
 
     output: TextIO
     unreported_rows: int = 0

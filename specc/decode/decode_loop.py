@@ -82,12 +82,11 @@ def iterate_decode_steps(
 ) -> Iterator[DecodeStepOutput]:
     """Yield the tokens generated after `prompt`, int64 [batch, n], until all sequences end.
 
-    `padding_mask`, bool [batch, n], is the mask of the prompt. The session applies a padding mask
-    of its own. The model does not process the last generated token. Log-probabilities are computed
-    from the model's logits, before penalty, temperature and filters. The seed and the batch index,
-    or the entry of `sample_indices`, determine the random numbers of a sequence. A sequence with
-    the delay d in `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch,
-    longest delay].
+    `padding_mask`, bool [batch, n], is the mask of the prompt. The session has its own mask. The
+    model does not process the last generated token. Log-probabilities are computed from the model's
+    logits, before penalty, temperature and filters. The seed and the batch index, or the entry of
+    `sample_indices`, determine the random numbers of a sequence. A sequence with the delay d in
+    `settings.delay_pattern` begins with d tokens of `delayed_tokens`, int64 [batch, longest delay].
     """
     assert settings.strategy in ("greedy", "sample"), "`run_beam_search` implements beam search"
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"

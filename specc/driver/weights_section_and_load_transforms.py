@@ -142,8 +142,7 @@ def resolve_referenced_file(
     """Resolve the path of a file that a spec names, in or below the directory of the spec.
 
     Raise E0802 if the file cannot be read, and E0803 if the file is outside the spec's directory.
-    `description` names the content in messages. `option` is the command-line option that accepts
-    paths outside the spec's directory.
+    `description` names the content in messages. `option` accepts paths to other directories.
     """
     try:
         path = resolve_symlinks(module.directory / name.value)
