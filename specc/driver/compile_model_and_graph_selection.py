@@ -130,7 +130,7 @@ def check_checkpoint_weights(spec: LoadedSpec, check_result: SpecCheckResult) ->
     try:
         values = load_parameters(spec, graph, sources)
     except SpeccError as failed:
-        raise _suggest_check_of_config(failed, spec.repository) from None
+        raise _suggest_check_of_config(failed, spec.checkpoint) from None
     with closing(values):
         warnings = get_checkpoint_warnings(values)
     mismatches = [warning for warning in warnings if warning.code != "W0528"]

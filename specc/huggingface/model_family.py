@@ -22,6 +22,7 @@ from specc.library.spec_file_lookup import (
     find_builtin_specs,
     has_config_json,
     load_config_json,
+    suggest_sentence_transformers_directory,
 )
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
@@ -108,7 +109,10 @@ def find_spec_for_checkpoint(directory: str) -> str:
             f"`{path}` has no model type",
             member.value.span if member else None,
             notes=[f'"{MODEL_TYPE_KEY}" is missing, or not a string'],
-            helps=["pass the spec: specc compile --spec my.specc DIR"],
+            helps=[
+                suggest_sentence_transformers_directory(directory)
+                or "pass the spec: specc compile --spec my.specc DIR"
+            ],
         )
     spec_name = find_spec_for_model_type(data, value)
     if not spec_name:

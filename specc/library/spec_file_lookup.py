@@ -118,11 +118,22 @@ def _suggest_base_model(directory: str) -> str:
     return f"merge this adapter into its base model: specc compile BASE --adapter {adapter}"
 
 
+def suggest_sentence_transformers_directory(directory: str) -> str:
+    """Suggest the parent directory of a sentence-transformers module, or return "" for other
+    directories.
+    """
+    parent = Path(os.path.normpath(Path(directory, "..")))
+    if not (parent / "modules.json").is_file():
+        return ""
+    return f"pass the sentence-transformers directory that contains it: `{escape_text(parent)}`"
+
+
 def _raise_missing_config(directory: str) -> NoReturn:
     """Raise E0222 for a directory without a config.json."""
     cache_help = (
         _suggest_gguf_file(directory)
         or _suggest_base_model(directory)
+        or suggest_sentence_transformers_directory(directory)
         or safe_read.suggest_cached_snapshot(Path(directory))
     )
     raise_error(
@@ -186,9 +197,15 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
     return _parse_cached(source.name, source.text)
 
 
-SPEC_KEYS = ("specc", "model", "extends", "config", "items", "dims")
-"""Keys that identify specs: every YAML or JSON spec contains at least one of them."""
-YAML_SPEC_KEY = re.compile(rf"^[ \t]*[\"']?(?:{'|'.join(SPEC_KEYS)})[\"']?[ \t]*:", re.MULTILINE)
+SPEC_KEYS = ("specc", "model", "extends", "items", "dims")
+"""Keys that identify specs: every YAML or JSON spec contains at least one of them. The value of
+`model` must be a string, because `model` is a map in many other files, such as tokenizer.json.
+"""
+YAML_SPEC_KEY = re.compile(
+    r"^[ \t]*[\"']?(?:(?:specc|extends|items|dims)[\"']?[ \t]*:|"
+    r"model[\"']?[ \t]*:[ \t]+[^\s#&{\[])",
+    re.MULTILINE,
+)
 FLOW_MAPPING = re.compile(r"^[ \t]*[{?]", re.MULTILINE)
 NOT_A_SPEC_HELP = "pass a spec, which begins with `specc 1`, or a checkpoint directory"
 
@@ -214,14 +231,14 @@ def _has_spec_content(suffix: str, text: str) -> bool:
                 keys = parse_strict_json(text, NO_LIMITS)
             except ValueError:  # the parser reports the error with its position
                 return True
-            # `model` is an object in a tokenizer.json
             return not isinstance(keys, dict) or any(
                 key in keys and (key != "model" or isinstance(keys[key], str)) for key in SPEC_KEYS
             )
         case ".yaml" | ".yml":
-            has_mapping = YAML_SPEC_KEY.search(text) or FLOW_MAPPING.search(text)
-            return not text.strip() or has_mapping is not None
-        case "" | ".specc":
+            has_mapping = (YAML_SPEC_KEY.search(text), FLOW_MAPPING.search(text))
+            # the parser reports E0114 for a DSL spec in a YAML file
+            return not text.strip() or guess_syntax(text) == "specc" or any(has_mapping)
+        case ".specc":
             return True
     match guess_syntax(text):
         case "yaml" if text.lstrip().startswith("{"):
@@ -229,7 +246,7 @@ def _has_spec_content(suffix: str, text: str) -> bool:
         case "yaml":
             return YAML_SPEC_KEY.search(text) is not None
         case syntax:
-            return syntax is not None
+            return syntax is not None or not suffix
 
 
 @lru_cache(maxsize=256)
@@ -286,6 +303,7 @@ class SpecLibrary:
 
     def _load_source(self, source: Source) -> SpecNamespace:
         """Return the module of a source text, whose paths are relative to the working directory."""
+        _check_is_spec(source, None)
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
         # use "\0" in the key, because no file name contains this character

@@ -80,7 +80,7 @@ def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
         f"this is {content} in a file named {suffix_text}",
         span,
         label,
-        helps=[f"name the file {right_suffix}, or convert it with `specc convert`"],
+        helps=[f"name the file {right_suffix}; to convert it afterwards, use `specc convert`"],
     )
 
 

@@ -27,6 +27,8 @@ from specc.weights.weight_rules_and_initializers import ModelParameter
 
 MAX_ERRORS = 20
 """Maximum number of binding errors that are reported for one checkpoint."""
+MAX_SIMILAR_ERRORS = 3
+"""Maximum number of binding errors with the same code and help."""
 
 T = TypeVar("T")
 MissingParameter: TypeAlias = tuple[ModelParameter, str]
@@ -81,11 +83,17 @@ def make_weight_binding_errors(
         errors.append(_make_mismatch_error(checkpoint, group))
     if unused_names := [n for n in unused if n not in suggested_tensors]:
         errors.append(_make_unused_tensor_error(checkpoint, unused_names))
-    if len(errors) > MAX_ERRORS:
-        note = f"{len(errors) - MAX_ERRORS} more errors like these are not shown"
-        last_error = errors[MAX_ERRORS - 1]
-        errors[MAX_ERRORS - 1 :] = [replace(last_error, notes=(*last_error.notes, note))]
-    return errors
+    groups = _group_by_key(errors, lambda e: (e.code, e.helps))
+    return _limit_errors([e for g in groups for e in _limit_errors(g, MAX_SIMILAR_ERRORS)])
+
+
+def _limit_errors(errors: list[Diagnostic], limit: int = MAX_ERRORS) -> list[Diagnostic]:
+    """Return the first errors, the last of which has a note with the number of other errors."""
+    if len(errors) <= limit:
+        return errors
+    *first_errors, last = errors[:limit]
+    note = f"not shown: {len(errors) - limit} more like these"
+    return [*first_errors, replace(last, notes=(*last.notes, note))]
 
 
 def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
@@ -379,10 +387,8 @@ def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> D
     )
 
 
-def _format_more(similar_parameters: Sequence[object]) -> str:
-    return (
-        f" (and {len(similar_parameters) - 1} more like it)" if len(similar_parameters) > 1 else ""
-    )
+def _format_more(similar: Sequence[object]) -> str:
+    return f" (and {len(similar) - 1} more like it)" if len(similar) > 1 else ""
 
 
 def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:

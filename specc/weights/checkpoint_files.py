@@ -29,8 +29,8 @@ from specc.weights.formats.safetensors_header import TensorEntry
 MAX_INDEX_BYTES = 100_000_000
 INDEX_SUFFIX = ".safetensors.index.json"
 NO_WEIGHTS_HELP = (
-    "pass the directory or file that contains them with --weights, or initialize randomly with "
-    "--init 0"
+    "download the weights into it, pass the directory or file that contains them with --weights, "
+    "or initialize randomly with --init 0"
 )
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
@@ -207,11 +207,15 @@ def _raise_ambiguous_directory(
             helps=[f"download `{missing_index}`"],
         )
     if weight_files:
+        first_file = safe_read.quote_argument(directory / weight_files[0])
         raise_error(
             "E0518",
             f"the directory `{location}` has several sets of weights",
             notes=[note],
-            helps=[f"pass one of them, e.g. --weights {escape_text(directory / weight_files[0])}"],
+            helps=[
+                "keep one of them in the directory, or choose one when compiling, e.g. "
+                f"`specc compile SPEC --weights {first_file}`"
+            ],
         )
     raise_error(
         "E0518",

@@ -227,10 +227,19 @@ def test_spec_on_stdin(
 
 
 def test_invalid_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for data, code in ((b"\xff\xfe\x00", "E0112"), (b" " * (2**20 + 1), "E0904"), (b"", "E0113")):
+    for data, code in (
+        (b"\xff\xfe\x00", "E0112"),
+        (b" " * (2**20 + 1), "E0904"),
+        (b"", "E0113"),
+        (b"model:\n  size: 8\nconfig:\n  rate: 1\ntrainer:\n  epochs: 3\n", "E0222"),
+        (b'{"model_type": "bert"}', "E0222"),
+        (b"model: m\ndims: [n]\n", "E0126"),
+    ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         assert main(["check", "-"]) == 1
-        assert code in capsys.readouterr().err
+        errors = capsys.readouterr().err
+        assert code in errors
+        assert errors.count("error[") == 1
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["fmt", "-"]) == 3
     assert "E0802" in capsys.readouterr().err

@@ -11,6 +11,8 @@ OTHER_ADVICE = {
     "extends …", "--config DIR", "--quantize int8", "--baseline MODEL", "theta: …", "width: …", "the 0.418 0.24968", "specc check",
     "--graph sentence_embeddings", "specc 1",
     "--graphs all", 'graphs="all"', "hf:ck/lama", "specc check SPEC --config ck", "--set width=…",
+    "specc check SPEC --config sentences/0_Transformer",
+    "specc compile SPEC --weights a.safetensors", "specc compile SPEC --weights two/a.safetensors",
 }  # fmt: skip
 """Commands, replaced text, and changes of another file or command line."""
 
