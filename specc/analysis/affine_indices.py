@@ -109,8 +109,8 @@ def solve_offset_inequality(
     """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
     (`difference < 0` if `is_strict`) can hold.
     """
-    # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A non-negative term only
-    # makes `difference <= 0` harder to satisfy, so it is dropped.
+    # a t + b u equals a (t - u) + (a + b) u and also -b (t - u) + (a + b) t A non-negative term
+    # only makes `difference <= 0` harder to satisfy, so it is dropped.
     if difference.query_coefficient + difference.key_coefficient < 0 or not _is_nonnegative(
         difference, qk
     ):
@@ -192,7 +192,7 @@ def _match_constant(number: float) -> AffineIndex | None:
 def _combine_affine_indices(
     function: str, a: AffineIndex, b: AffineIndex, dtype: str
 ) -> AffineIndex | None:
-    """Return the result of `add`, `sub`, `mul` by a constant or `floordiv` by a positive constant.
+    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant.
     Return None for other functions.
     """
     match function:

@@ -170,7 +170,7 @@ def find_unproven_causal_mask(qk: AttentionMatrix | None) -> UnprovenCausalMask 
     """
     if qk is None:
         return None
-    # do not report values as errors that were not analyzed
+    # do not report values that were not analyzed as errors
     if find_mask_band(qk.value, qk.query_axis, qk.key_axis, qk.time_axis).is_budget_exhausted:
         return UnprovenCausalMask(True, qk.value)
     budget, default = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenCausalMaskTerm(None, False)
@@ -180,7 +180,8 @@ def find_unproven_causal_mask(qk: AttentionMatrix | None) -> UnprovenCausalMask 
 
 def has_different_downsampling_rates(qk: AttentionMatrix | None) -> bool:
     """Return True if keys and queries are downsampled differently, i.e. have different numbers of
-    positions per chunk. In this case, the position ids of keys and queries are not comparable.
+    positions per chunk. In this case, the position ids of keys cannot be compared with those of
+    queries.
     """
     return qk is not None and not has_equal_downsampling_rates(qk)
 
@@ -251,7 +252,7 @@ def _list_mask_operands(qk: AttentionMatrix, node: Node) -> list[AttentionMatrix
         case ops.Where() if qk.value.dtype == "bool":
             return operands
         case ops.Compare():
-            # Only comparisons of affine functions of positions are analyzed. All others are
+            # Only comparisons of affine functions of positions are analyzed. All other values are
             # unknown.
             compared = [
                 solve_memoized(o, find_affine_index, {}, TraversalBudget(), None) for o in operands
@@ -261,7 +262,7 @@ def _list_mask_operands(qk: AttentionMatrix, node: Node) -> list[AttentionMatrix
 
 
 def get_source_text(graph: Graph, value: Value) -> str:
-    """Return the source text of a value as one line, or "" if unknown."""
+    """Return the source text of a value on one line, or "" if it is unknown."""
     if spans := graph.get_origin(value.node).spans:
         text = " ".join(spans[0].text.split())
         return text if len(text) <= MAX_QUOTED_LENGTH else f"{text[:MAX_QUOTED_LENGTH]}…"
@@ -374,7 +375,7 @@ def _list_zero_key_helps(violation: CausalityViolation, flow: TimeDataflow) -> t
 
 
 def format_min_qk_offset(offsets: Interval) -> tuple[str, ...]:
-    """Return a note with the minimum offset `q - k`, or () if the offset is unbounded."""
+    """Return a note that states the minimum offset `q - k`, or () if the offset is unbounded."""
     if offsets.is_empty or offsets.low == -inf:
         return ()
     return (f"q - k can be as low as {int(offsets.low)} here",)

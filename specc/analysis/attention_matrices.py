@@ -1,5 +1,5 @@
 """Track the query axis and the key axis of attention scores, masks and attention weights through
-views and broadcasts, and solve recursive analyses of these matrices on an explicit stack.
+views and broadcasts, and solve recursive analyses of these matrices with an explicit stack.
 
 An attention matrix is a value together with the indices of its query axis and its key axis. A view
 permutes, inserts or removes axes, so its operand has the same elements with different axis indices.
@@ -43,7 +43,7 @@ class AttentionMatrix:
     def make_operand_matrix(
         self, operand: Value, query_axis: int | None, key_axis: int | None
     ) -> "AttentionMatrix":
-        """Return an operand with the axes `query_axis` and `key_axis`, dropping axes of size 1."""
+        """Return an operand with the axes `query_axis` and `key_axis`, without axes of size 1."""
         return replace(
             self,
             value=operand,
@@ -102,7 +102,7 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
 
 def unwrap_view(qk: AttentionMatrix) -> AttentionMatrix | None:
     """Return the operand of a view, with the query axis and key axis of the operand. Return None if
-    the op is not a view, or if it reshapes the query axis or the key axis.
+    the op is not a view, or if the op reshapes the query axis or the key axis.
     """
     node = qk.value.node
     operand = node.first_operand if node is not None else None
@@ -146,7 +146,7 @@ def is_transposed_pair(left: AttentionMatrix, right: AttentionMatrix) -> bool:
 
 
 def unwrap_all_views(qk: AttentionMatrix) -> AttentionMatrix:
-    """Return the attention matrix of which `qk` is a view, after unwrapping all nested views."""
+    """Return the attention matrix that `qk` views, after following all nested views."""
     while (inner := unwrap_view(qk)) is not None:
         qk = inner
     return qk
@@ -212,7 +212,7 @@ def align_broadcast_operand(qk: AttentionMatrix, operand: Value) -> AttentionMat
 
 
 MAX_TRAVERSAL_STEPS = 50_000
-"""Maximum number of subproblems per analyzed value, beyond which an analysis returns a default."""
+"""Maximum number of subproblems per analyzed value, after which an analysis returns a default."""
 
 Q = TypeVar("Q", bound=Hashable)
 A = TypeVar("A")

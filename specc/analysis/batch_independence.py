@@ -2,8 +2,8 @@
 elements.
 
 An axis of size `batch * k` consists of *blocks* of `k` positions: position `r` belongs to batch
-element `r // k`. The batch axis of inputs has k = 1. An op either preserves the blocks or mixes
-batch elements:
+element `r // k`. For model inputs, the batch axis has k = 1. An op either preserves the blocks or
+mixes batch elements:
 
     windows = merge(split(x, [n, 7]), axis=0)
                 [batch, n * 7, d] → [batch * n, 7, d]       blocks of n
@@ -95,7 +95,7 @@ class _BatchAxis:
             return True
         match node.op:
             case ops.Merge(axis, count):
-                # Blocks remain contiguous if the batch axis is the outermost of the merged axes.
+                # Blocks remain contiguous if the batch axis is the outermost merged axis.
                 trailing_shape = node.get_operand().shape[axis + 1 : axis + count]
                 return any(map(self.is_batch_dependent, trailing_shape))
             case ops.Split(sizes=sizes):

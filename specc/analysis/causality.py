@@ -9,8 +9,8 @@ The proof is local, i.e. each op on which the outputs depend must be causal on i
 generation, position t + 1 of an intermediate value does not exist yet. The reported op is therefore
 the cause of the violation.
 
-Attention without a mask attends to all keys, including later keys. In this example, the `flip` is
-not reported because no output depends on it:
+Attention without a mask reads all keys, including later keys. In this example, the `flip` is not
+reported because no output depends on it:
 
     $ causality x y
     graph "g"

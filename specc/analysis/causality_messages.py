@@ -366,7 +366,7 @@ def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
 
 
 def make_time_axis_labels(input_facts: Input | None, symbol: str) -> tuple[Label, ...]:
-    """Return a label at the declaration of the time axis."""
+    """Return a label that points at the declaration of the time axis."""
     if input_facts is None or input_facts.span is None:
         return ()
     return (Label(input_facts.span, f"`{symbol}` is the time axis"),)

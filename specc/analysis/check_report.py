@@ -78,7 +78,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     live = collect_required_nodes(graph.outputs[name] for name in fields)
     violation = next((candidate for candidate in flow.violations if candidate.node in live), None)
     if violation is not None:
-        # report the violating op only if the model is probably intended to be causal
+        # report the violating op only if the model is probably meant to be causal
         is_bidirectional = _is_attention(violation) and not _has_causal_mask(graph, symbol)
         return AxisCausality(
             symbol=symbol,
@@ -97,7 +97,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
 
 
 def _is_attention(violation: CausalityViolation) -> bool:
-    """Return True if the violating op is attention, which may be inside a loop body."""
+    """Return True if the violating op is attention, even if the attention is inside a loop body."""
     while violation.body_violation:
         _, violation = violation.body_violation
     return isinstance(violation.node.op, ops.Attend | ops.AttentionNormalizer)
@@ -189,7 +189,7 @@ class AnalysisReport:
         return [f"padding does not affect the outputs ({names}), {FINITE_VALUES_CONDITION}"]
 
     def _format_causality_lines(self) -> list[str]:
-        """Format the lines that report causality and the receptive field of each output."""
+        """Format lines that state whether each output is causal, and its receptive field."""
         suffix = f", in chunks of {self.chunk_size} positions" if self.chunk_size > 1 else ""
         format_field = (
             _format_receptive_field if self.chunk_size == 1 else _format_chunked_receptive_field

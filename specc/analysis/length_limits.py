@@ -97,8 +97,8 @@ def find_length_sum_limits(graph: Graph) -> dict[str, LengthLimit]:
 
 
 def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
-    """Yield each length limit of a position embedding or RoPE, with the size expression that it
-    bounds. Expressions that are not monotone in their symbolic dimensions are skipped.
+    """Yield each length limit of a position embedding or RoPE, together with the size expression
+    that it limits. Expressions that are not monotone in their symbolic dimensions are skipped.
     """
     names = {value: name for name, value in graph.parameters.items()}
     for table_limit in iterate_position_limits(graph):
@@ -145,8 +145,8 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
                 min_lengths[symbol] = max(min_lengths.get(symbol, 0), minimum)
         for dim in list_nonnegative_dims(node):
             match dim.substitute(graph.length_equations).terms:
-                # `c·symbol + k` is nonnegative if `symbol` is at least -k / c, rounded up. For any
-                # other expression, the minimum symbol value is unknown.
+                # `c·symbol + k` is nonnegative if `symbol` is at least -k / c, rounded up. For all
+                # other expressions, the minimum value of the symbol is unknown.
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     min_lengths[symbol] = max(min_lengths.get(symbol, 0), -(k // c))
     return min_lengths
@@ -222,7 +222,7 @@ def find_context_length_limit(node: Node) -> PositionEmbeddingLimit | None:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_position_limit(node, ids, table.shape[0].number, table)
         case Node(ops.Gather(axis), (Value() as sliced_table, Value() as ids)):
-            # the slice determines the limit, but the message names the table
+            # the slice determines the limit, but the message names the table that is sliced
             table = sliced_table
             while isinstance(table.op, ops.Slice) and table.node and table.node.first_operand:
                 table = table.node.first_operand
@@ -337,7 +337,7 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
-    """Yield lower bounds of a dimension, each with one `min`, `max`, `//` or `%` bounded."""
+    """Yield lower bounds of a dimension that replace one `min`, `max`, `//` or `%` by a bound."""
     for monomial, c in length.terms:
         # replace one function at a time, because the bound of a product requires bounds of all
         # factors

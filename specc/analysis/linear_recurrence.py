@@ -51,7 +51,7 @@ def _list_operand_orders(value: Value, function_name: str) -> list[tuple[Value, 
 
 
 def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
-    """Match `sum(state * vector)` over a key axis (-1 or -2). Return the axis and the vector."""
+    """Match `sum(state * vector)` over the key axis -1 or -2. Return the axis and the vector."""
     for (first, second), labels in _list_einsum_operands(value):
         matrix, vector, result = labels
         key_axis = -1 if result == matrix[:-1] else -2

@@ -10,7 +10,7 @@ key):
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
     first[i] & keep[j]                        no band, first[i]
 
-The decomposition covers all visible query-key pairs, and may also cover masked pairs. For a
+The decomposition covers all visible query-key pairs and possibly also masked pairs. For a
 conjunction, only one operand's decomposition is used: the one with fewer visible pairs.
 
 If the band of a mask is bounded, a block of consecutive queries attends only to a range of
@@ -170,8 +170,8 @@ class _MaskDecomposer:
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
-"""Minimum and maximum number of queries per block. Smaller blocks have more overhead. Larger blocks
-are not faster.
+"""Minimum and maximum number of queries per block. Smaller blocks have more overhead. Blocks larger
+than the maximum are not faster.
 """
 
 MIN_BLOCKED_LENGTH = 128
@@ -296,7 +296,7 @@ def plan_blocked_attention_from_weights(weights: Value) -> BlockedAttentionPlan 
 def _plan_decomposed_mask(decomposition: MaskDecomposition) -> BlockedAttentionPlan | None:
     """Plan blocked attention for a mask with a bounded band and global tokens."""
     if decomposition.band.is_empty and decomposition.query_conditions:
-        # only global queries have visible keys, and they are computed separately
+        # only global queries have visible keys, and global queries are computed separately
         return BlockedAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, decomposition)
     plan = _plan_band(decomposition.band)
     # the number of keys per block depends on the number of global keys

@@ -19,7 +19,7 @@ causality. The second interval considers only queries at times >= 0, because dec
 other queries, and its upper end is the look-back. With a prefix of `m` keys and queries, the mask
 `j < m | j <= i` is causal, but `i < m | j <= i` is not.
 
-The two sides of a comparison are represented as affine functions of `q` and `k`. In the following
+Each side of a comparison is represented as an affine function of `q` and `k`. In the following
 graph, `k <= q` has the interval [0, ∞] and `q < k + 4` has the interval [-∞, 3]. The interval of a
 conjunction is the intersection of the intervals of its operands. The negation of a window has no
 bounded interval, because the negation is true on both sides of the window:
@@ -86,8 +86,8 @@ ATTENTION_AXES = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class MaskBand:
-    """The interval of offsets `t - u` (query time minus key time) at which a mask can be true. If
-    the search was stopped at its limit, `is_budget_exhausted` is True and the interval is
+    """The interval of offsets `t - u` (query time minus key time) within which a mask can be true.
+    If the search was stopped at its limit, `is_budget_exhausted` is True and the interval is
     conservative.
     """
 

@@ -309,7 +309,7 @@ def _infer_arithmetic_constants(
         # `0 * inf` and `inf - inf` are NaN.
         if not can_be_nan(other) and has_no_key_dependent_infinities(other):
             lower_bound = find_value_range(other.value)[0]
-            # The divisor must be zero at all keys or at no key. A divisor without a key axis has
+            # The divisor must be zero at all keys or at no key. A divisor that has no key axis has
             # the same value at all keys of a query.
             is_nonzero = not is_right_operand and (lower_bound > 0 or other.key_axis is None)
             for number, interval in operand_constants[n].items():

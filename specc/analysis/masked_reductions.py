@@ -12,8 +12,8 @@ keys hold a constant (`find_masked_constants`). A constant has no effect on an o
     gather                  any constant, if all indices are in range
 
 Equal values are ordered by position, so `argmax` and `sort` return visible keys before masked keys.
-Among masked keys, `topk` selects the keys at the lowest positions, which do not change as keys are
-appended.
+Among masked keys, `topk` selects the keys at the lowest positions, which stay the same when keys
+are appended.
 """
 
 from collections.abc import Iterable
@@ -142,7 +142,7 @@ def _are_indices_in_range(node: Node) -> bool:
 def _iterate_argmax_reads(
     node: Node, axis: int, key_axis: int, time_axis: TimeAxis | None
 ) -> Iterable[VisibleKeys]:
-    """Yield the offsets of keys that an argmax may select, i.e. visible keys and the first key."""
+    """Yield the offsets of keys that an argmax may select: visible keys and the first key."""
     if axis != key_axis or not _are_indices_in_range(node):
         return
     indices = unwrap_all_views(make_attention_matrix(ops.Gather.ids(node), axis, None))

@@ -110,7 +110,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
         multiply_dims(t[0].shape[:2]) * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
     ),
 }
-"""The cost function of each op that performs multiply-adds. A test checks that no op is missing."""
+"""The cost function of each op that performs multiply-adds. A test checks that none is missing."""
 
 
 def count_blocked_multiply_adds(node: Node, plan: BlockedAttentionPlan) -> Dim:

@@ -7,8 +7,8 @@ padded positions.
 
 An op is unaffected in three cases. The values at padded positions are provably neutral: zero, or
 the masked fill value for a maximum (see `padding_zeros`). A mask that implies `keep` masks out
-padded positions. The op reads no positions on the padded side. Position ids count earlier padded
-positions, so only differences of position ids are unaffected.
+padded positions. The op reads no positions on the padded side of the axis. Position ids count
+earlier padded positions, so only differences of position ids are unaffected.
 
 Right padding comes after all valid positions, so a cumulative sum does not read padding, but a mean
 over the axis does:
@@ -127,7 +127,7 @@ def _infer_states(
 def _iterate_reached_outputs(
     graph: Graph, mask_name: str, states: Mapping[Value, PaddingFacts]
 ) -> Iterator[tuple[str, PaddingSource]]:
-    """Yield the outputs that padding may affect, each with the op that reads the padding."""
+    """Yield each output that padding may affect, with the op through which padding affects it."""
     for output, value in graph.outputs.items():
         facts = states.get(value, NO_PADDING_FACTS)
         source = facts.padding_source or next(iter(facts.rolled_axes.values()), None)

@@ -108,7 +108,7 @@ class PaddingFacts:
         return right.get(mask_side, mask_side) if axis in self.reversed_axes else mask_side
 
     def is_ignored_by_max(self, axis: int) -> bool:
-        """Return True if a maximum along `axis` ignores padded positions."""
+        """Return True if padded positions do not affect a maximum along `axis`."""
         return axis in self.minimum_pad_axes or (
             axis in self.masked_fill_axes and axis in self.finite_pad_axes
         )
@@ -234,7 +234,7 @@ class PaddedOpResult:
         }
 
     def find_operands_with_axis(self, axis: int) -> set[int]:
-        """Return the indices of operands that have `axis` of the result, i.e. are not broadcast."""
+        """Return the indices of operands that are not broadcast along `axis` of the result."""
         return {k.operand for k in self.dependences if k.result_axis == axis}
 
 
@@ -257,9 +257,9 @@ class PaddedUse:
 
     If `has_interior_padding` is True, padding lies between always-valid and other valid positions
     of the operand, with `valid_end_counts` positions before and after the padding.
-    `result_has_interior_padding` is the corresponding property of the result. If `is_merged` is
-    True, the position axis was merged with the batch axis, or copies of a tensor were concatenated
-    along the position axis. Each padded position corresponds to `repeat_count` adjacent positions.
+    `result_has_interior_padding` states the same for the result. If `is_merged` is True, the
+    position axis was merged with the batch axis, or copies of a tensor were concatenated along the
+    position axis. Each padded position corresponds to `repeat_count` adjacent positions.
     """
 
     node: Node
@@ -279,7 +279,7 @@ class PaddedUse:
 
     @property
     def axis(self) -> int:
-        """The operand axis along which the op reads."""
+        """The operand axis along which the op reads positions."""
         return self.dependence.operand_axis
 
     @property

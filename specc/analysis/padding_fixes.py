@@ -104,7 +104,7 @@ class PaddingViolation:
         return self.find_padded_operand(self.node)
 
     def get_padded_axis(self, value: Value | None) -> int:
-        """Return the axis that the op reads, or the last axis with the size of the mask, or 1."""
+        """Return the axis that the op reads, the last axis with the size of the mask, or 1."""
         padded_use, shape = self.padding_source.use, value.shape if value else ()
         if padded_use is not None and value is self.get_unmasked_operand():
             return padded_use.axis
@@ -142,7 +142,7 @@ class PaddingViolation:
         return find_node_span(self.padding_source.loop_body or self.graph, node)
 
     def find_call_site_result(self, node: Node) -> Value | None:
-        """Return the result of the call in the user's spec from which a node was created."""
+        """Return the result of the call in the user's spec that created a node."""
         graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
         for other, results in reversed(graph.nodes):
@@ -216,7 +216,7 @@ def _suggest_count(violation: PaddingViolation) -> str:
 
 
 def _suggest_order(violation: PaddingViolation) -> str:
-    """Suggest a fix for an op that combines axes with different orders of positions (reversed,
+    """Suggest a fix for an op that combines axes whose positions are ordered differently (reversed,
     sorted).
     """
     if not violation.has_reversed_operand():
@@ -328,8 +328,8 @@ def _get_other_side(violation: PaddingViolation, node: Node) -> str:
 
 
 def _get_neutral_number(violation: PaddingViolation) -> str:
-    """Return the op's neutral element, i.e. the constant that has no effect at padded positions, as
-    a literal. Return "" if there is none.
+    """Return the op's neutral element as a literal, i.e. the constant that has no effect at padded
+    positions. Return "" if there is none.
     """
     match op := violation.node.op:
         case ops.Reduce(fn):
@@ -344,7 +344,7 @@ def _get_neutral_number(violation: PaddingViolation) -> str:
 
 
 def _suggest_op_specific_fix(violation: PaddingViolation) -> str:
-    """Suggest a fix for an op that has no neutral constant for padded positions."""
+    """Suggest a fix for an op for which no neutral constant at padded positions exists."""
     match op := violation.node.op:
         case ops.Index(index=index) if index == 0:
             return violation.suggest_padding_side("right")

@@ -185,7 +185,7 @@ def _infer_known_value(
         case ops.Arith(function_name):
             known_value = _find_neutral_result(node, function_name, operands, finite_values)
     if isinstance(known_value, Value) and known_value.type != value.type:
-        return None  # the result broadcasts the operand
+        return None  # the op broadcasts the operand
     return _infer_number(node, operands) if known_value is None else known_value
 
 

@@ -254,7 +254,7 @@ def _keeps_truth(op: Op) -> bool:
 
 
 def _is_repeated_mask(node: Node) -> bool:
-    """Return True for `resize(float(mask), …) > 0.5`, which repeats the positions of a mask."""
+    """Return True for `resize(float(mask), …) > 0.5`, which repeats each position of a mask."""
     if not (isinstance(node.op, ops.Compare) and node.op.fn in ("gt", "ge")):
         return False
     bound = find_constant_value(ops.Compare.right(node))

@@ -1,4 +1,4 @@
-"""Find infinity and NaN at padded positions, which multiplication by zero does not remove.
+"""Find infinity and NaN at padded positions, because multiplication by zero does not remove them.
 
 For every finite `x`, `x * keep` is zero at padded positions. However, zero times infinity is NaN,
 and NaN propagates through sums. A quotient is assumed to be finite only if the bounds of the
@@ -44,7 +44,7 @@ LOGARITHM_POLES = {"log": 0.0, "log1p": -1.0}
 """The argument at which each logarithm is -inf. For smaller arguments, the logarithm is NaN."""
 
 QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
-"""Binary functions that return infinity or NaN if the divisor is zero."""
+"""Binary functions that may return infinity or NaN if the divisor is zero."""
 
 
 def find_infinity_signs(result: PaddedOpResult) -> InfinitySigns:
@@ -84,7 +84,7 @@ def _combine_operand_signs(result: PaddedOpResult, signs: InfinitySigns) -> Infi
 
 
 def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
-    """Return the signs of infinite `x` that are selected by `where(x > -inf, x, …)`."""
+    """Return the signs of the infinite `x` that `where(x > -inf, x, …)` selects."""
     condition, true_branch, _ = node.args
     match condition and condition.node:
         case Node(ops.Compare("gt" | "ne"), (left, right)) if left is true_branch:
@@ -99,7 +99,7 @@ def _can_be_infinite(value: Value) -> bool:
 
 
 def _combine_signs(function_name: str, left: InfinitySigns, right: InfinitySigns) -> InfinitySigns:
-    """Return the signs of infinity that the result of a binary function may have."""
+    """Return the signs of infinity that results of a binary function may have."""
     if function_name == "sub":
         return left | _negate_signs(right)
     if function_name == "add":
@@ -287,7 +287,7 @@ def _can_power_be_undefined(result: PaddedOpResult) -> bool:
 
 
 def _is_nan_safe(result: PaddedOpResult) -> bool:
-    """Return True if infinite operands cannot result in NaN, as for `max` but not for `0 * inf`."""
+    """Return True if infinite operands cannot cause NaN, as for `max` but not for `0 * inf`."""
     node, signs = result.node, [r.possible_infinity_signs for r in result.operand_facts]
     match node.op:
         case ops.Arith("max" | "min") | ops.Reduce("max" | "min"):
@@ -314,7 +314,7 @@ def _is_data_movement(op: Op) -> bool:
 
 
 def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
-    """Return True if a sum of infinities with the signs `left` and `right` may be `inf - inf`."""
+    """Return True if adding infinities with the signs `left` and `right` may give `inf - inf`."""
     return bool((left and right) and len(left | right) > 1)
 
 

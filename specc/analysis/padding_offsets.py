@@ -358,7 +358,7 @@ def _is_right_padded_table(node: Node, axis: int, length: Dim, offsets: PaddingO
 
 
 def _has_static_start(node: Node, axis: int, length: Dim) -> bool:
-    """Return True if the value at each result position does not depend on the size of the axis."""
+    """Return True if no result position depends on the size of the axis."""
     match node.op:
         case ops.Slice(start=start) | ops.Pad(padding_before=start):
             return start.number is not None

@@ -138,7 +138,7 @@ def find_argsort_axes(result: PaddedOpResult) -> frozenset[int]:
 
 
 def find_sorted_axes(result: PaddedOpResult) -> frozenset[int]:
-    """Return the axes of a result whose positions are sort indices (ranks)."""
+    """Return the result axes whose positions are sort indices (ranks)."""
     node, operand_facts = result.node, result.operand_facts
     sorted_axes = {
         k.result_axis
@@ -239,7 +239,7 @@ def preserves_padding(use: PaddedUse) -> bool:
 
 
 def find_preserved_padding_sides(use: PaddedUse) -> frozenset[str]:
-    """Return the sides on which a slice drops always-valid positions but no padded positions."""
+    """Return the sides on which a slice drops always-valid positions and no padded positions."""
     dropped = zip(("left", "right"), _iterate_dropped_counts(use), strict=True)
     return frozenset(side for side, excess in dropped if excess <= 0)
 
@@ -259,7 +259,7 @@ def is_window_padding_invariant(use: PaddedUse) -> bool:
         return True
     match use.op:
         case ops.Delay(fill_value=fill_value):
-            # Before the first valid position, a delay reads padding or its fill value, so both must
+            # A delay reads padding or its fill value before the first valid position, so both must
             # be equal.
             return use.fill_value == float(fill_value)
         case ops.CumSum():
@@ -350,7 +350,7 @@ def _is_fill_matching(use: PaddedUse) -> bool:
 
 
 def copies_padded_edge(use: PaddedUse, op: ops.Pad) -> bool:
-    """Return True if `pad` repeats positions at an end of the axis that may be padded."""
+    """Return True if `pad` repeats the positions at an end of the axis that may be padded."""
     copies_first = use.can_be_left_padded and op.padding_before != 0
     return copies_first or (use.can_be_right_padded and op.padding_after != 0)
 

@@ -1,11 +1,11 @@
-"""Track position ids that include padding, and find uses of these ids that padding does not affect.
+"""Track position ids that count padding, and find uses of these ids that padding does not affect.
 
 Every padded position increases each later position id `i` by 1, and `2 * i` by 2. The *padding
 count* of a value is the amount that padding adds to the value. The padding count is the number of
 padded positions times a factor, which may contain other values. The difference or comparison of two
 values with equal padding counts does not depend on padding. Softmax weights do not depend on
-padding if the scores of all positions increase by the same amount. An example is ALiBi with scores
-of the form `slope * j`. All other uses of position ids depend on the amount of padding.
+padding if padding increases the scores of all positions by the same amount. An example is ALiBi
+with scores of the form `slope * j`. All other uses of position ids depend on the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
 def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCount:
-    """Return the padding count of two alternatives, or None if their padding counts differ."""
+    """Return the padding count of two alternatives, or None if it differs between them."""
     return left if left == right else None
 
 
@@ -85,7 +85,7 @@ def infer_padding_count(
         case ops.Arith(function_name):
             return _infer_arithmetic_count(node, function_name, first, second, padded_length)
         case ops.Where():
-            # a condition that depends on the amount of padding may select different branches
+            # a condition that depends on the amount of padding may select another branch
             return merge_padding_counts(second, counts[2]) if not first else None
         case ops.Cast(to):
             return first if _is_id_preserving_cast(node, to) else None
@@ -163,8 +163,8 @@ def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
 
 
 def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
-    """Return True if a comparison compares position ids with the start or end of the padding, so
-    that its result does not depend on the amount of padding.
+    """Return True if a comparison of position ids with the start or end of the padding has a result
+    that does not depend on the amount of padding.
     """
     for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
         factor, bound = _get_only_factor(count), _find_constant_length(right)

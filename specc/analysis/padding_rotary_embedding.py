@@ -33,14 +33,14 @@ class RotaryEmbedding:
 
 
 ABSOLUTE_ROTATION = RotaryEmbedding("absolute", None)
-"""The marker for values that depend on absolute angles."""
+"""A marker for values that depend on absolute angles."""
 
 
 FEATURE_PRESERVING_VIEWS = (
     *(ops.Transpose, ops.Insert, ops.Squeeze, ops.Split, ops.Merge, ops.Expand),
     *(ops.Slice, ops.StridedSlice),
 )
-"""Views and slices, which move complete feature vectors unless they change the feature axis."""
+"""Views and slices. They move complete feature vectors unless they change the feature axis."""
 
 
 def infer_rotary_embedding(
@@ -79,7 +79,7 @@ def _infer_unary_rotation(node: Node, rotation: RotaryEmbedding | None) -> Rotar
             # preserve it.
             return rotation if to.startswith(("f", "b")) and to != "bool" else ABSOLUTE_ROTATION
         case ops.Pointwise("neg"):
-            # -x is x rotated by a further 180° at all positions
+            # -x is x rotated by an additional 180° at all positions
             return rotation if rotation.feature_axis is not None else ABSOLUTE_ROTATION
     if node.op.is_view or isinstance(node.op, ops.Slice | ops.StridedSlice):
         return _infer_view_rotation(node, rotation)

@@ -135,14 +135,14 @@ def _is_state_unaffected(use: PaddedUse, *, is_sorted: bool) -> bool:
 
 
 def _is_state_zero(use: PaddedUse) -> bool:
-    """Return True if the state of a layer without bias remains zero over leading padding."""
+    """Return True if the state of a bias-free recurrent layer stays zero over leading padding."""
     op = use.op
     if not isinstance(op, ops.RecurrentLayer) or not use.is_zero_padded or use.has_interior_padding:
         return False
     nonzero_operands = [*op.initial_states, op.input_bias, op.recurrent_bias]
     keeps_zero = use.op.get_attributes().get("activation") != "sigmoid"
     is_before_valid = use.padding_side == ("right" if op.reverse else "left")
-    is_final_state = use.dependence.result > 0  # the final state depends on padding on both sides
+    is_final_state = use.dependence.result > 0  # padding on both sides affects the final state
     return (
         keeps_zero
         and (is_before_valid or not is_final_state)
@@ -193,7 +193,7 @@ def _is_zero_product(use: PaddedUse) -> bool:
 
 
 def _find_summed_axes(use: PaddedUse) -> list[set[int]]:
-    """Return the axes of each operand over which a contraction sums."""
+    """Return the axes of each operand that a contraction sums over."""
     match use.op:
         case ops.WeightedSum() | ops.MatMul():
             # A MatMul of [… m k] and [… k n] sums over the last axis of the first operand and the

@@ -64,7 +64,7 @@ MASK_QUERY_AXIS, MASK_KEY_AXIS = 2, 3
 """Axis indices of an attention mask with the shape [batch, head, query, key]."""
 
 PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.WeightedSum)
-"""Ops that may multiply a zero by an element of another operand, which may be infinite or NaN."""
+"""Ops that may multiply a zero by an element of another operand that may be infinite or NaN."""
 
 ZERO_MOVING_OPS = (
     *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice),
@@ -73,8 +73,8 @@ ZERO_MOVING_OPS = (
 """Ops that map a zero at each position to a zero at the same position."""
 
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
-"""Reductions that map zeros to zero along an axis without padding. `all` is excluded, because it is
-true for an empty axis.
+"""Reductions that map zeros to zero along an axis without padding. `all` is excluded, because `all`
+is true for an empty axis.
 """
 
 

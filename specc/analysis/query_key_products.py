@@ -57,7 +57,7 @@ def split_contraction_factors(qk: AttentionMatrix) -> list[AttentionMatrix] | No
 
 
 def _find_factor_axes(qk: AttentionMatrix, node: Node) -> list[dict[int | None, int]] | None:
-    """Return one dictionary per factor of a contraction, which maps result axes to the
+    """Return one dictionary per factor of a contraction. Each dictionary maps result axes to the
     corresponding axes of the factor. Return None if a result position depends on a different query
     or key position of a factor.
     """
@@ -204,8 +204,8 @@ def propagate_constants_through_binary_op(
 
 
 def intersect_masked_constants(results: Iterable[MaskedConstants]) -> MaskedConstants:
-    """Combine several analysis results for one matrix. A constant holds outside the intersection of
-    its intervals in the results.
+    """Combine the results of several analyses of one matrix. A constant holds outside the
+    intersection of its intervals in the results.
     """
     intersections: dict[float, Interval] = {}
     for constants in results:

@@ -92,7 +92,7 @@ class TimeAxis:
         return None if layout is None else layout.prefix_length
 
     def get_positions_per_chunk(self, axis_size: Dim) -> int:
-        """Return the number of positions per chunk of an axis, or 0 if it is not a time axis."""
+        """Return the number of positions per chunk of a time axis, or 0 for other axes."""
         layout = self.get_layout(axis_size)
         return 0 if layout is None else layout.rate
 

@@ -1,9 +1,9 @@
 """Forward dataflow analysis that traces the time axis through a graph and finds ops that read later
 positions.
 
-The inputs are any valid graph and the symbolic dimension of a time axis, such as the sequence
-length. The output is the lattice element (`TimeDependence`) of every value, and the causality
-violations, i.e. ops that read later positions. `causality` decides which violations are errors.
+The inputs are a valid graph and the symbolic dimension of a time axis, such as the sequence length.
+The output is the lattice element (`TimeDependence`) of every value, and the causality violations,
+i.e. ops that read later positions. `causality` decides which violations are errors.
 
 Positions are times, relative to the end of the prefix of an axis
 (`specc.analysis.time_axis_prefix_and_chunks`). A value is either constant or time-dependent. A
@@ -101,7 +101,7 @@ class _TimeReads:
     `intervals` maps each time axis of the result to the receptive field along this axis.
     `is_last_position_only` is True if the result reads the last position, and `reads_all` is True
     if it reads all positions. If the result reads the first position, `first_offsets` is the
-    interval of distances to it.
+    interval of distances to the first position.
     """
 
     intervals: dict[int, Interval]

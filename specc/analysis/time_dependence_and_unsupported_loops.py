@@ -259,7 +259,7 @@ STATE_SIZE_REASON = "the state of a running sum would need one entry per positio
 
 @immutable_dataclass
 class UnsupportedNode:
-    """A node that a decode step cannot compute, its graph or loop body, and the reason."""
+    """A node that a decode step cannot compute, with its graph or loop body and the reason."""
 
     graph: Graph
     node: Node
@@ -290,7 +290,7 @@ def iterate_unsupported_nodes(
 
 
 def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
-    """Return why a cumulative sum has no decode state of fixed size, or "" if it has one."""
+    """Return why a cumulative sum has no fixed-size decode state, or "" if it has one."""
     if not isinstance(node.op, ops.CumSum):
         return ""
     time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis

@@ -25,8 +25,8 @@ MAX_TRIES = 1_500
 
 @immutable_dataclass
 class DimConstraint:
-    """A dimension whose value must be an integer. If the dimension is a number of positions, it
-    must also be non-negative.
+    """A dimension whose value must be an integer for the graph to be valid. If the dimension is a
+    number of positions, it must also be non-negative.
     """
 
     length: Dim
@@ -75,7 +75,7 @@ def find_valid_dim_sizes(
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride of each symbol, i.e. the largest divisor of its floor divisions."""
+    """Return the total stride of each symbol, i.e. the largest divisor in its floor divisions."""
     strides: dict[str, int] = {}
     for quotient in _iterate_quotients(graph):
         dividend, divisor = quotient.args
@@ -136,7 +136,7 @@ def _search_lengths(
     candidate_lengths: Mapping[str, list[int]],
     open_constraints: Iterable[DimConstraint],
 ) -> dict[str, int] | None:
-    """Return the first sizes that satisfy all constraints, or None after MAX_TRIES steps."""
+    """Return the first sizes found that satisfy all constraints, or None after MAX_TRIES steps."""
     # check a constraint as soon as all its symbols have sizes, to prune the search early
     constraints_by_index: list[list[DimConstraint]] = [[] for _ in symbols]
     for constraint in open_constraints:

@@ -200,8 +200,8 @@ def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange
 
 
 def cast_number(number: float, dtype: str) -> float:
-    """Return the value of a number after a `Cast`. A cast to integers truncates and clips the
-    number.
+    """Return the value of a number after a `Cast`. A cast to an integer type truncates and clips
+    numbers.
     """
     if dtype not in FLOAT32_INTEGER_RANGES:
         return float(number != 0) if dtype == "bool" else number
@@ -216,7 +216,7 @@ def _merge_ranges(ranges: list[ValueRange]) -> ValueRange:
 def _compute_arithmetic_range(
     function_name: str, node: Node, left: ValueRange, right: ValueRange
 ) -> ValueRange:
-    """Return the range of arithmetic on two operands."""
+    """Return the range of an arithmetic op on two operands."""
     match function_name:
         case "mul" if node.args[0] is node.args[1]:
             return NONNEGATIVE_RANGE
@@ -251,7 +251,7 @@ def _is_nonzero_constant(operand_range: ValueRange) -> bool:
 
 
 def _scale_range(function_name: str, operand_range: ValueRange, factor: float) -> ValueRange:
-    """Return the range of a product with a constant or of a quotient by a constant."""
+    """Return the range of a product with a constant, or of a quotient with a constant divisor."""
     ends = [end * factor if function_name == "mul" else end / factor for end in operand_range]
     return min(ends), max(ends)
 
@@ -274,7 +274,7 @@ def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
 
 
 def find_op_behind_views(value: Value | None, *skipped_ops: type[Op]) -> Op | None:
-    """Return the op whose result `value` is a view of (see `skip_views`), or None."""
+    """Return the op whose result `value` is or views (see `skip_views`), or None."""
     inner = skip_views(value, *skipped_ops)
     return inner.op if inner else None
 

@@ -1,1 +1,1 @@
-"""Calibrate weight quantization with activations that the model computes for sample inputs."""
+"""Calibrate weight quantization with the activations that the model computes for sample inputs."""

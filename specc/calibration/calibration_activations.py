@@ -227,7 +227,7 @@ class CalibrationTargets:
 
     @property
     def expert_counts(self) -> Mapping[str, int]:
-        """The number of experts in each weight by name (1 if the weight is not stacked)."""
+        """The number of experts in each weight by weight name, which is 1 for unstacked weights."""
         matrices = [matrix for activations in self.tap_points.values() for matrix in activations]
         return Counter(matrix.name for matrix in matrices)
 

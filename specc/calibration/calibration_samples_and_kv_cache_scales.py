@@ -1,4 +1,4 @@
-"""Read calibration samples from a file, or generate them with the model. Compute the scales of int8
+"""Read calibration samples from a file, or let the model generate them. Compute the scales of int8
 KV caches from the samples.
 """
 
@@ -44,8 +44,8 @@ def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterato
 
 
 def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield each record's location in the file, for error messages, and its inputs by name. An .npz
-    file is a single record. In other files, each line is a record.
+    """Yield the inputs of each record by name, with the record's location in the file for error
+    messages. An .npz file is a single record. In other files, each line is a record.
     """
     if path.lower().endswith(".npz"):
         yield escape_text(path), dict(read_arrays(path))
@@ -66,7 +66,7 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _read_object(line: bytes, location: str) -> Mapping[str, object]:
-    """Parse one line of JSON Lines. Raise E0906 (invalid JSON) or E0854 (not an object)."""
+    """Parse one line of a JSON Lines file. Raise E0906 (invalid JSON) or E0854 (not an object)."""
     helps = ('each line must be an object such as `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, location)
@@ -154,7 +154,7 @@ def _raise_mismatch(location: str, reason: str, input_signature: ModelInputs) ->
 
 
 SAMPLE_TOKENS = 128
-"""Number of tokens in a generated sample, unless the maximum sequence length is smaller."""
+"""Number of tokens in a generated sample, unless the model's maximum sequence length is smaller."""
 MAX_RANDOM_LENGTH = 24
 """Maximum size of the dynamic axes of random inputs, except the batch axis and sequence axis."""
 GENERATED_BATCH_SIZE = 8
@@ -244,8 +244,8 @@ MAX_CODE = 127
 
 
 def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
-    """Run the step graph of a generative package on the samples. Return each KV cache's scales,
-    float32 [heads, 1, head_dim], by state name. Raise E0859 if a cache entry is not finite.
+    """Run the step graph of a generative package on the calibration samples. Return each KV cache's
+    scales, float32 [heads, 1, head_dim], by state name. Raise E0859 if a cache entry is not finite.
     """
     max_by_state: dict[str, Array] = {}
     generator = open_compiled_model(str(package)).generator

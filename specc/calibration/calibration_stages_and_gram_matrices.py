@@ -1,6 +1,6 @@
 """Accumulate the Gram matrices of activations on calibration samples. GPTQ uses these matrices to
 quantize the weights that the activations are multiplied with. The model is run in stages to limit
-memory: only the weights and Gram matrices of one stage are in memory at a time.
+memory use: only the weights and Gram matrices of one stage are in memory at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,11 +30,11 @@ from specc.weights.int_quantization import compute_inverse_cholesky_factor
 from specc.weights.quantized_weights import GetFactor, QuantizedWeightFiles
 
 STAGE_WEIGHT_BYTES = 256 << 20
-"""Maximum size in bytes of the float32 weights of a calibration stage. A node with larger weights
+"""Maximum size in bytes of the float32 weights in one calibration stage. A node with larger weights
 is a separate stage."""
 STAGE_GRAM_BYTES = 512 << 20
-"""Maximum size in bytes of the Gram matrices of a calibration stage. A node with a larger Gram
-matrix is a separate stage."""
+"""Maximum size in bytes of the Gram matrices in one calibration stage. A node whose Gram matrix is
+larger is a separate stage."""
 NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
 """A graph node together with the values that it computes."""
 
@@ -98,8 +98,8 @@ def _find_lifetimes(
 @dataclass
 class _StagedGraph:
     """The full-forward graph, whose heavy nodes are divided among stages. A node or value is heavy
-    if it depends on both inputs and weights. All other nodes are light, and are recomputed in each
-    stage that uses them.
+    if it depends on both model inputs and weights. All other nodes are cheap to recompute (light),
+    and are recomputed in each stage that uses them.
     """
 
     targets: CalibrationTargets
@@ -197,8 +197,8 @@ class _StagedGraph:
     def _add_light_nodes(
         self, group: list[NodeResults], group_results: Iterable[Value]
     ) -> set[Node]:
-        """Return the nodes of a group, and the light nodes that the group and `group_results`
-        depend on.
+        """Return the nodes of a group, and the light nodes on which the group and `group_results`
+        depend.
         """
         operands = (a for node, _ in group for a in node.args if a)
         light = [v for v in (*operands, *group_results) if not self._is_heavy(v)]
@@ -207,8 +207,8 @@ class _StagedGraph:
 
 class _FactorFiles:
     """The inverse Cholesky factors of the Gram matrices for `tap_points`. The factors of a stacked
-    weight are stored in `directory` until those of all its experts are available. Then the weight
-    is quantized.
+    weight are stored in `directory` until those of all its experts are available. The weight is
+    then quantized.
     """
 
     def __init__(
@@ -362,7 +362,7 @@ def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) ->
 
 
 def _save_array(path: Path, array: Array) -> None:
-    """Write an array to a .npy file. Raise E0810 to E0815 if writing fails."""
+    """Write an array to a file in the .npy format. Raise E0810 to E0815 if writing fails."""
     try:
         np.save(path, array, allow_pickle=False)
     except OSError as error:

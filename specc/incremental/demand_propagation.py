@@ -203,7 +203,7 @@ class PerStepLoop:
         result_demands: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """Return the demand on an operand along `axis`, given its body input index."""
+        """Return the demand on an operand along `axis`, given the operand's body input index."""
         first_carry = len(self.body_inputs) - len(self.body_carries)
         if 0 <= operand_index < first_carry:
             body_input, body_axis = self.body_inputs[operand_index], axis - (axis > self.op.axis)

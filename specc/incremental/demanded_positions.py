@@ -68,7 +68,7 @@ AxisName: TypeAlias = Hashable
 
 
 AxisNames: TypeAlias = dict[int, AxisName]
-"""The name of each axis of a value. Axes with equal names have equal sizes."""
+"""The name of each axis of a value. Axes with the same name have the same size."""
 
 
 PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
@@ -76,8 +76,8 @@ PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class DemandedPositions:
-    """The numbers of earlier positions that a node must compute or read, by axis name, and the
-    names of the time axes of its operands and results.
+    """The numbers of earlier positions that a node must compute or read, keyed by axis name, and
+    the names of the time axes of its operands and results.
     """
 
     positions: Mapping[AxisName, float]
@@ -88,7 +88,7 @@ class DemandedPositions:
 @dataclass(frozen=True)
 class DemandedPositionsContext:
     """The context of a demand analysis: the graph, its time dataflow, the values that are cached
-    between steps, and the values with a recompute cost of zero.
+    between steps, and the values that cost nothing to recompute.
 
     Unless `evicts_positions` is True, sliding-window attention caches all positions, as some
     runtimes expect.
@@ -126,7 +126,7 @@ class DemandedPositionsContext:
         if not isinstance(node.op, STATEFUL_OPS):
             return False
         if isinstance(node.op, ops.CumSum) and len(self.find_time_axes(node.first_operand)) > 1:
-            return False  # all keys are available in each step
+            return False  # all keys are available in every step
         return any(
             get_stateful_axis(node, a) is not None for a in range(min(2, len(node.args)))
         ) and self._depends_on_time(node)
@@ -159,7 +159,7 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
 
 
 def get_stateful_axis(node: Node, operand: int) -> int | None:
-    """Return the axis along which a stateful op processes an operand sequentially, None if none."""
+    """Return the axis along which a stateful op processes an operand sequentially, or None."""
     match node.op:
         case ops.Scan(
             axis=axis, scanned_count=scanned_count, first_body_operand_index=first_operand
@@ -177,7 +177,7 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
 
 
 def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Assign a name to every operand and result axis. Axes with equal names have equal sizes."""
+    """Assign a name to every operand and result axis. Axes of the same name have equal sizes."""
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
     rule = node.op.get_signature()
@@ -239,8 +239,8 @@ def compute_op_demand(
         for name in axes.values():
             positions.setdefault(name, NEWEST_ONLY)
     resumes = context.is_computed_from_state(node, results)
-    # Each dependence adds its range to the demand on the results. The ranges of several dependences
-    # are not summed.
+    # Each dependence adds the positions that it reads to the demand on the results. The ranges of
+    # several dependences are not summed.
     result_positions = dict(positions)
     for dependence in find_dependences(node, results):
         name = operand_names[dependence.operand].get(dependence.operand_axis)
@@ -314,7 +314,7 @@ def _get_operand_demand(
         return _count_window_inputs(node, dependence, need, time_axis)
     if offsets.is_empty or offsets.high <= 0:
         return need
-    # Position t depends on positions from t - hi on. The range starts at the first new position
+    # Position t depends on positions at or after t - hi. The range starts at the first new position
     # even if only the last position is needed, because the number of new positions is unknown.
     return max(need, 0.0) + offsets.high
 

@@ -132,9 +132,9 @@ class LastPositionSubgraph:
     def _find_operand_positions(
         self, position: LastPosition
     ) -> tuple[dict[int, LastPosition], list[Value]]:
-        """Return the operand positions from which a position is computed, keyed by operand index,
-        and the values that are read at all positions. If the position is sliced from its value,
-        there are no operand positions.
+        """Return the operand positions that each output position depends on, keyed by operand
+        index, and the operands that are read in full. If the position is sliced from its value, it
+        depends on no operand positions.
         """
         value, axis = position
         node = value.node
@@ -263,8 +263,8 @@ class EncoderGraphBuilder:
         self.last_position_subgraphs: dict[Value, LastPositionSubgraph] = {}
 
     def copy_nodes(self, targets: Iterable[InitialStateValue]) -> None:
-        """Copy every node on which the targets depend, except nodes whose last position alone is
-        needed. Loops that have additional scan outputs are copied last.
+        """Copy every node on which the targets depend, except nodes of which only the last position
+        is needed. Loops that have additional scan outputs are copied last.
         """
         b, graph, new_values = self.builder, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))

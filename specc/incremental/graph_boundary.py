@@ -4,9 +4,9 @@ shape, and split axes in which heads or windows are merged with the batch axis.
 The sizes of input axes determine symbolic dimensions: an axis of size `past + m` determines `m` if
 `past` is known.
 
-If heads or windows are merged with the batch axis, an axis has size `batch * k`, and index `r`
-belongs to batch element `r // k`. States and encoder outputs are passed as `[batch, k]`, because
-beam search reorders batch elements and needs a separate batch axis.
+If heads or windows are merged with the batch axis, the merged axis has size `batch * k`, and index
+`r` belongs to batch element `r // k`. States and encoder outputs are passed as `[batch, k]`,
+because beam search reorders batch elements and needs a separate batch axis.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -77,7 +77,7 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
 
 def add_shape_only_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
     """Add inputs of `full_graph` whose shapes determine axis sizes that `graph` uses in a
-    computation, as in `x / float(length(memory))`. A shape may also determine a term of such a
+    computation, as in `x / float(length(memory))`. The shape may also determine a term of an axis
     size, as in `past + m`. Only inputs in `input_names` are added.
     """
     needed_symbols = collect_node_symbols(graph) | collect_shape_symbols(graph.inputs.values())
@@ -139,7 +139,7 @@ class FoldedBatchAxis:
     elements_per_sequence: Dim
 
     def unfold_type(self, type: Type) -> Type:
-        """Split the folded axis of a type into a batch axis and an element axis."""
+        """Split the folded axis of a type into the batch axis and the element axis."""
         leading_shape, trailing_shape = type.shape[: self.axis], type.shape[self.axis + 1 :]
         return Type(
             type.dtype, (*leading_shape, self.batch, self.elements_per_sequence, *trailing_shape)
@@ -173,7 +173,7 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
 
 
 def split_folded_batch_axis(builder: GraphBuilder, value: Value, batch_size: Dim | None) -> Value:
-    """Split the folded axis of a value into a batch axis and an element axis."""
+    """Split the folded axis of a value into the batch axis and the element axis."""
     folded = find_folded_batch_axis(value.type, batch_size)
     if folded is None:
         return value

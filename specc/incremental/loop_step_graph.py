@@ -1,8 +1,8 @@
-"""Build the decode step of a loop over an axis other than the time axis, including its states and
-their initial values.
+"""Build the decode step of a loop over an axis other than the time axis, together with its states
+and their initial values.
 
 The encoder graph also contains the loop and returns the initial values as scan outputs. In the
-encoder graph, the body processes only the positions before the first token, if any.
+encoder graph, the loop body processes only the positions before the first token, if any.
 
     scan row in memory along src carry y {        scan row in memory along src carry y
       h = gru(y, start=linear(row))         →         collect first {
@@ -131,8 +131,9 @@ class _BodyDependencies:
 
 @dataclass
 class _ClosedBody:
-    """The body of a loop with captures as inputs. `closed_values` maps values of the original body,
-    which is open, to values of the closed body. `added_nodes` are nodes to add to the closed body.
+    """The body of a loop whose captures are replaced by inputs. `closed_values` maps values of the
+    original body, which is open, to values of the closed body. `added_nodes` are nodes to add to
+    the closed body.
     """
 
     closed_values: dict[Value, Value]
@@ -180,8 +181,8 @@ def build_loop_decode_step(
 ) -> NodeResults:
     """Build the decode step of a loop. Return the loop's results in the outer step.
 
-    `outer` builds the outer graph's step, and `inner` builds the body's step. `demand` is the
-    number of positions of the loop's operands that are needed.
+    `outer` builds the step of the outer graph, and `inner` builds the step of the body. `demand` is
+    the number of needed positions of the loop's operands.
     """
     node, op = loop.node, loop.op
     operands = outer.rewriter.slice_operands(node, demand)

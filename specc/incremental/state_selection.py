@@ -64,7 +64,8 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True)
 class CacheCandidate(Generic[T]):
-    """The costs of caching and of recomputing a value, and the values from which it is recomputed.
+    """The cost of caching a value, the cost of recomputing it, and the values from which it is
+    recomputed.
 
     A value with `recompute_cost = inf` must be cached if it is needed.
     """
@@ -127,7 +128,7 @@ class _FlowNetwork(Generic[N]):
         return sink_side
 
     def _saturate_path(self, path: Sequence[tuple[N, N]]) -> None:
-        """Augment the flow along `path` by the smallest residual capacity of `path`."""
+        """Augment the flow along `path` by the smallest residual capacity on `path`."""
         capacity = min(self.residual_capacities[a][b] for a, b in path)
         assert capacity < inf, "a sink can be neither cached nor recomputed"
         for a, b in path:
@@ -173,7 +174,7 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
 
 
 def find_recomputable_values(graph: Graph, flow: TimeDataflow, time_axis_input: str) -> set[Value]:
-    """Return the time-dependent values with a recompute cost of zero: inputs other than
+    """Return the time-dependent values that cost nothing to recompute: inputs other than
     `time_axis_input`, position ids, and results of elementwise ops on such values.
     """
     recomputable = {
@@ -258,7 +259,7 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
 
 
 def _find_history_values(context: DemandedPositionsContext, needs: PositionNeeds) -> list[Value]:
-    """Return the values whose earlier positions a step uses, in graph order."""
+    """Return the values of which a step uses earlier positions, in graph order."""
     values = list(context.graph.inputs.values())
     for node, results in iterate_nodes_and_loop_bodies(context.graph, context.flow):
         values += results
@@ -309,7 +310,7 @@ def select_encoder_outputs(
     """
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reachable_values = set(inputs)
-    # if an input and a derived value have the same cost, pass the input
+    # if an input and a value derived from it have the same cost, pass the input
     choices = {v: CacheCandidate[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
     sinks = list(dict.fromkeys(used_values))
     live_nodes = collect_decode_step_nodes(sinks, flow)

@@ -1,4 +1,4 @@
-"""Derive the encoder graph, the decode step and its states (docs/derivation.md).
+"""Derive the encoder graph, the decode step and the states of the step (docs/derivation.md).
 
 `demanded_positions` computes the number of positions of each value that a step needs.
 `state_selection` selects the values that a step caches. This module builds the graph of the decode
@@ -9,7 +9,8 @@ before the first token returns only the new positions. The prefix is added again
 positions are needed. Axis sizes in op attributes are replaced by the axis sizes in the step.
 
 Only stateful ops have an incremental form. All other ops run unchanged on the new positions and on
-the earlier positions in their receptive field. Result positions that are not needed are dropped.
+the earlier positions in their receptive field. Result positions that later nodes do not need are
+dropped.
 
 In this example, the delay runs on the cached and the new positions. The first result position of
 the delay corresponds to the cached position and is dropped. The cumulative sum is stateful: it sums
@@ -310,7 +311,7 @@ def _is_prefix_dropped(plan: StepPlan, node: Node, results: NodeResults) -> bool
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeStep:
-    """A decode step, and the values that the encoder graph must compute for it.
+    """A decode step, and the values that the encoder graph must compute for the step.
 
     `loop_invariant_inputs` maps inputs of the step to values of the full-forward graph that are the
     same in every step. `initial_values` maps outputs of the encoder graph to initial values of

@@ -63,7 +63,7 @@ OutputPositions = Literal["newest", "new"]
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan(DemandedPositionsContext):
-    """The plan for one graph with the time axis `time_symbol`.
+    """The plan for one graph whose time axis has the symbolic dimension `time_symbol`.
 
     `needs` maps each value to its number of earlier positions
     (`specc.incremental.demanded_positions`), and `full_inputs` are the names of inputs along the
@@ -152,7 +152,7 @@ class StepPlan(DemandedPositionsContext):
         return self._count_needed_positions(self.past_chunk_count, demand, layout, takes_all)
 
     def count_past_positions_after_step(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of earlier positions in the next step, including the new positions."""
+        """Return how many earlier positions the next step has, including the new positions."""
         return self._count_needed_positions(
             self.past_chunk_count + self.new_chunk_count, demand, layout, demand == inf
         )
@@ -190,7 +190,7 @@ class StepPlan(DemandedPositionsContext):
         return self.flow.get_state(value).is_time_dependent
 
     def get_length_constraints(self) -> tuple[dict[str, int], dict[str, Dim]]:
-        """Return lower bounds and equality constraints of all dimensions except the time axis."""
+        """Return lower bounds and equality constraints of all dimensions but the time axis."""
         min_lengths = dict(self.graph.min_lengths)
         min_lengths.pop(self.time_symbol, None)
         length_equations = {

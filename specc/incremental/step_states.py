@@ -7,7 +7,7 @@ the encoder graph.
 
     x[:, 0:1]    →    first = concat(past.first, new x)[:, 0:1]    next.first = first
 
-The first position of a value is cached as a single position. Values that depend only on the first
+The first position of a value is cached as one position. Values that depend only on the first
 position are recomputed in each step.
 """
 
@@ -45,7 +45,7 @@ class StateNameGenerator:
     def from_graph(
         cls, graph: Graph, inlined_loop_bodies: Mapping[Node, Graph]
     ) -> "StateNameGenerator":
-        """Create the names of states, with attention layers and loops numbered in graph order."""
+        """Name states, and number attention layers and loops in graph order."""
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
         attentions = 0
@@ -146,7 +146,7 @@ class StepStateBuilder:
     past_chunk_count: Value | None = None
 
     def build_first_position_id(self, demand: float, layout: TimeAxisLayout) -> Value:
-        """Build the position id of the first position of a value, an int64 scalar.
+        """Build the position id of the first position of a value, which is an int64 scalar.
 
         If all earlier positions are cached, the id is computed from the size of an input.
         Otherwise, the id is computed from a counter, which is a state.
@@ -275,7 +275,7 @@ class StepStateBuilder:
         return folded.fold_value(self.rewriter.builder, state_input) if folded else state_input
 
     def build_next_states(self) -> Mapping[str, Value]:
-        """Return the updated value of each state, by output name."""
+        """Return the updated value of each state, keyed by output name."""
         b, batch = self.rewriter.builder, self.rewriter.plan.batch_size
         return {
             name: split_folded_batch_axis(b, value, batch)

@@ -89,7 +89,7 @@ def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
     """
     weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
     for name, value in graph.parameters.items():
-        # The graph uses only the shape of a parameter that the model does not store.
+        # The graph uses only the shape of a parameter whose values the model does not store.
         weights.setdefault(name, np.zeros([d.number or 0 for d in value.shape]))
     return weights
 
@@ -267,7 +267,7 @@ def _explain_difference(
     mismatches: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note if perturbations as large as rounding errors change the results of the
+    """Return a note if perturbations of the size of rounding errors change the results of the
     reference. Raise E0930 otherwise.
     """
     half_dtype = find_half_precision_dtype(decode.graph)
@@ -314,7 +314,7 @@ def _stack_steps(steps: list[Array], width: int) -> Array:
 
 
 def _pad_sequences(sequences: list[list[list[int]]], settings: GenerationSettings) -> Array:
-    """Stack sequences to int64 [batch, n, steps], padded to `max_tokens`."""
+    """Stack sequences to an int64 array [batch, n, steps], padded to `max_tokens`."""
     width = settings.max_tokens
     padded = [
         [[*t, *[settings.padding_token] * (width - len(t))] for t in row] for row in sequences

@@ -25,7 +25,7 @@ from specc.runtime.random_inputs import choose_dim_sizes
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Maximum constant that is treated as a distance between positions. A RoPE base is a larger
+"""Largest constant that is treated as a distance between positions. A RoPE base is a larger
 constant and not a distance.
 """
 
@@ -240,7 +240,7 @@ def iterate_lengths_above_thresholds(
     """Yield axis sizes that exceed the constants in masks and caches: first sizes for which
     attention is dense, then sizes for which attention is blocked.
 
-    All axes without thresholds are short. If sizes above all constants exceed the cost limit,
+    All axes that have no thresholds are short. If sizes above all constants exceed the cost limit,
     yield, for each symbolic dimension, a size above the largest constant within the limit.
     """
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)

@@ -241,7 +241,7 @@ def _check_half_rounding(
     differences: Mapping[str, ResultDifference],
     sizes_text: str,
 ) -> str:
-    """Return a note about the error of results that the model computes in a 16-bit float type.
+    """Return a note about the errors of results that the model computes in a 16-bit float type.
     Raise E0930 if 16-bit rounding errors do not explain a difference, and E0980 if a value is out
     of range.
     """

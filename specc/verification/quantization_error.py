@@ -75,7 +75,7 @@ class OutputErrorStats:
 
 
 def compute_log_softmax(x: Array) -> Array:
-    """Compute log-probabilities along the last axis."""
+    """Compute the log-probabilities along the last axis."""
     shifted = x - x.max(-1, keepdims=True)
     log_probs: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return log_probs
@@ -90,8 +90,8 @@ class QuantizationComparison:
     output_errors: dict[str, OutputErrorStats] = field(default_factory=dict)
 
     def compare_outputs_on_random_inputs(self, seed: int, rounds: int) -> None:
-        """Compare the quantized model and the baseline on random inputs. Raise E0857 if the specs
-        of the two models differ.
+        """Compare the quantized model and the baseline on random inputs. Raise E0857 if the two
+        models were compiled from different specs.
         """
         graph = self.quantized_model.manifest.graph
         self._check_same_signature()
@@ -172,7 +172,7 @@ class QuantizationComparison:
 
 
 def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
-    """Map each scope to the result of the last op in the scope. Loop bodies are excluded."""
+    """Map each scope to the result of the last op of the scope. Loop bodies are excluded."""
     results_by_scope: dict[str, Value] = {}
     for node, results in graph.nodes:
         for scope in graph.get_origin(node).scopes:

@@ -51,9 +51,9 @@ class QuantizedMatMulChecker:
 def compare_quantized_matmuls(
     matmuls: Iterable[QuantizedMatMul], results: Mapping[str, Array], sizes_text: str
 ) -> float:
-    """Return the largest relative error of the MatMul nodes. `results` contains their operands and
-    results. Raise E0855 if the error exceeds the tolerance. Its message contains `sizes_text`, the
-    formatted axis sizes.
+    """Return the largest relative error among the MatMul nodes. `results` contains their operands
+    and results. Raise E0855 if the error exceeds the tolerance. Its message contains `sizes_text`,
+    the formatted axis sizes.
     """
     max_error = 0.0
     for matmul in matmuls:
@@ -119,7 +119,7 @@ def _compute_group_matmul_error(
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
-    """Return `(x - zero_point) @ w`. A product in a loop has one zero point per iteration."""
+    """Return `(x - zero_point) @ w`. A product in a loop has one zero point per loop iteration."""
     broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
     centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
     products: Array = _flatten_leading_axes(centered) @ w
@@ -164,7 +164,7 @@ def _multiply_quantized_groups(
         attributes["K"],
         attributes["block_size"],
     )
-    # the shape of a weight is [outputs, blocks, block size]
+    # a weight has the shape [outputs, blocks, block size]
     w, scales = (
         _get_first_iteration(values_by_role["w"], 3),
         _get_first_iteration(values_by_role["scales"]),

@@ -13,8 +13,8 @@ from specc.ir.graph import Graph, Value
 RELATIVE_TOLERANCE = 1e-5
 """Maximum difference of a float32 result, relative to the largest magnitude of the reference."""
 MAX_INFORMATIVE_BOUND = 1e-2
-"""Maximum useful error bound, relative to the largest magnitude of the reference. Larger bounds
-would hide errors.
+"""Maximum error bound at which a comparison is useful, relative to the largest magnitude of the
+reference. Larger bounds would hide errors.
 """
 
 
@@ -113,9 +113,9 @@ def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
 
 
 def compute_relative_differences(values: Array, baseline: Array) -> Array:
-    """Return the maximum difference at each position (index of all axes but the last), relative to
-    the largest magnitude of the baseline. The difference is infinite where only one of the values
-    is finite.
+    """Return the maximum difference at each position (the index on all axes except the last),
+    relative to the largest magnitude of the baseline. The difference is infinite where only one of
+    the values is finite.
 
     For integers, return 1 at positions where an element differs, and 0 elsewhere.
     """
@@ -171,7 +171,7 @@ def get_max_magnitude(x: Array) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationRound:
-    """The comparison of a graph with its reference at one set of axis sizes.
+    """The comparison of a graph with its reference for one set of axis sizes.
 
     `is_within_tolerance` is None if no result was compared (`is_compared` is false) or if a result
     is too sensitive to rounding. `max_error` is the largest difference of `result_count` results,
@@ -193,7 +193,7 @@ class VerificationRound:
 
     @property
     def uncovered_cases(self) -> tuple[str, ...]:
-        """Texts that describe the subgraphs and axis sizes that no round covered."""
+        """Texts that describe the subgraphs and axis sizes that no verification round covered."""
         skipped = " and ".join(self.skipped_lengths)
         lengths = f"lengths {skipped}, too long for the float64 reference of this graph"
         return (*self.uncovered_subgraphs, *([lengths] if skipped else []))

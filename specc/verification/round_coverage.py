@@ -40,10 +40,10 @@ from specc.verification.result_comparison import VerificationRound, make_skipped
 from specc.verification.rounding_errors_and_overflow import find_half_precision_dtype
 
 MIXED_BATCH_SIZE = 5
-"""Batch size for branches that run only if the elements of a batch differ."""
+"""Batch size for branches that run only if the elements of a batch differ from each other."""
 SHORT_ROUNDS = 12
 """Number of rounds with minimum axis sizes. These rounds execute branches whose conditions depend
-on values.
+on input values.
 """
 
 
@@ -94,7 +94,7 @@ class SubgraphCoverage:
 
     @property
     def uncovered_subgraphs(self) -> tuple[str, ...]:
-        """The names of the subgraphs that have not been executed."""
+        """The names of the subgraphs that have not been executed yet."""
         pairs = zip(self.subgraphs.names, self.execution_counts, strict=True)
         return tuple(name for name, count in pairs if not count)
 
@@ -238,8 +238,8 @@ class _RoundPlanner:
             yield _RoundPlan(sizes)
 
     def plan_densities(self) -> Iterator[_RoundPlan]:
-        """If the model has boolean inputs or subgraphs, yield a plan for each other probability of
-        True. If the model has masks over several axes, yield a plan with a large batch.
+        """If the model has boolean inputs or subgraphs, yield one plan for each other probability
+        of True. If the model has masks over several axes, yield a plan with a large batch.
         """
         masks = _list_boolean_inputs(self.graph)
         if self.subgraphs.names or masks:
@@ -250,8 +250,8 @@ class _RoundPlanner:
     def plan_decisions(self) -> Iterator[_RoundPlan]:
         """Yield plans for rounds that test discrete decisions. The axes are long for integer
         results, integer inputs that are not ids, or top-k. The batch is large if table indices are
-        computed from integers. The inputs are large if values are clipped to or compared with
-        constants.
+        computed from integers. The inputs are large if the model clips values to constants or
+        compares values with constants.
         """
         graph, typical_sizes = self.graph, self.typical_sizes
         long_sizes = self._choose_long_sizes()
@@ -263,7 +263,7 @@ class _RoundPlanner:
             yield _RoundPlan(long_sizes, float_scale=INPUT_SCALE_FACTOR * bound)
 
     def iterate_candidates(self) -> Iterator[_RoundPlan]:
-        """Yield plans that may execute further subgraphs."""
+        """Yield plans of rounds that may execute further subgraphs."""
         # with few tokens, the router may not select some experts
         yield from [_RoundPlan(choose_dim_sizes(self.graph, 0, self.max_lengths))] * SHORT_ROUNDS
         tried_sizes = list[dict[str, int]]()

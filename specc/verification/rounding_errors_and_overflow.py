@@ -30,13 +30,13 @@ ROUNDING_PERTURBATIONS = 4
 sample changes each discrete decision (argmax, comparison) between nearly equal values.
 """
 SAFETY_FACTOR = 8
-"""Ratio of an error bound to the largest change of a result in any perturbed sample. The errors of
-compiled models were between 0.1 and 2.2 times the largest change, because kernels also round within
-an inner product. This was measured for transformers, Mamba, RWKV and LSTM with up to 200 positions,
-weights scaled by 1 and 4, and outlier rows.
+"""Ratio of an error bound to the largest change of a result among all perturbed samples. The errors
+of compiled models were between 0.1 and 2.2 times the largest change, because kernels also round
+within an inner product. This was measured for transformers, Mamba, RWKV and LSTM with up to 200
+positions, weights scaled by 1 and 4, and outlier rows.
 """
 SAMPLE_COUNT = 4
-"""Number of perturbed samples from which error bounds are estimated."""
+"""Number of perturbed evaluations from which error bounds are estimated."""
 EXTRA_SAMPLE_COUNT = 12
 """Number of samples that verify the bounds before a difference is reported."""
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
@@ -129,7 +129,7 @@ class RoundingPerturbation:
         if self._is_input_independent(value):
             self.input_independent_values.add(value)
             return array
-        # the results of view ops are elements that are already perturbed
+        # the results of view ops are elements of values that are already perturbed
         if (value.node is not None and value.node.op.is_view) or array.dtype.kind in "iub":
             return array
         # values that float32 represents exactly are not perturbed, e.g. clipped values or sums of
@@ -224,7 +224,7 @@ HALF_FORMATS: Mapping[str, HalfPrecisionFormat] = {
 
 
 def find_half_precision_dtype(graph: Graph) -> str:
-    """Return the dtype of the first 16-bit float value in a graph, or ""."""
+    """Return the dtype of the first 16-bit float value in a graph, or "" if there is none."""
     types = (v.dtype for _, results in graph.nodes for v in results)
     return next((dtype for dtype in types if dtype in HALF_FORMATS), "")
 
@@ -272,7 +272,7 @@ class HalfPrecisionRounding:
     scores: dict[Value, Array] = field(default_factory=dict)
 
     def __call__(self, value: Value, array: Array) -> Array:
-        """Return the rounded result of a node."""
+        """Return the result of a node after rounding."""
         if value in self.exact_scores:
             self.scores[value] = array
         if value.node is not None and (score := find_ranking_scores(value.node)) in self.scores:
