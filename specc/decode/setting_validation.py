@@ -278,7 +278,7 @@ def parse_strategy_setting(setting: object) -> tuple[object, Mapping[str, object
 def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
     """Return help texts if an invalid number was probably meant to disable the setting, or ()."""
     advice = {
-        "temperature": "set the strategy to greedy to choose the most probable token",
+        "temperature": "use the strategy `greedy` to choose the most probable token",
         "top_p": "remove `top_p`, or use 1, to keep all tokens",
         "repetition_penalty": "use 1 to disable it, or more than 1 to penalize repetitions",
     }

@@ -150,9 +150,11 @@ def check_preprocessing_section(program: Program, model: ModelDefinition) -> lis
 
 
 def find_tokenizer_directories(*paths: str) -> tuple[Path, ...]:
-    """Return the paths that may contain a tokenizer: directories and GGUF files."""
+    """Return the paths that may contain a tokenizer: directories, also those of a config.json, and
+    GGUF files.
+    """
     directories = []
-    for path in dict.fromkeys(filter(None, paths)):
+    for path in dict.fromkeys(p.removesuffix("/config.json") for p in paths if p):
         try:
             directories += [Path(path)] if is_gguf_path(path) or Path(path).is_dir() else []
         except (OSError, ValueError):

@@ -247,7 +247,9 @@ class _RopeReader:
         # no config file has `axial` frequencies
         if kind in SCALING_KINDS and kind != "axial":
             return kind
-        self.raise_invalid(f"unknown RoPE scaling {member.value.span.text}", table.span)
+        kinds = ", ".join(sorted({*SCALING_KINDS} - {"axial"}))
+        title = f"unknown RoPE scaling {member.value.span.text}"
+        self.raise_invalid(title, member.value.span, helps=(f"expected one of: {kinds}",))
 
 
 @immutable_dataclass()

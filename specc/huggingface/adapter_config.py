@@ -86,14 +86,25 @@ def open_adapter(adapter: str) -> LoraAdapter:
     )
     scaling, targets = _read_scaling(config), _read_targets(config)
     weights = path / ADAPTER_WEIGHTS_FILE
-    if not weights.exists() and (pickle := path / ADAPTER_PICKLE_FILE).exists():
-        raise_pickle_error(pickle)
+    if not weights.exists():
+        _raise_missing_weights(path)
     file = open_safetensors(weights)
     try:
         return LoraAdapter(file, scaling, targets)
     except BaseException:
         file.close()
         raise
+
+
+def _raise_missing_weights(adapter: Path) -> NoReturn:
+    """Raise E0514 for an adapter with pickled weights, and E0802 for an adapter without weights."""
+    if (pickle := adapter / ADAPTER_PICKLE_FILE).exists():
+        raise_pickle_error(pickle)
+    helps = ["save it again with `save_pretrained` of peft"]
+    if (adapter / "config.json").exists():
+        helps.append(f"or delete {ADAPTER_CONFIG_FILE} to compile the model without an adapter")
+    title = f"the adapter `{escape_text(adapter)}` has no {ADAPTER_WEIGHTS_FILE}"
+    raise_error("E0802", title, helps=helps)
 
 
 def _read_scaling(config: JsonObject) -> LoraScaling:

@@ -224,3 +224,16 @@ def test_modules_to_save(tmp_path: Path) -> None:
 def test_empty_adapter(tmp_path: Path) -> None:
     with pytest.raises(SpeccError, match="the file has no tensors"):
         open_merged(tmp_path, {"m.weight": sample_normal(4, 4)}, {})
+
+
+@pytest.mark.parametrize("is_embedded", [False, True])
+def test_adapter_without_weights(is_embedded: bool, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}', encoding="utf-8")
+    (tmp_path / "model.safetensors").touch()
+    if is_embedded:
+        (tmp_path / "config.json").touch()
+    with pytest.raises(SpeccError, match=r"has no adapter_model\.safetensors") as failed:
+        open_adapter(str(tmp_path))
+    (diagnostic,) = failed.value.diagnostics
+    assert diagnostic.code == "E0802"
+    assert any("delete adapter_config.json" in help for help in diagnostic.helps) == is_embedded
