@@ -39,7 +39,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 @immutable_dataclass
 class EmittedModel:
-    """The information about an emitted model that its metadata contains. `initializer_names` maps
+    """The information about an emitted model that its metadata records. `initializer_names` maps
     each parameter to the name of its initializer. `attention_weight_locations` describe where each
     layer's attention weights are: `scope`, `dtype`, `weights` (a value) or `node` (the output of an
     `Attention` node), and `guard` if the node is inside an `If`. `weight_files` maps paths to the
@@ -230,7 +230,7 @@ class Session(Executable, Protocol):
         """The types of the optional inputs by name."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Run the model and return all outputs. Ctrl-C interrupts a run that takes long."""
+        """Run the model and return all outputs. Ctrl-C interrupts a long run."""
 
     def copy_to_device(self, array: "Array") -> DeviceTensor:
         """Copy an array to the device of the model."""

@@ -64,7 +64,7 @@ evaluate.add_rules(
 
 
 def check_indices(ids: Array, size: int, table_name: str) -> None:
-    """Raise E0913 if an id is not a valid index of a table with `size` rows."""
+    """Raise E0913 if an id is not a valid row index of a table with `size` rows."""
     if ids.size:
         check_index_range(int(ids.min()), int(ids.max()), size, table_name)
 

@@ -61,7 +61,7 @@ def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Ar
 
 
 def find_nearest_source_indices(mode: str, input_size: int, output_size: int, step: float) -> Array:
-    """Return the nearest source index of each output index, computed in float32 like in PyTorch."""
+    """Return the nearest source index of each output index, computed in float32 as in PyTorch."""
     offset = np.float32(0.5 if mode == "nearest_exact" else 0)
     positions = np.arange(output_size).astype(np.float32) + offset
     indices: Array = np.minimum(
@@ -160,8 +160,8 @@ def _compute_pixel_weights(
     if op.mode == "nearest":
         neighbors = [(lower, np.ones(coordinates.shape))]
     return [
-        # the weight of a pixel may be NaN for an infinite coordinate, so the pixel index is
-        # arbitrary
+        # the weight of a pixel may be NaN for an infinite coordinate, and its pixel index is then
+        # irrelevant
         (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
         for n, weight in neighbors
     ]

@@ -166,7 +166,7 @@ def masked_l1_normalization(
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
-    # Kernel functions are nonnegative in Nadaraya (1964), so negative scores become 0.
+    # Kernel functions are nonnegative in Nadaraya (1964), so negative scores are replaced with 0.
     visible_scores = np.where(mask, np.maximum(scores, 0.0), 0.0)
     score_sum = visible_scores.sum(-1, keepdims=True)
     result: Array = np.divide(
@@ -238,8 +238,8 @@ def sinusoid(op: ops.Sinusoid, lengths: LengthValues, positions: Array) -> Array
     i[*s] -> f[*s d]
     """
     pairs = evaluate_dim(op.dim, lengths) // 2
-    # fairseq divides by `pairs - 1`, so that its last frequency is 1 / base. In arXiv:1706.03762,
-    # sec. 3.5, the last frequency is larger than 1 / base by one step.
+    # fairseq divides by `pairs - 1`, so its last frequency is exactly 1 / base. In
+    # arXiv:1706.03762, sec. 3.5, the last frequency is larger than 1 / base by one step.
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
     angles = positions[..., None] * np.exp(-step * np.arange(pairs))

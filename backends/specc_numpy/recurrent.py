@@ -63,8 +63,7 @@ def gru(op: ops.Gru, lengths: LengthValues, *args: Array | None) -> tuple[Array,
 def lstm(op: ops.Lstm, lengths: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """Run an LSTM layer in one direction.
 
-    f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
-    -> f[b t r], f[b r], f[b h]
+    The maximum number of spec source characters on a page.
     """
     x = ops.RecurrentOperands.from_operands(args)
 
@@ -102,8 +101,8 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Array], sizes: Sequence[int], reverse: bool
 ) -> tuple[Array, ...]:
-    """Run a recurrent cell over all time steps. Return all outputs and the final states, whose
-    sizes are `sizes`. Masked positions do not change the states.
+    """Run a recurrent cell over all time steps. Return all outputs, and the final states, which
+    have the feature sizes `sizes`. Masked positions do not change the states.
     """
     batch, steps, _ = x.sequence.shape
     states = tuple(

@@ -131,7 +131,8 @@ def cast(op: ops.Cast, lengths: LengthValues, x: Array) -> Array:
 
 @evaluate
 def delay(op: ops.Delay, lengths: LengthValues, x: Array) -> Array:
-    """Shift positions to the right along an axis. Fill the first `op.steps` with `op.fill_value`.
+    """Shift the elements to the right along an axis. Fill the first `op.steps` with
+    `op.fill_value`.
 
     a[*a t *b] -> a[*a t *b]
     """

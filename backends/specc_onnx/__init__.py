@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first access, so reading a model does not import the compiler."""
+    """Import a public name on first access, so that reading a model imports no compiler code."""
     if name not in __all__:
         raise AttributeError(f"module 'specc_onnx' has no attribute {name!r}")
     if name in ("parse_model", "read_model"):

@@ -3,17 +3,17 @@ session's memory to huge pages.
 
 A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs. Flushing
 denormals does not change the results of a softmax, because every sum also contains a term of 1.
-ONNX Runtime's option `session.set_denormal_as_zero` applies to the threads of the session's pool
-but not to the calling thread, which also runs kernels. This module sets the flush-to-zero mode
-through C's `fenv.h` if the platform has this header. The module restores the previous mode after
-every run, so NumPy on the same thread keeps denormals.
+ONNX Runtime's option `session.set_denormal_as_zero` applies to the threads of the session's thread
+pool, but not to the calling thread, which also runs kernels. This module sets the flush-to-zero
+mode through C's `fenv.h` if the platform has this header. The module restores the previous mode
+after every run, so NumPy on the same thread keeps denormals.
 
-A decode step reads all packed weights once, so address translation takes a large part of the time
-of a step. ONNX Runtime allocates each weight separately, so the operating system does not back
-weights with huge pages. With huge pages (Linux 6.1), the time of a decode step of a Llama with 134
-M parameters is multiplied by 0.76 to 0.80. Moving 100 MB takes 0.03 to 0.4 s, depending on memory
-fragmentation, so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On systems
-other than Linux, no memory is moved.
+A decode step reads all packed weights once, so address translation takes a large part of the step's
+time. ONNX Runtime allocates each weight separately, so the operating system does not use huge pages
+for weights. With huge pages (Linux 6.1), the time of a decode step of a Llama with 134 M parameters
+is multiplied by 0.76 to 0.80. Moving 100 MB takes 0.03 to 0.4 s, depending on memory fragmentation,
+so a background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On systems other than Linux,
+this function has no effect.
 """
 
 import ctypes
@@ -136,7 +136,8 @@ class SessionMemoryMappings:
         library = ctypes.CDLL(None)
         for start, end in self.intervals:
             for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
-                # older kernels reject MADV_COLLAPSE, but move the memory later, in the background
+                # older kernels reject MADV_COLLAPSE, but move the memory to huge pages later, in
+                # the background
                 library.madvise(
                     ctypes.c_size_t(start), ctypes.c_size_t(end - start), ctypes.c_int(advice)
                 )

@@ -1,5 +1,5 @@
-"""ONNX Runtime's execution providers: their names, options and availability, tensors on the devices
-of providers, and a check that no compute node fell back to the CPU.
+"""ONNX Runtime's execution providers: their names, options and availability, tensors on their
+devices, and a check that no compute node fell back to the CPU.
 
 ONNX Runtime computes shapes on the CPU with every provider, so the session option
 `disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. The check permits
@@ -58,7 +58,7 @@ def _run_operator(
     operator: str, inputs: Sequence[onnxruntime.OrtValue], provider: str, **attributes: Any
 ) -> onnxruntime.OrtValue:
     """Run a single ONNX operator on an execution provider and return the result. The result of
-    `Cast` is on the host, and the result of any other operator is on the device.
+    `Cast` is on the host, and the results of all other operators are on the device.
     """
     types = tuple((x.element_type(), len(x.shape())) for x in inputs)
     session = _make_operator_session(operator, types, provider, **attributes)
@@ -102,7 +102,7 @@ LENGTH_OPERATORS = frozenset({"Shape", "Size"})
 """Operators whose results are always dimensions."""
 
 SCALAR_INPUT_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
-"""Element types of one-element graph inputs, such as limits, counters and conditions."""
+"""The element types of one-element graph inputs such as limits, counters and conditions."""
 
 NodeKey = tuple[str, str]
 """Operator type and name of a node, as reported by ONNX Runtime."""
@@ -169,7 +169,7 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
 """ONNX Runtime's provider names, keyed by the provider names of the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
-"""Options of each execution provider. TF32 is off, so that f32 MatMuls match the reference."""
+"""The options of each execution provider. TF32 is off, so that f32 MatMuls match the reference."""
 
 PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
 """The compile target of each provider."""
@@ -178,7 +178,7 @@ PROVIDER_DEVICES = {"cuda": "cuda"}
 """The device name of each provider that stores tensors on a device other than the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""ONNX Runtime's log level for only fatal errors (other errors are exceptions), and the default."""
+"""ONNX Runtime's log level for fatal errors only (others are exceptions), and its default level."""
 
 MAX_NAMED_NODES = 6
 """Maximum number of nodes that a message lists."""
@@ -235,7 +235,7 @@ def can_report_node_placement() -> bool:
 
 @contextmanager
 def silence_provider_startup(provider: str) -> Iterator[None]:
-    """Silence the startup messages of a GPU provider inside a `with` block, and preload NVIDIA's
+    """Suppress the startup messages of a GPU provider inside a `with` block, and preload NVIDIA's
     libraries from Python packages.
     """
     if provider == "cpu":

@@ -1,11 +1,11 @@
 """Compute int8 products exactly on x86 CPUs without VNNI.
 
 On these CPUs, ONNX Runtime multiplies uint8 activations by int8 weights with `pmaddubsw`, which
-saturates the sum of two products at 16 bits. Measured errors were up to 0.3 times the largest
+saturates the sum of two products at 16 bits. The measured errors were up to 0.3 times the largest
 result. The kernels for uint8 weights are exact, so int8 weights are converted to uint8 before a
-session is created. ONNX Runtime's option `session.x64quantprecision` also avoids saturation, but it
-rejects models that share weights or zero points between nodes, and ignores weights in subgraphs and
-computed weights.
+session is created. ONNX Runtime's option `session.x64quantprecision` also avoids saturation.
+However, it rejects models that share weights or zero points between nodes, and it ignores weights
+in subgraphs and computed weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,18 +32,18 @@ WEIGHT_OPERANDS = {
     "MatMulIntegerToFloat": ((1, 5, OFFSET_NAME),),
     "QGemm": ((3, 5, OFFSET_NAME),),
 }
-"""For each operator, tuples of three items: the operand index of int8 weights, the operand index of
-their zero point, and the initializer that contains the zero point of the uint8 weights.
+"""For each operator, tuples of three items: the operand index of the int8 weights, the operand
+index of their zero point, and the initializer that contains the zero point of the uint8 weights.
 """
 
 
 def avoid_int8_saturation(
     model: bytes, provider: str, directory: str, options: onnxruntime.SessionOptions
 ) -> tuple[bytes, Sequence[onnxruntime.OrtValue]]:
-    """Return the serialized model and the converted external weights, which are added to `options`
-    and must outlive the session. If products saturate on this CPU, uint8 weights replace int8
-    weights in integer products. Return an unreadable model unchanged, so that ONNX Runtime reports
-    the error. `directory` contains the external weights.
+    """Return the serialized model and the converted external weights. The weights are added to
+    `options` and must outlive the session. If products saturate on this CPU, int8 weights are
+    replaced with uint8 weights in integer products. Return an unreadable model unchanged, so that
+    ONNX Runtime reports the error. `directory` contains the external weights.
     """
     if (
         provider != "cpu"
@@ -177,7 +177,7 @@ def _read_int8(tensor: TensorProto, directory: str) -> Array:
 
 def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
     """Return nodes that add 128 to int8 values. The ONNX operator `Add` has no 8-bit kernel. ONNX
-    Runtime folds these nodes if the values are constant.
+    Runtime constant-folds these nodes if the values are constant.
     """
     floats = f"{result}:floats"
     return [

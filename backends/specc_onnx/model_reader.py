@@ -1,4 +1,5 @@
-"""Read a model file: its metadata, weights and memory usage, and copies with additional outputs.
+"""Read a model file: its metadata, weights and memory usage. Copies of the model can have
+additional outputs.
 
 Model files are untrusted, so their size is limited before they are read, and external weights are
 read only from regular files in or below the model's directory.
@@ -62,7 +63,7 @@ def compute_weight_footprint(model: ModelProto) -> WeightFootprint:
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """Return, for each value with a `Cast`, the largest bit width to which it is cast."""
+    """Return the largest bit width to which each value is cast by a `Cast`."""
     widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:

@@ -130,7 +130,7 @@ class OrtModel:
         inputs: Mapping[str, Array | DeviceTensor],
         output_buffers: Mapping[str, DeviceTensor] | None = None,
     ) -> dict[str, DeviceTensor]:
-        """Run the model on device tensors or arrays, without input checks, and return device
+        """Run the model on device tensors or arrays without checking the inputs, and return device
         tensors. Outputs in `output_buffers` are written to these buffers, which may also be inputs.
         Raise E0924 on failure.
         """
@@ -194,7 +194,7 @@ class OrtIOBindingModel:
 
 
 UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
-"""Help text for ONNX Runtime errors without a more specific help text."""
+"""The help text for ONNX Runtime errors that have no more specific help text."""
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
 """The help text for a failed `GatherND` node, to which indexing such as `x[:, t]` is lowered."""
 

@@ -53,7 +53,7 @@ down a package's other graphs. For example, an encoder run after a decode step t
 21 ms.
 """
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
-"""The CUDA provider's option that captures a run as a CUDA graph and replays it."""
+"""The option of the CUDA provider that captures a run as a CUDA graph and replays it."""
 
 
 def open_serialized_ort_model(

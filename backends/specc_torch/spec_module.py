@@ -188,8 +188,8 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return `values`, extended by a value for `root`. If `values` has no value for `root`, use the
-    value of a parameter that is tied to `root`.
+    """Return `values` with an additional value for `root`. If `values` has no value for `root`, use
+    the value of a parameter that is tied to `root`.
     """
     if root in values:
         return values

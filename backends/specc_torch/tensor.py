@@ -128,7 +128,8 @@ def cast(op: ops.Cast, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def delay(op: ops.Delay, context: ForwardContext, x: Tensor) -> Tensor:
-    """Shift positions to the right along an axis. Fill the first `op.steps` with `op.fill_value`.
+    """Shift the elements to the right along an axis. Fill the first `op.steps` with
+    `op.fill_value`.
 
     a[*a t *b] -> a[*a t *b]
     """

@@ -50,7 +50,7 @@ def module(
     """Build the graph of a spec as an `nn.Module` with the spec's parameter names and tied
     weights.
 
-    Calling the module, e.g. `model(pixel_values=x)`, returns the outputs by name. The arguments
+    Calling the module, as in `model(pixel_values=x)`, returns the outputs by name. The arguments
     have the same meaning as those of `specc.compile`. The initial parameter values are read from
     `weights` or from the weights that the spec names, or are random with the seed `init` (by
     default 0). Raise the same errors as `specc.compile`.
@@ -97,9 +97,9 @@ class Dataset(TorchDataset[TrainingExample]):
 
     An example maps input names to values that `Model.run` accepts (arrays, texts, images or image
     paths), and output names to targets (a label, a string or numbers). For a generative model, an
-    example requires only the complete sequence, under the name of the generated input. The decoder
-    input is then the start token followed by the sequence (shifted right), and the targets are the
-    next tokens followed by a stop token. Invalid examples raise E0946 or E0947.
+    example needs to contain only the complete sequence, under the name of the generated input. The
+    decoder input is then the start token followed by the sequence (shifted right), and the targets
+    are the next tokens followed by a stop token. Invalid examples raise E0946 or E0947.
     """
 
     def __init__(self, model: nn.Module, examples: Sequence[TrainingExample]) -> None:
@@ -116,7 +116,7 @@ class Dataset(TorchDataset[TrainingExample]):
         """Collate examples into `(inputs, targets)`.
 
         `inputs` are the arguments of `model(**inputs)`. `targets` are int64 or float32, depending
-        on the output, and padded with -100.
+        on the output, and are padded with -100.
         """
         inputs, targets = self.training_collator.make_batch(examples)
         device = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Draw attention maps with one panel per head, or overlaid on the input image."""
+"""Draw attention maps, either with one panel per head or as overlays on the input image."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -107,7 +107,7 @@ def _draw_attention_layer(
 
 @immutable_dataclass(kw_only=True)
 class _AxisLayout:
-    """The layout of a heat map axis: `cell_size` in points, and the labels that fit."""
+    """The layout of a heat map axis: the `cell_size` in points, and the labels that fit."""
 
     axis: AttentionMapAxis
     cell_size: float
@@ -306,7 +306,7 @@ def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale
     scaled_image = scale_image(image, 64, MAX_PIXELS)
     scale_factor = target_width / max(scaled_image.shape[:2])
     width, height = scaled_image.shape[1] * scale_factor, scaled_image.shape[0] * scale_factor
-    # the first panel shows only the image, because overlaid colors hide image content
+    # the first panel shows the image without an overlay, because overlaid colors hide image content
     panels = [_draw_panel(scaled_image, "input", width, height)]
     for title, weights in maps:
         panels.append(

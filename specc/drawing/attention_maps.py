@@ -52,8 +52,8 @@ class PatchGrid:
 
 @immutable_dataclass(kw_only=True)
 class AttentionMapAxis:
-    """The query or key axis of an attention map: a label per position, the duration in seconds of
-    an audio input, and the patch grid of an image.
+    """The query or key axis of an attention map. It has a label per position, and may have the
+    duration in seconds of an audio input or the patch grid of an image.
     """
 
     role: Role
@@ -120,7 +120,7 @@ class AttentionMaps:
 
 
 MAX_INDEX = 9999
-"""Maximum layer or head index that `parse_number_list` accepts."""
+"""The maximum layer or head index that `parse_number_list` accepts."""
 
 
 @immutable_dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from specc.diagnostics.immutable_dataclass import immutable_dataclass
 Bytes = NDArray[np.uint8]
 Doubles = NDArray[np.float64]
 
-# viridis is perceptually uniform, and readable in grayscale and for people with color vision
+# viridis is perceptually uniform, and it is readable in grayscale and for people with color vision
 # deficiency
 COLOR_STOPS = np.array(
     [(68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140),
@@ -105,7 +105,7 @@ def format_tick_label(value: float) -> str:
 
 def overlay_attention_weights(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
     """Overlay attention weights [grid height, grid width] in color on a grayscale copy of an image
-    (uint8 [height, width, 3]). The opacity increases with the weight.
+    (uint8 [height, width, 3]). The opacity of an overlay increases with the attention weight.
     """
     height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height

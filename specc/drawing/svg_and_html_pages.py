@@ -218,8 +218,8 @@ def render_html_page(
     title: str, body: str, *, styles: Sequence[str], scripts: Sequence[str], data: Json
 ) -> str:
     """Render a self-contained HTML page with the style sheets `styles` and the scripts `scripts`.
-    `body` is HTML markup in which text is already escaped. The element with the id `data` contains
-    the argument `data` as JSON.
+    `body` is HTML markup in which text is already escaped. The page element with the id `data`
+    contains the argument `data` as JSON.
     """
     style_sheet, script = "\n".join(styles), "\n".join(scripts)
     return "\n".join(

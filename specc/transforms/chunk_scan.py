@@ -57,7 +57,7 @@ def build_chunkwise_recurrence(
     b: GraphBuilder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
 ) -> NodeResults:
     """Add nodes that compute the loop `op` with the body `recurrence` chunk by chunk. Return the
-    results of the loop: the final state and a scan output per query. `args` contains the operands
+    results of the loop: the final state and one scan output per query. `args` contains the operands
     of the loop.
     """
     operands, inner = op.split_operands(args), op.split_body_inputs()
@@ -132,9 +132,8 @@ class _ChunkedOperands:
         return queries | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return the values of `value` at all positions. If the value has the rank of the state,
-        remove the axis `axis`, which has size 1. `full_values` maps values of the body to values at
-        all positions.
+        """Return `value` at all positions. If the value has the rank of the state, remove the axis
+        `axis`, which has size 1. `full_values` maps values of the body to values at all positions.
         """
         x = full_values[value]
         if value.rank < self.rank:

@@ -168,7 +168,7 @@ def _match_cell(
 def _match_value(
     pattern: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Match a value against a pattern. Return `bindings` extended by the pattern inputs that were
+    """Match a value against a pattern. Return `bindings` together with the pattern inputs that were
     matched, or None if the value does not match. Operands of sums and products match in either
     order.
     """
@@ -190,7 +190,7 @@ def _match_value(
 def _match_leaf(
     leaf: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Bind the pattern input `leaf` to `value`, or return None if the value or the type differs."""
+    """Bind the pattern input `leaf` to `value`, or return None if its value or type differs."""
     if value is None:
         return bindings if leaf in pattern_inputs else None
     if leaf in bindings:

@@ -91,7 +91,7 @@ def _is_lstm_weight(node: Node, operand_index: int) -> bool:
 @dataclass(frozen=True)
 class QuantizedParameters:
     """The codes, scales and zero points (None if absent) of a quantized weight, or of a transposed
-    or sliced view of the weight. `is_transposed` is true for a transposed view.
+    or sliced view of the weight. `is_transposed` is True for a transposed view.
     """
 
     codes: Value
@@ -206,8 +206,8 @@ class _WeightQuantizer:
         return self._convert_linear(node, weight)
 
     def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
-        """Slice codes, scales and zero points along the last axis (layout `columns`) or the first
-        axis.
+        """Slice codes, scales and zero points along the last axis for the layout `columns`,
+        otherwise along the first axis.
         """
         is_last_axis = weight.format.layout == "columns"
         return weight.map_components(
@@ -317,7 +317,7 @@ def _add_quantized_body_inputs(
 
 
 KV_SCALE_SUFFIX = ":scale"
-"""The suffix that the scales of a KV cache have in their parameter name."""
+"""The suffix in the parameter name of a KV cache's scales."""
 
 
 def quantize_kv_caches(step: Graph, caches: Sequence[KVCacheNames]) -> Graph:

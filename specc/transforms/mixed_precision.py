@@ -83,7 +83,7 @@ HalfDtype: TypeAlias = Literal["f16", "bf16"]
 PrecisionClass: TypeAlias = Literal["half", "float32", "neutral"]
 
 MIN_NORMAL: Mapping[HalfDtype, float] = {"f16": 6.104e-5, "bf16": 1.18e-38}
-"""Minimum normal magnitude of each 16-bit type."""
+"""The minimum normal magnitude of each 16-bit type."""
 MAX_FINITE: Mapping[HalfDtype, float] = {"f16": 65504.0, "bf16": 3.38e38}
 """Maximum finite magnitude of each 16-bit type."""
 
@@ -174,7 +174,7 @@ def _convert_graph(
 
 
 def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
-    """Return `input_facts`, with the dtype `half_dtype` if the input is f32 and the dtype of the
+    """Return `input_facts` with the dtype `half_dtype` if the input is f32 and the dtype of the
     passed value, `passed_dtype` (None: f32), is `half_dtype`.
     """
     if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
@@ -203,8 +203,8 @@ def _find_output_matmuls(graph: Graph, output_dtypes: Mapping[str, str]) -> set[
 
 
 def _find_unbounded_values(graph: Graph) -> set[Value]:
-    """Return the quotients of values that depend only on inputs, such as a time series divided by
-    its standard deviation. Also return the values computed from these quotients, up to a norm or
+    """Return the quotients whose value depends only on inputs, such as a time series divided by its
+    standard deviation. Also return the values computed from these quotients, up to a norm or
     another op with bounded results. If the divisor is close to zero, the quotients overflow
     float16.
     """
@@ -265,7 +265,7 @@ class _HalfConverter:
         return self.float32_values[value]
 
     def convert_to_half(self, value: Value) -> Value:
-        """Return the converted value in the 16-bit dtype if it is a float, otherwise unchanged."""
+        """Return the converted value. Floats are in the 16-bit dtype, and others are unchanged."""
         if value.dtype != "f32":
             return self.convert_to_original_dtype(value)
         if value not in self.half_values:
@@ -343,7 +343,7 @@ class _HalfConverter:
         return [a for a in node.operands if a.dtype == "f32"]
 
     def _fits_half(self, constant: ops.Constant) -> bool:
-        """Return True if a constant is zero or in the normal range of the 16-bit dtype."""
+        """Return True if a constant is zero or within the normal range of the 16-bit dtype."""
         magnitude = abs(float(constant.value))
         return (
             magnitude == 0

@@ -1,4 +1,4 @@
-"""The passes of `compile`, by name and in order.
+"""The passes of `compile`, keyed by name and in the order in which they run.
 
     elaborated graph ─ inline ─ fuse_scan ─ split_scan ─┬─ quantize ─ narrow ─ lowering
                        (optional)                       │  (optional, for each graph)

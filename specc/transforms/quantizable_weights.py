@@ -69,7 +69,7 @@ def _parse_einsum_matmul(equation: str) -> MatMulOperandIndices | None:
 def _match_transposed_matrix(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return True if the matrix of an einsum is `[out, in]`, or None if the einsum is no MatMul."""
+    """Return True if an einsum's matrix is `[out, in]`, and None if the einsum is not a MatMul."""
     *leading_axes, contracted_axis = activation_axes
     first, second = matrix_axes
     is_transposed = first == contracted_axis
@@ -83,7 +83,7 @@ TOKEN_PRESERVING_OPS = (
     *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll, ops.Concat, ops.StridedSlice),
     *(ops.Delay, ops.Where, ops.Arith, ops.Pad),
 )
-"""Ops whose integer results are token ids if one of the operands contains token ids."""
+"""Ops whose integer results are token ids if one of their operands contains token ids."""
 
 
 STACKED_RANK = 3
@@ -92,7 +92,7 @@ STACKED_RANK = 3
 
 @dataclass(kw_only=True)
 class WeightUses:
-    """The uses of a weight, by scope.
+    """The uses of a weight, grouped by scope.
 
     `linear_scopes` contains the scopes of linear layers that use the weight. `orientations`
     contains True if a layer uses the weight as `[in, out]`, and False if a layer uses it as `[out,
@@ -129,7 +129,7 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A transposed or sliced view of a weight (one matrix per expert if `is_stacked`)."""
+    """A transposed or sliced view of a weight, with one matrix per expert if `is_stacked`."""
 
     name: str
     is_transposed: bool = False
@@ -150,7 +150,7 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
         for n, v in graph.parameters.items()
         if n in collector.uses_by_weight
     }
-    # inputs that contain token ids are integers below a vocabulary size
+    # inputs that contain token ids are integers that are smaller than a vocabulary size
     bounded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.upper_bound is not None]
     collector.collect_graph(graph, views, filter(is_integer_value, bounded), "")
     # other weights of rank 3, such as convolution weights, are not stacks of matrices
@@ -289,7 +289,7 @@ def _map_body_views(
 
 
 def propagate_weight_view(node: Node, view: WeightView) -> WeightView | None:
-    """Return the view of a weight after a transpose or slice, or None after other ops."""
+    """Return the view that a transpose or slice of a weight creates, or None for other ops."""
     match node.op:
         case ops.Transpose((1, 0)):
             return WeightView(view.name, not view.is_transposed, view.sliced_axes)
@@ -301,7 +301,7 @@ def propagate_weight_view(node: Node, view: WeightView) -> WeightView | None:
 
 
 def format_op_location(op: Op, scope: str) -> str:
-    """Format an op with its scope, e.g. `embedding` in `wpe`."""
+    """Format an op with its scope, such as `embedding` in `wpe`."""
     return f"`{op.name}` in `{scope}`" if scope else f"`{op.name}`"
 
 

@@ -78,9 +78,9 @@ class QuantizationOptions:
 class QuantizationDecision:
     """The quantization formats that were chosen for the weights of a graph.
 
-    `plan` maps quantized weights to formats, and `unquantized_reasons` maps other matrices to the
-    reasons why they are not quantized. `unmatched_patterns` contains the patterns that match none
-    of `weight_names`, and `ineffective_options` the options that have no effect.
+    `plan` maps quantized weights to formats, and `unquantized_reasons` maps each remaining matrix
+    to the reason why it is not quantized. `unmatched_patterns` contains the patterns that match
+    none of `weight_names`, and `ineffective_options` the options that have no effect.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -142,7 +142,7 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return `plan` with MatMul formats for LSTMs of which only one weight is quantized. Such an
+    """Return `plan` with MatMul formats for LSTMs in which only one weight is quantized. Such an
     LSTM becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
     """
     formats = dict(plan)
@@ -188,7 +188,7 @@ def _list_known_names(uses_by_weight: Mapping[str, WeightUses]) -> tuple[str, ..
 
 
 def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:
-    """Group the names of weights. A group contains a weight and all weights tied to it."""
+    """Group weight names. Each group contains a weight and all weights that are tied to it."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(ties.get(name, name), []).append(name)
@@ -299,9 +299,9 @@ class _FormatChooser:
     def _choose_per_tensor_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | None:
-        """Return the int8 format with per-tensor activation scales for a weight in a loop, or in an
-        LSTM with two quantized weights. Return None for other weights, for which per-token scales
-        are as fast.
+        """Return the int8 format with per-tensor activation scales for a weight that is in a loop,
+        or in an LSTM with two quantized weights. Return None for other weights, for which per-token
+        scales are as fast.
         """
         is_lstm = self.quantized_lstm_weights.issuperset(tied_names)
         is_lstm = is_lstm and uses.orientations == {False}

@@ -79,7 +79,7 @@ def _can_add_leading_axis(
     op: Op, args: NodeOperands, is_scanned: Sequence[bool], axis: int
 ) -> bool:
     """Return True if the scan axis can become a leading axis of the first operand. No other operand
-    may vary along the scan axis, and the feature axis must remain last.
+    may vary along the scan axis, and the feature axis must remain the last axis.
     """
     x, is_only_first_scanned = args[0], is_scanned[0] and not any(is_scanned[1:])
     has_feature_axis = not isinstance(op, ops.Embedding | ops.OneHot)
@@ -140,7 +140,7 @@ def vectorize_nodes(
     iterations at once.
 
     `stacked_values` maps values of the body to values of all iterations. The results of `nodes` are
-    added to `stacked_values`. `captured_values` maps captures of the body to outer values.
+    added to `stacked_values`. `captured_values` maps values that the body captures to outer values.
     """
     results = dict(op.body.nodes)
     length = next(iter(stacked_values.values())).shape[op.axis]
@@ -276,7 +276,7 @@ class _ScanRebuilder:
         """
         vectorize_nodes(self.b, self.op, self.parts.nodes_before_loop, self.stacked, self.captures)
         scan_outputs = list(self.op.get_scan_outputs())
-        # The remaining loop returns the values that nodes after the loop or the caller use.
+        # The remaining loop returns the values that the caller or the nodes after the loop use.
         read_values = [a for n in self.parts.nodes_after_loop for a in n.operands] + scan_outputs
         stacked = list(dict.fromkeys(v for v in read_values if v in self.loop_values))
         final_carries = self._build_loop(stacked)

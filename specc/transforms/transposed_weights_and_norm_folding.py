@@ -89,7 +89,7 @@ def _iterate_other_operands(
 ) -> Iterator[Value | None]:
     """Yield the operands of a node, except the matrix of a transpose or of a linear layer."""
     is_transpose = node.op == MATRIX_TRANSPOSE
-    # Weights that a linear layer also uses without a transpose are also yielded.
+    # If a linear layer also uses a weight without a transpose, the weight is also yielded.
     matrix_index = 0 if is_transpose else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
         if n != matrix_index or (operand in transposed and not is_transpose):
@@ -120,7 +120,7 @@ class _ValueUsers:
         self.results = {node: result for node, (result, *_) in graph.nodes}
 
     def find_norm_fold(self, norm: Node, result: Value) -> FoldedNorm | None:
-        """Return the fold of a norm's weight into linear layers, or None if it cannot be folded."""
+        """Return how to fold a norm's weight into linear layers, or None if that is impossible."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.outputs:
             return None
         # a norm without a weight cannot be folded, even if it has a bias
@@ -140,9 +140,9 @@ class _ValueUsers:
         return all(a in self.names and self.users_by_value[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
-        """Return the names of the weights by which linear layers multiply `result`, and True for
-        transposed weights. Return None if `result` has other users or a weight is used in both
-        layouts.
+        """Return the names of the weights by which linear layers multiply `result`, each with a
+        flag that is True for a transposed weight. Return None if `result` has other users or a
+        weight is used in both layouts.
         """
         weights: dict[str, bool] = {}
         for user in self.users_by_value.get(result, ()):
@@ -156,8 +156,8 @@ class _ValueUsers:
 
     def _get_weight(self, user: Node, result: Value) -> tuple[str, bool] | None:
         """Return the name of the weight by which a linear layer multiplies `result`, and True if
-        the weight is transposed. Return None for other users, unquantized weights, and weights with
-        other users.
+        the weight is transposed. Return None for unquantized weights, other kinds of users, and
+        weights that have additional users.
         """
         if not isinstance(user.op, ops.Linear) or user.args[0] is not result:
             return None

@@ -232,7 +232,7 @@ def _iterate_enclosing_scopes(scope: str) -> Iterator[str]:
 def _diff_scope(
     left: Mapping[str, ScopeFacts], right: Mapping[str, ScopeFacts]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the path and the change for each change of a scope that both graphs have."""
+    """For each scope that both graphs have, yield the path of each change and the change."""
     for scope, facts in left.items():
         for change in _pair_facts(facts, right.get(scope, facts)):
             yield scope or "(outside blocks)", change
@@ -301,8 +301,8 @@ def _get_change_sort_key(path: str) -> list[tuple[int, str]]:
 
 
 def _join_paths(paths: Sequence[str]) -> list[str]:
-    """Join paths that differ in only one number, as in `h.0 … 11.attn`. Return paths that differ in
-    other ways unchanged.
+    """Join paths that differ only in one number into one path, such as `h.0 … 11.attn`. Return all
+    other paths unchanged.
     """
     numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]
     if len(paths) < 2 or any(len(n) != 1 for n in numbers):

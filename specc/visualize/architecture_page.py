@@ -239,7 +239,7 @@ def _format_multiply_adds(block: Block, sizes: Mapping[str, int]) -> str:
 
 
 def _use_no_break_spaces(text: str) -> str:
-    """Replace the spaces between groups of three digits by no-break spaces."""
+    """Replace the spaces that separate groups of three digits with no-break spaces."""
     return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
@@ -341,7 +341,7 @@ def _collect_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, So
 
 
 def _render_listings(sources: Mapping[str, Source]) -> Iterator[str]:
-    """Render each spec source with line numbers, collapsed until a link opens the source."""
+    """Render each spec source with line numbers. A source is collapsed until a link opens it."""
     remaining_characters = MAX_SOURCE
     for n, (name, source) in enumerate(sources.items()):
         lines = source.text.splitlines()

@@ -16,8 +16,8 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
     was built, or the common ancestor of several scope paths.
 
     A node without weights is drawn in a deeper scope if all its consumers are in the deeper scope
-    and the deeper scope also computes an operand of the node. For example, `x + dense(h)` before a
-    norm belongs to `output`, like `output.dense`.
+    and the deeper scope also computes an operand of the node. For example, in `x + dense(h)` before
+    a norm, the sum is drawn in the scope `output`, which contains `output.dense`.
     """
     node_scopes = {
         node: _find_common_scope_of_all(graph.get_origin(node).scopes) for node, _ in graph.nodes
@@ -35,8 +35,8 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
 
 
 def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[Node, str]) -> str:
-    """Return the deepest scope around `consumer_scope` that computes an operand of the node. If
-    there is none, return the node's own scope.
+    """Return the innermost scope that encloses `consumer_scope` and computes an operand of the
+    node. If there is none, return the node's own scope.
     """
     operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
     for scope in _iterate_outer_scopes(consumer_scope, node_scopes[node]):
@@ -171,8 +171,8 @@ class _DataflowBuilder:
         return DiagramItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
-        """If `value` is a tensor scaled by scalars that are computed outside the scope, return this
-        tensor. Otherwise return `value`.
+        """If `value` is the product of a tensor and scalars that are computed outside the scope,
+        return this tensor. Otherwise return `value`.
         """
         while (node := value.node) and isinstance(node.op, ops.Arith):
             sources = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
@@ -193,7 +193,7 @@ class _DataflowBuilder:
             self._visit_node(node, results)
 
     def _visit_node(self, node: Node, results: tuple[Value, ...]) -> None:
-        """Add an item for a drawn node, or propagate the sources of another node to its results."""
+        """Add an item if a node is drawn, otherwise propagate the node's sources to its results."""
         sources = self._collect_sources(node, results[0])
         is_drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         scope = self.node_scopes[node]
@@ -210,7 +210,7 @@ class _DataflowBuilder:
             self.sources[result] = frozenset([result]) if is_drawn else sources
 
     def _collect_sources(self, node: Node, result: Value) -> Values:
-        """Return the drawn values on which a node depends, except masks without float sources."""
+        """Return the drawn values on which a node depends, but no masks without float sources."""
         if isinstance(node.op, LENGTH_OPERATIONS):
             return NO_VALUES
         sources: set[Value] = set()
@@ -266,7 +266,7 @@ def build_block_dataflow(
 def _iterate_results(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the name and value of each graph output for the root scope. For another scope, yield
+    """Yield the name and value of each graph output for the root scope. For any other scope, yield
     each value that leaves the scope, with the name "".
     """
     if not scope:
@@ -282,7 +282,7 @@ def _iterate_results(
 def _order_items(
     items: Sequence[DiagramItem], edges: Mapping[tuple[int, int], None]
 ) -> BlockDataflow:
-    """Return the dataflow graph of the items on which a result depends, starting with the ports."""
+    """Return the dataflow graph of the items on which a result depends. Ports come first."""
     connected = _find_connected_items(items, edges)
     inner_edges = [(a, b) for a, b in edges if {a, b} <= connected]
     remaining = sorted(connected, key=lambda n: (NODE_RANKS[items[n].role], n))

@@ -132,7 +132,7 @@ def _draw_flow(
 def _place_rows(
     pieces: Sequence[DrawingFragment], rows: Sequence[Sequence[int]], left: float
 ) -> tuple[dict[int, _PiecePlacement], tuple[float, float]]:
-    """Place the fragments of each row side by side, and center each row. Return the placements and
+    """Place the fragments of each row side by side, and center the rows. Return the placements and
     the total size.
     """
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
@@ -152,7 +152,7 @@ def _place_rows(
 
 
 def _find_port_indices(flow: BlockDataflow) -> set[int]:
-    """Return the indices of the input and the output, each only if the block has exactly one."""
+    """Return the index of the input and of the output, in each case only if there is just one."""
     single_ports = set()
     for role in ("port", "result"):
         indices = [n for n, item in enumerate(flow.items) if item.role == role]
@@ -163,8 +163,8 @@ def _find_port_indices(flow: BlockDataflow) -> set[int]:
 def _move_ports_to_own_rows(
     rows: Sequence[Sequence[int]], flow: BlockDataflow, port_roles: set[int]
 ) -> list[list[int]]:
-    """Move the input that is drawn at the frame to its own first row, and the output that is drawn
-    at the frame to its own last row.
+    """Move the input that is drawn at the frame to a separate first row, and the output that is
+    drawn at the frame to a separate last row.
     """
     inputs = [[n] for n in port_roles if flow.items[n].role == "port"]
     outputs = [[n] for n in port_roles if flow.items[n].role == "result"]
@@ -199,7 +199,7 @@ def _compute_depths(flow: BlockDataflow) -> list[int]:
 
 def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
     """Return the lane of each edge that skips rows or that points upward. Overlapping edges have
-    different lanes. Shorter edges have lanes closer to the items.
+    different lanes. Shorter edges run in lanes closer to the items.
     """
     spans = _find_edge_rows(flow, rows)
     skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
@@ -229,7 +229,7 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineElement:
-    """Draw an edge between two fragments. If `side` is not None, `side` is the x coordinate of the
+    """Draw an edge between two fragments. If `side` is not None, it is the x coordinate of the
     edge's lane.
     """
     start, end = a.exit_point, b.entry_point

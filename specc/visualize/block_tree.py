@@ -36,7 +36,7 @@ BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
 }
 """The op classes by which the kind of a block is determined. If a block has ops of several kinds,
-the kind of the block is the first match in `KIND_ORDER`, or the first match in this table.
+its kind is the first of them in `KIND_ORDER`, or otherwise in this table.
 """
 
 KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")

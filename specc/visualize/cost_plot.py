@@ -22,13 +22,13 @@ from specc.ir.graph import Graph, Node
 from specc.visualize.scope_summary import summarize_graph
 
 MIN_LENGTH, MAX_LENGTH = 64, 16_384
-"""Range of sequence lengths on the x-axis of the plot."""
+"""The range of sequence lengths on the x-axis of the plot."""
 
 COMPARED_WINDOW = 256
 """Window size of the hypothetical sliding-window attention in the plot."""
 
 SOLID_CURVES = ("total", "attention", "without attention")
-"""Names of the curves of the model itself. The curves of hypothetical models are dashed."""
+"""The names of the curves for the model itself. The curves of hypothetical models are dashed."""
 
 
 @immutable_dataclass(kw_only=True)
@@ -42,8 +42,8 @@ class CostCurve:
 
 @immutable_dataclass(kw_only=True)
 class CostCurves:
-    """The cost of one batch element as a function of the sequence length, to which all `symbols`
-    are set. `limit_reason` says why the maximum length is the limit.
+    """The cost of one batch element as a function of the sequence length. All `symbols` are set to
+    this length. `limit_reason` says why the plot ends at the maximum length.
     """
 
     symbols: tuple[str, ...]
@@ -158,8 +158,8 @@ def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
 
 
 def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Evaluate a symbolic dimension at the given sizes. Return None if the dimension is invalid at
-    these sizes.
+    """Evaluate a symbolic dimension at the given sizes. Return None if the dimension has no valid
+    value at these sizes.
     """
     try:
         return dim.substitute(sizes).number
@@ -185,13 +185,13 @@ WIDTH, HEIGHT = 470.0, 300.0
 LEFT, TOP, RIGHT, BOTTOM = 92.0, 46.0, 190.0, 52.0
 CURVE_COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
 GRID_COLOR = "#e4e4ea"
-LABEL_SPACING = 15.0  # the minimum vertical distance between two curve names, in points
+LABEL_SPACING = 15.0  # the minimum vertical distance between two curve names in points
 
 
 def plot_cost_curves(cost: CostCurves) -> Drawing:
     """Plot the cost curves with logarithmic axes, on which powers of n are straight lines."""
     title = "Multiply-adds by sequence length"
-    # 0 has no position on a logarithmic axis
+    # a logarithmic axis cannot show 0
     values = [v for curve in cost.curves for v in curve.values if v > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)

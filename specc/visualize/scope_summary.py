@@ -75,8 +75,8 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     for name, facts in graph.parameter_facts.items():
         child = _get_or_add_child(root, _get_parameter_scope(name))
         child.parameter_count = child.parameter_count + multiply_dims(facts.type.shape)
-    # The output of a call is named by the path of the call, not by the path of its last op. Names
-    # with a colon are internal values.
+    # The output of a call is named after the path of the call, not after the path of its last op.
+    # Names with a colon are internal values.
     for name, value in graph.names.items():
         if ":" not in name and (scope := _find_child(root, name)):
             scope.type = value.type
@@ -134,7 +134,7 @@ def _find_child(root: ScopeSummary, scope: str) -> ScopeSummary | None:
 
 
 def _merge_equal_children(parent: ScopeSummary) -> None:
-    """Merge numbered child scopes that differ only in name: `0 … 11`, `0, 2 … 24`."""
+    """Merge child scopes that differ only in their number, under a name such as `0, 2 … 24`."""
     for child in parent.children.values():
         _merge_equal_children(child)
     equal_children: dict[object, list[ScopeSummary]] = {}
@@ -185,8 +185,8 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
 def iterate_scope_summaries(
     node: ScopeSummary, depth: int = 0
 ) -> Iterator[tuple[int, ScopeSummary]]:
-    """Yield each scope with its depth, parents before children. A scope that contains only one
-    child is merged with the child: `h.0 … 11`.
+    """Yield each scope with its depth. Parents precede their children. A scope that contains only
+    one child is merged with the child: `h.0 … 11`.
     """
     merged = node
     while (

@@ -1,8 +1,8 @@
 """Emit the beam search of a standalone generator (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
 As in transformers, a step keeps more candidates than beams, so that enough unfinished candidates
-remain if some finish. Finished hypotheses are stored with length-normalized scores. In shapes, `s`
-is the number of sequences, `n` of beams, `c` of candidates, and `t` of previous tokens.
+remain when some finish. Finished hypotheses are stored with length-normalized scores. In shapes,
+`s` is the number of sequences, `n` of beams, `c` of candidates, and `t` of previous tokens.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ MIN_SCORE = float(np.finfo(np.float32).min)
 """The minimum score of a sequence."""
 
 SEQUENCES_DIM = Dim.symbol("sequences")
-"""The dimension for the number of sequences. Each sequence has `num_beams` beams."""
+"""The dimension whose size is the number of sequences. Each sequence has `num_beams` beams."""
 
 
 class BeamState(NamedTuple):
@@ -129,7 +129,7 @@ def emit_beam_search_step(
     n = step.decoding_config.num_beams
     batch = emit_axis_length(step.state.scores, 0)
     beam_count = batch * [n]
-    # In the first step, there may be a single logits vector per sequence, from which all beams
+    # In the first step, each sequence may have a single logits vector, from which all beams
     # continue.
     beams_per_logit_row = beam_count / emit_axis_length(log_probs, 0)
     log_probs = log_probs.apply_op(
@@ -186,8 +186,8 @@ def _emit_candidates(step: BeamSearchStep, log_probs: OnnxValue) -> BeamCandidat
 def _emit_finished_beams(
     step: BeamSearchStep, candidates: BeamCandidates
 ) -> tuple[OnnxValue, OnnxValue, OnnxValue]:
-    """Emit the `n` best finished hypotheses so far as scores f32[s, n], sequences i64[s, n, t + 1],
-    and bool[s, n] (true for slots with a hypothesis).
+    """Emit the `n` best hypotheses that are finished so far: scores f32[s, n], sequences i64[s, n,
+    t + 1], and bool[s, n], which is true for slots with a hypothesis.
     """
     g, n = step.g, step.decoding_config.num_beams
     # As in transformers, only the best `num_beams` candidates may finish.

@@ -1,5 +1,6 @@
-"""Define the inputs of a standalone generator and the builder of a standalone generator. Emit the
-prompt: the padding mask, start tokens for an omitted prompt, and the logits for the first token.
+"""Define the inputs of a standalone generator, and the builder that assembles the generator. Emit
+the prompt: the padding mask, start tokens for an omitted prompt, and the logits for the first
+token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -106,7 +107,7 @@ class GeneratorDefinition(StandaloneGenerator):
 
     @property
     def default_input_graphs(self) -> list[Graph]:
-        """Return the graphs of the used input defaults, padding masks first."""
+        """Return the graphs of the used input defaults. The graphs of padding masks come first."""
         masks = [n for n in self.padding_masks if n in self._defaulted_inputs]
         other_inputs = [n for n in self._defaulted_inputs if n not in masks]
         return [
@@ -147,8 +148,8 @@ class GeneratorDefinition(StandaloneGenerator):
 
     @property
     def optional_inputs(self) -> tuple[str, ...]:
-        """Return the names of the inputs that may be omitted: the prompt and the padding masks of
-        the prompt, if generation can start without a prompt.
+        """Return the names of the inputs that may be omitted: the prompt and its padding masks, if
+        generation can start without a prompt.
         """
         absent_inputs = (
             (self.derived_graphs.sequence_input, *self.padding_masks)
@@ -169,7 +170,7 @@ class GeneratorDefinition(StandaloneGenerator):
 
     @cached_property
     def _read_inputs(self) -> set[str]:
-        """Return the names of the spec inputs that the graphs or the used input defaults use."""
+        """Return the names of the spec inputs that the graphs or their input defaults read."""
         names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
             self.derived_graphs.sequence_input
         }
@@ -266,8 +267,8 @@ GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
 
 
 def emit_start_tokens(builder: GeneratorBuilder) -> OnnxValue | None:
-    """Emit the start (BOS) tokens for an omitted prompt, and their padding mask. Return a bool[1]
-    that is true if the prompt is omitted, or None if generation requires no start token.
+    """Emit the start (BOS) tokens that replace an omitted prompt, and their padding mask. Return a
+    bool[1] that is true if the prompt is omitted, or None if generation requires no start token.
     """
     g, start_ids = builder.g, builder.decoding_config.start_token_ids
     g.context = LoweringContext(("start",))
@@ -296,7 +297,7 @@ def emit_start_tokens(builder: GeneratorBuilder) -> OnnxValue | None:
 
 def _emit_extended_mask(builder: GeneratorBuilder, name: str, tokens: OnnxValue) -> Tensor:
     """Emit the padding mask input `name`. True values are prepended for start tokens, or for an
-    omitted mask, up to the length of `tokens` i64[batch, n].
+    omitted mask, until the mask has the length of `tokens` i64[batch, n].
     """
     g = builder.g
     mask = _emit_optional_input(builder, name)

@@ -73,7 +73,7 @@ class LogitsProcessors:
     def emit_updated_history(
         self, history: Sequence[OnnxValue], tokens: OnnxValue
     ) -> list[OnnxValue]:
-        """Emit the token history and the mask of seen tokens after the new tokens i64[batch, 1]."""
+        """Update the token history and mask of seen tokens with the new tokens i64[batch, 1]."""
         updated_history = []
         if self.penalty:
             updated_history.append(_emit_updated_seen_tokens(history[0], tokens))
@@ -112,7 +112,7 @@ class LogitsProcessors:
             )
         # forced tokens take precedence over all other logits processors
         for step, tokens in enumerate(decoding.first_token_choices):
-            # a token that is the only forced token has log-probability 0
+            # a token has log-probability 0 if it is the only forced token
             allowed_score = raw_scores if len(tokens) > 1 else 0.0
             operands = self._emit_token_set(tokens), allowed_score, FORBIDDEN_SCORE
             forced_scores = g.emit_node("Where", *operands)
@@ -120,8 +120,8 @@ class LogitsProcessors:
         return scores
 
     def _emit_banned_tokens(self, history: OnnxValue) -> list[OnnxValue]:
-        """For each logits processor that depends on the token history, emit a bool[batch,
-        vocabulary] mask of the tokens that the processor bans.
+        """Emit a bool[batch, vocabulary] mask of banned tokens for each logits processor that
+        depends on the token history.
         """
         decoding, masks = self.decoding_config, []
         if decoding.no_repeat_ngram_size:
@@ -141,7 +141,7 @@ class LogitsProcessors:
 
     def _emit_repeated_ngrams(self, history: OnnxValue, size: int) -> OnnxValue:
         """Emit a bool[batch, vocabulary] mask of the tokens that would repeat an n-gram (n =
-        `size`) of the history i64[batch, m] (arXiv:1705.04304, sec. 2.5).
+        `size`) of the token history i64[batch, m] (arXiv:1705.04304, sec. 2.5).
         """
         # Column `s` contains the n-gram that starts at position `s`.
         last_tokens = history.apply_op("Slice", [size - 1], [SLICE_TO_END], [1])
@@ -188,7 +188,7 @@ def emit_prompt_vocabulary_mask(
     is_counted = is_token & is_in_vocabulary
     if padding_mask is not None:
         is_counted = is_counted & padding_mask
-    # the ids of padded positions are scattered to an additional column, which is removed
+    # the ids of padded positions are scattered to an extra column, which is then removed
     columns = is_counted.where(prompt, vocabulary)
     shape = emit_axis_length(prompt, 0).apply_op("Concat", [vocabulary + 1], axis=0)
     no_tokens = prompt.g.emit_node("Expand", False, shape)
@@ -205,8 +205,8 @@ def emit_repetition_penalty(
     logits: OnnxValue, seen_tokens: OnnxValue, penalty: OnnxValue
 ) -> OnnxValue:
     """Apply the repetition penalty to logits `[batch, vocab]`. Positive logits of seen tokens are
-    divided by the penalty, and negative logits are multiplied by the penalty (arXiv:1909.05858,
-    sec. 4.1, only divides).
+    divided by the penalty, and negative logits are multiplied by it. In contrast, arXiv:1909.05858,
+    sec. 4.1 always divides.
     """
     divided, multiplied = logits / penalty, logits * penalty
     penalized_logits = (logits > 0.0).where(divided, multiplied)
@@ -235,7 +235,7 @@ def _emit_right_aligned(prompt: OnnxValue, padding_mask: OnnxValue) -> OnnxValue
     length, one = emit_axis_length(prompt, 1), [1]
     following_count = is_token.apply_op("CumSum", 1, exclusive=1, reverse=1)
     columns = length - one - following_count
-    # the ids of padded positions are scattered to an additional column, which is removed
+    # the ids of padded positions are scattered to an extra column, which is then removed
     columns = padding_mask.where(columns, length)
     batch_size = emit_axis_length(prompt, 0)
     shape = batch_size.apply_op("Concat", length + one, axis=0)

@@ -85,8 +85,8 @@ class GenerationLoop:
     """One iteration of the generation loop: the loop-carried values `token_carries` (tokens and
     masks) and `state_carries` (caches), the `strategy`, the encoder outputs
     `loop_invariant_inputs`, and the `hoisted_nodes` (nodes that depend only on weights and encoder
-    outputs). `empty_prompt_mask` is true for sequences without a prompt, whose logits are
-    `empty_prompt_logits`.
+    outputs). `empty_prompt_mask` is true for sequences without a prompt, which use
+    `empty_prompt_logits` as logits.
     """
 
     token_carries: Sequence[LoopCarry]
@@ -140,7 +140,7 @@ def build_generation_loop_body(builder: GeneratorBuilder, loop: GenerationLoop) 
 
 
 def _emit_step(builder: GeneratorBuilder, loop: GenerationLoop) -> OnnxValue:
-    """Emit the decode step and return the last position's logits, f32[batch, vocabulary]."""
+    """Emit the decode step and return the logits of the last position, f32[batch, vocabulary]."""
     g, step = builder.g, builder.derived_graphs.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.context = LoweringContext(("select_token",))
@@ -158,8 +158,8 @@ def emit_iteration_logits(
     body_tensors: Mapping[str, Tensor],
     iteration: OnnxValue,
 ) -> OnnxValue:
-    """Emit an iteration's logits f32[batch, vocabulary]. The logits are `empty_prompt_logits` in
-    the first iteration of sequences without a prompt, otherwise the logits of the decode step.
+    """Emit the logits of an iteration, f32[batch, vocabulary]. The logits are `empty_prompt_logits`
+    in the first iteration of sequences without a prompt, otherwise the logits of the decode step.
     """
     g, state_carries = builder.g, builder.derived_graphs.states
     next_states = [builder.derived_graphs.step.outputs[s.next_output] for s in state_carries]
@@ -212,8 +212,8 @@ def _emit_next_carries(
 def _emit_next_mask(
     builder: GeneratorBuilder, name: str, x: Tensor, token: OnnxValue, selection: DecodingStepResult
 ) -> OnnxValue:
-    """Append a position to the padding mask. The appended position is false if the default of the
-    mask is false for the token.
+    """Append one position to the padding mask. The appended position is false if the token is one
+    for which the default of the mask is false.
     """
     g = builder.g
     mask: OnnxValue = x
@@ -250,7 +250,7 @@ def _emit_next_mask(
 def _emit_next_state(
     builder: GeneratorBuilder, state: DecodeState, selection: DecodingStepResult
 ) -> OnnxValue:
-    """Emit a decode state's value for the next iteration, gathered by parent beam."""
+    """Emit the value of a decode state for the next iteration, gathered by parent beam."""
     value = builder.g.values.tensors[builder.derived_graphs.step.outputs[state.next_output]]
     # A beam continues with the cache of the beam from which it was extended. A state without a
     # batch axis is the same for all beams.

@@ -59,8 +59,8 @@ def build_generation_model(
     """Build the ONNX model of `generator`. `storage_dtypes` and `ties` have the same meaning as in
     `build_model`. The model has the inputs of the definition and of `get_scalar_input_types`, the
     output `tokens`, and the output `log_probs` or (for beam search) `scores`. An output whose name
-    is also the name of an input gets a numeric suffix. Raise E0944 if a per-token input has no
-    value inside the loop.
+    is also the name of an input gets a numeric suffix. Raise E0944 if an input that has a value per
+    token is not available inside the loop.
     """
     onnx_targets.check_opset(opset)
     definition = GeneratorDefinition.from_generator(generator)
@@ -189,7 +189,7 @@ def _make_loop_iteration(builder: GeneratorBuilder) -> GenerationLoop:
 
 def lower_encoder(builder: GeneratorBuilder) -> None:
     """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph. Add the
-    results to `builder.main_tensors`.
+    results of the generator to `builder.main_tensors`.
     """
     g = builder.g
     is_absent = emit_start_tokens(builder) if builder.accepts_empty_prompt else None
@@ -216,8 +216,8 @@ def emit_state_loop_carry(builder: GeneratorBuilder, state: DecodeState) -> Loop
         )
         return LoopCarry(state.name, state.type, initial_value)
     lengths = {str(builder.batch): builder.step_batch_size}
-    # A cache is initially empty. A state without a time axis (of a recurrent layer) is initially
-    # zeros.
+    # A cache is initially empty. A state without a time axis, as in a recurrent layer, is
+    # initialized with zeros.
     shape = [
         Dim.from_value(0) if n == state.time_axis else d.substitute(lengths)
         for n, d in enumerate(state.type.shape)
@@ -281,7 +281,7 @@ def find_loop_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str])
 
 def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
     """Return True if the operands and results of a node have the same dimensions in all steps."""
-    # `Range(past)` has no operands, but the result of the op changes in every step.
+    # `Range(past)` has no operands, but its result changes in every step.
     lengths = [d for result in results for d in result.type.shape]
     lengths += node.op.iterate_attribute_dims()
     return all(d.symbols() <= fixed_symbols for d in lengths)

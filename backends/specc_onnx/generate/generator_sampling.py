@@ -164,7 +164,7 @@ def _emit_right_shift(z: OnnxValue, bits: int) -> OnnxValue:
 
 
 MAX_SAMPLED_CANDIDATES = 1000
-"""Number of candidate tokens for top-p and min-p if top-k is not used."""
+"""The number of candidate tokens for top-p and min-p if top-k is not used."""
 
 PROBABILITY_DTYPE = "f64"
 """The element type in which probabilities are computed."""
@@ -184,8 +184,8 @@ class SamplerSettings:
 def emit_sampler_settings(
     seed: OnnxValue, batch_size: OnnxValue, vocabulary: int, settings: Mapping[str, OnnxValue]
 ) -> SamplerSettings:
-    """Emit the loop-invariant values of sampling from the inputs `seed` i64[], the batch size i64[]
-    and the sampling settings (`SAMPLING_INPUTS`).
+    """Emit the loop-invariant values of sampling from `seed` i64[], the batch size i64[] and the
+    sampling settings (`SAMPLING_INPUTS`).
     """
     temperature = settings["temperature"]
     is_sampling = temperature > 0.0
@@ -237,7 +237,7 @@ def _emit_top_p_filter(sampler: SamplerSettings, probabilities: OnnxValue) -> On
     excludes. The most likely token is never excluded.
     """
     preceding_sum = probabilities.apply_op("CumSum", 1, exclusive=1)
-    # Rounded sums may exceed 1, so top-p = 1 is handled as a special case that keeps all tokens.
+    # Rounded sums may exceed 1, so top-p = 1 is a special case that keeps all tokens.
     is_top_p_off = sampler.top_p >= 1
     is_kept = (preceding_sum < sampler.top_p) | is_top_p_off
     max_probability = probabilities.slice(1, 0, 1)

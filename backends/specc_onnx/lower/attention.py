@@ -46,7 +46,7 @@ from specc_onnx.lower.reshape_reduce_and_matmul import emit_matmul, emit_reduce
 from specc_onnx.lower.subgraphs import emit_if
 
 ATTENTION_FORM = "how"
-"""The metadata key for how each attention layer was lowered, and why."""
+"""The metadata key that records how each attention layer was lowered, and why."""
 
 
 @lower

@@ -3,8 +3,8 @@
     If(long)  a Loop over blocks: keys and mask of a block are sliced in its body
     else      one dense attention
 
-Masks are computed inside the loop body, or inside an `If` for dense attention, so that no tensor of
-`n · n` elements is computed for a long sequence. All blocks have the same size, so the last block
+Masks are computed inside the loop body, or inside an `If` for dense attention, so that a long
+sequence requires no tensor of `n · n` elements. All blocks have the same size, so the last block
 may overlap the previous block. Global keys are prepended to the keys of each block. Attention of
 global queries is computed separately, and the results are scattered into the output.
 """
@@ -90,7 +90,8 @@ def emit_local_attention(
     def emit_blocks() -> list[OnnxValue]:
         with assume_nonzero_dims(g, b, n):
             if plan.band.is_empty:
-                # If there is no band, the outputs of global queries are scattered into zeros.
+                # If there is no band, the outputs of global queries are scattered into a tensor of
+                # zeros.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:
                 result = _emit_attention_blocks(op, g, operands, plan, global_tokens)
@@ -150,8 +151,8 @@ def _emit_short_operand(
     emit_operand: Callable[[], Tensor],
 ) -> Tensor:
     """Emit an `If` outside the loop over blocks. The `If` returns the result of `emit_operand` for
-    a short sequence, and an unused one-element tensor for a long sequence. Attention layers with
-    the same mask share the `If`.
+    a short sequence, and a one-element placeholder tensor for a long sequence. Attention layers
+    with the same mask share the `If`.
     """
     if (is_blocked.name, *key) in g.cache.hoisted_masks:
         return g.cache.hoisted_masks[is_blocked.name, *key]
@@ -212,7 +213,7 @@ def _emit_true_indices(
         holds: OnnxValue = ~x if condition.is_negated else x
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
-            # A sum replaces the OR reduction, because a sum supports an empty batch.
+            # A sum replaces the OR reduction, because it supports an empty batch.
             holds = emit_count_nonzero(holds, *other_axes, dtype="i32") > 0
         any_condition = any_condition | holds if any_condition else holds
     if any_condition is None:
@@ -287,8 +288,8 @@ def _emit_key_span(
     if look_back != inf:
         start = (queries.start - [int(look_back)]).maximum(zero)
     if plan.keys_per_block is not None:
-        # The key spans of all blocks have the same size. Near the end of the sequence, a span
-        # therefore starts earlier, and the mask excludes more keys.
+        # The key spans of all blocks have the same size. Therefore, a span near the end of the
+        # sequence starts earlier, and the mask excludes more keys.
         key_count = [plan.keys_per_block]
         start = start.minimum(length - key_count)
         return PositionSpan(start, start + key_count, Dim.from_value(plan.keys_per_block))
@@ -344,9 +345,9 @@ def _emit_concatenated_blocks(
     batch_first = blocks.transpose(order)
     all_blocks = batch_first.reshape([*[0] * leading_axes, -1, width])
     block_length, axis = [plan.block_size], [leading_axes]
-    # The last block starts at sequence position `overlap_start`, but at index `leading_count` of
-    # the concatenation, where the previous blocks end. The first new position of the last block is
-    # sequence position `leading_count`, at index `last_start` of the concatenation.
+    # The last block starts at sequence position `overlap_start`. Its index in the concatenation is
+    # `leading_count`, where the previous blocks end. The first new position of the last block is
+    # sequence position `leading_count`, which has index `last_start` in the concatenation.
     leading_count = (block_count - [1]) * block_length
     overlap_start = g.emit_shape([query_count]) - block_length
     last_start = leading_count + leading_count - overlap_start

@@ -1,8 +1,8 @@
 """Slice query-key masks, scores and attention operands by recomputing them per block. If an op is
-elementwise along queries and keys, the operands of the op are sliced instead of the result. For
-example, for a block of 32 queries and 95 keys, `j <= i` compares 32 query positions with 95 key
-positions. The following values are leaves, which the caller slices: values with only one of the two
-axes, and results of all other ops.
+elementwise along queries and keys, its operands are sliced instead of its result. For example, for
+a block of 32 queries and 95 keys, `j <= i` compares 32 query positions with 95 key positions. The
+following values are leaves, which the caller slices: values with only one of the two axes, and
+results of all other ops.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class QueryKeySlicer:
     """A builder that recomputes slices of query-key tensors `[…, q, k]` for the spans `queries` and
     `keys`. `slice_leaf` slices leaves. `query_key_leaves` collects the leaves that have both a
     query axis and a key axis. If `recomputes_single_axis_values` is True, values with only one of
-    the two axes are also recomputed, except results of expensive ops other than MatMul. Attention
+    the two axes are also recomputed. Results of expensive ops other than MatMul are not. Attention
     weights are recomputed only if their mask excludes all keys outside `visible_band`.
     """
 
@@ -152,7 +152,7 @@ def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
 
 
 def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -> bool:
-    """Return True if each position of a result axis depends only on the same operand position."""
+    """Return True if each result axis position depends only on the same operand position."""
     kinds = {d.kind for d in dependences if d.result_axis == axis}
     is_expanded = isinstance(op, ops.Expand) and op.axis == axis
     return kinds == {"same"} or (is_expanded and not kinds)
@@ -169,7 +169,7 @@ def _align_query_key_operand(operand: Value) -> tuple[Value, QueryKeyAxes]:
 def _map_query_key_axes(
     dependences: Sequence[Dependence], operand: int, axes: QueryKeyAxes
 ) -> QueryKeyAxes:
-    """Return the axes of an operand that become `axes` of the result (None if broadcast)."""
+    """Return the operand axes that become the result axes `axes`, with None for broadcast axes."""
     operand_axes = {
         d.result_axis: d.operand_axis
         for d in reversed(dependences)
@@ -181,9 +181,9 @@ def _map_query_key_axes(
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """A selection of positions: first `global_positions`, i64[n] (None if there are none), then, if
-    `has_range`, the range from `start` to `stop` (exclusive), both i64[1]. `length` is the total
-    number of selected positions.
+    """A selection of positions. It consists of `global_positions`, i64[n] (None if there are none),
+    followed, if `has_range`, by the range from `start` to `stop` (exclusive), both i64[1]. `length`
+    is the total number of selected positions.
     """
 
     start: OnnxValue
@@ -297,7 +297,7 @@ def _emit_head_slice(
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Slice `x` to `spans` along `axes`. An axis or span that is None is skipped."""
+    """Slice `x` to `spans` along `axes`. If an axis or its span is None, the axis is not sliced."""
     axis_spans = [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)

@@ -123,7 +123,7 @@ MAX_SLICE_END = 2**62
 
 
 def _emit_max_pool(op: ops.MaxPool, x: OnnxValue) -> OnnxValue:
-    """Emit `MaxPool`. Padding that is not smaller than the kernel becomes a separate `Pad`."""
+    """Emit `MaxPool`. Padding that is at least as large as the kernel becomes a separate `Pad`."""
     if not x.g.has_kernel("MaxPool", x.dtype):
         return _emit_max_of_slices(op, x)
     pads = list(op.pads)
@@ -174,9 +174,9 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Tensor) -> OnnxValue:
-    """Downsample a padding mask by a `MaxPool` over the mask, converted to floats. For a positive
-    lag, a result is true if all mask values in the window are true, so the mask and the result are
-    inverted.
+    """Downsample a padding mask by converting it to floats and applying a `MaxPool`. For a positive
+    lag, a result is true if all mask values in the window are true, so both the mask and the result
+    are inverted.
     """
     is_any, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
@@ -205,7 +205,7 @@ class _EmptyWindowGuard:
     def emit_channels_first(
         self, x: Tensor, emit_windows: Callable[[OnnxValue], OnnxValue]
     ) -> OnnxValue:
-        """Apply `emit_windows`, which maps channels-first tensors, to `x` and return the result."""
+        """Apply `emit_windows`, which maps channels-first tensors, to `x`. Return the result."""
         kernel = self.op.kernel
         result = emit_windows(_emit_channels_first(kernel, self.pad_input(x)))
         return self.remove_placeholder(_emit_channels_first(kernel, result), x)
@@ -243,8 +243,8 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length: OnnxValue, x: Tensor, n: int) -> OnnxValue:
-        """Emit `length` as i64[1]. The model fails at run time if window axis `n` of `x` has no
-        window.
+        """Emit `length` as i64[1]. The model fails at run time if axis `n` of `x` is too short for
+        a single window.
         """
         constraint = self.op.build_length_constraint(x.shape[self.first_window_axis + n], n)
         return self.g.lengths.emit_nonnegative_check(self.g, length, constraint)

@@ -1,6 +1,6 @@
 """Emit nodes that compute the sizes of dynamic dimensions from input shapes. The size of a symbolic
-dimension is the size of an axis of the first input with this dimension. If the axis is a sum such
-as `past + new`, the known terms are subtracted. Sizes are computed once in the main graph, as
+dimension is read from the first input that has this dimension. If the size of the axis is a sum
+such as `past + new`, the known terms are subtracted. Sizes are computed once in the main graph, as
 i64[1] tensors, which are concatenated to shapes.
 """
 
@@ -52,7 +52,8 @@ class DimResolver:
 
     def emit_dim_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> OnnxValue:
         """Emit several dimensions as a vector, i64[n]."""
-        # Adjacent constants are merged into one vector, which ONNX's shape inference can evaluate.
+        # Adjacent constants are merged into one vector, because ONNX's shape inference can evaluate
+        # a vector.
         parts: list[OnnxValue] = []
         for is_static, group in groupby(map(Dim.from_value, dims), lambda d: d.number is not None):
             if is_static:
@@ -96,8 +97,8 @@ class DimResolver:
         )
 
     def emit_nonnegative_check(self, g: "Emitter", size: OnnxValue, *lengths: Dim) -> OnnxValue:
-        """Emit `size`, i64[1], with a run-time check: the model fails if one of `lengths` is
-        negative. ONNX has no assertions, so an index that is out of range makes the model fail.
+        """Emit `size`, i64[1], with a run-time check that fails if one of `lengths` is negative.
+        ONNX has no assertions, so an index that is out of range makes the model fail.
         """
         with g.hoist_nodes("lengths"):
             for length in lengths:

@@ -60,7 +60,8 @@ def emit_integer_sign(x: Tensor) -> OnnxValue:
 
 def emit_integer_mod(x: Tensor, y: Tensor) -> OnnxValue:
     """Emit the integer remainder `x % y`, which has the sign of `y` and is 0 if `y` is 0."""
-    # A product with 0 has the broadcast shape of the result, unlike a constant 0.
+    # If one factor is 0, the product still has the broadcast shape of the result, unlike a constant
+    # 0.
     if find_scalar_constant(y) in (0, -1):
         return x * 0
     return x % _emit_safe_divisor(y)[0]
@@ -92,7 +93,7 @@ def emit_integer_floordiv(x: Tensor, y: Tensor) -> OnnxValue:
 
 def _emit_safe_divisor(y: Tensor) -> tuple[OnnxValue, OnnxValue | None]:
     """Emit the divisor `y` with 0 and -1 replaced by 1. Return the divisor and the mask of replaced
-    elements, which is None if no element is replaced.
+    elements. The mask is None if no element is replaced.
     """
     # Callers handle the constant divisors 0 and -1.
     if find_scalar_constant(y) is not None:
@@ -212,8 +213,9 @@ def emit_expm1(x: OnnxValue) -> OnnxValue:
 def _emit_near_zero(
     x: OnnxValue, value_near_zero: OnnxValue, value_elsewhere: OnnxValue
 ) -> OnnxValue:
-    """Emit `value_near_zero` for `|x| < 0.5`, otherwise `value_elsewhere`. For `|x| >= 0.5`, the
-    direct formula has no cancellation, whereas `u` in the accurate formula may be infinite or 0.
+    """Emit `value_near_zero` where `|x| < 0.5`, and `value_elsewhere` elsewhere. For `|x| >= 0.5`,
+    the direct formula has no cancellation, whereas `u` in the accurate formula may be infinite or
+    0.
     """
     is_near_zero = x.abs() < 0.5
     return is_near_zero.where(value_near_zero, value_elsewhere)
@@ -221,7 +223,7 @@ def _emit_near_zero(
 
 def emit_log1p(x: OnnxValue) -> OnnxValue:
     """Emit `log(1 + x)`, accurate near 0: `log(u) · x / (u - 1)` with `u = 1 + x`. The rounding
-    errors of `u` cancel (see `emit_expm1` for the source).
+    errors of `u` cancel (`emit_expm1` cites the source).
     """
     u = x + 1.0
     log_u = u.apply_op("Log")
@@ -230,7 +232,7 @@ def emit_log1p(x: OnnxValue) -> OnnxValue:
 
 
 def emit_sigmoid(x: OnnxValue) -> OnnxValue:
-    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` for a small relative error."""
+    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if a small relative error is required."""
     if not x.g.context.needs_accurate_sigmoid:
         return x.apply_op("Sigmoid")
     return _emit_sigmoid_divisor(x).apply_op("Reciprocal")

@@ -39,7 +39,7 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class LoweringContext:
-    """The IR node that is being lowered: its scope paths, its result types, a flag for each used
+    """The IR node that is being lowered. It has scope paths, result types, a flag for each used
     result, and a flag for a sigmoid that requires a small relative error.
     """
 
@@ -95,8 +95,8 @@ class ValueTable:
 @dataclass(frozen=True, slots=True)
 class GraphBodyStack:
     """The open graph bodies. The last body in the list is the innermost. Dimensions are computed in
-    the body at `root_index` (0, or a loop around a whole graph). Nodes in bodies before
-    `isolated_index` are not reused.
+    the body at `root_index`, which is 0 or the index of a loop around a whole graph. Nodes in
+    bodies before `isolated_index` are not reused.
     """
 
     open_bodies: tuple[GraphBody, ...] = field(default_factory=lambda: (GraphBody(),))
@@ -106,9 +106,10 @@ class GraphBodyStack:
 
 @dataclass(slots=True)
 class LoweringCache:
-    """Emitted values that later nodes may reuse: the packed heads `[b, t, h*d]` of values `[b, h,
-    t, d]`, the padding masks and time-major outputs of recurrent layers, masks outside loops, and
-    the `window_keys` of local-p attention (other attention weights are zero).
+    """Emitted values that later nodes may reuse. They include packed heads `[b, t, h*d]` of values
+    `[b, h, t, d]`, padding masks and time-major outputs of recurrent layers, and masks outside
+    loops. For local-p attention, `window_keys` selects the keys whose attention weights may be
+    nonzero.
     """
 
     packed_heads: dict[str, OnnxValue] = field(default_factory=dict)
@@ -119,8 +120,8 @@ class LoweringCache:
 
 @dataclass(slots=True)
 class GraphAnalysis:
-    """Properties of the graph that are computed before lowering: padding sides of masks, use counts
-    of values, ends of slices that partition an axis, and upper bounds of dimensions.
+    """Properties of the graph that are computed before lowering. They are padding sides of masks,
+    use counts of values, ends of slices that partition an axis, and upper bounds of dimensions.
     `branch_thresholds` collects the sizes above which the model takes a different branch.
     """
 
@@ -140,7 +141,7 @@ class GraphAnalysis:
 @dataclass(kw_only=True)
 class Emitter:
     """An ONNX node builder for a target and an opset. `lengths` computes dynamic sizes. `context`
-    describes the lowered IR node. `attention_weight_locations` lists sources of attention weights.
+    describes the current IR node. `attention_weight_locations` lists sources of attention weights.
     """
 
     target: Target
@@ -196,7 +197,7 @@ class Emitter:
         return results
 
     def make_scoped_name(self, suffix: str) -> str:
-        """Return a name under the current scope, e.g. `encoder/layers/3/Gemm`."""
+        """Return a name under the current scope, such as `encoder/layers/3/Gemm`."""
         return f"{self.scope_prefix}/{suffix}"
 
     @property
@@ -240,7 +241,7 @@ class Emitter:
 
     @contextmanager
     def enter_graph(self, lengths: DimResolver) -> Iterator[None]:
-        """Lower a separate graph with the dimensions `lengths` into the innermost subgraph."""
+        """Lower a separate graph into the innermost subgraph, with the dimensions `lengths`."""
         outer_lengths, bodies = self.lengths, self.bodies
         self.lengths, self.bodies = lengths, replace(bodies, root_index=len(bodies.open_bodies) - 1)
         try:
@@ -304,8 +305,8 @@ def _emit_operands(g: Emitter, op_type: str, operands: Sequence[Operand]) -> lis
 
 
 def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
-    """Return the preferred name, with a numeric suffix from 2 on if it is in `used_names`, and add
-    the returned name to `used_names`. A binary search finds an unused suffix.
+    """If the preferred name is in `used_names`, append a numeric suffix, starting with 2. Return
+    the name and add it to `used_names`. A binary search finds an unused suffix.
     """
     name = preferred_name
     if name in used_names:
@@ -332,7 +333,7 @@ def make_node(
     domain: str,
     attributes: dict[str, Any],
 ) -> NodeProto:
-    """Build a NodeProto field by field (several times faster than `onnx.helper.make_node`)."""
+    """Build a NodeProto field by field, several times faster than `onnx.helper.make_node`."""
     node = NodeProto(op_type=op_type, name=name, input=inputs, output=outputs)
     if domain:
         node.domain = domain
@@ -355,8 +356,8 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
 
 
 def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
-    """Build a TensorProto from `array`. The name of the constant consists of `dtype` and the
-    array's values (up to 8 elements) or shape, e.g. `i64:[0,1]` or `f32:512x512`.
+    """Build a TensorProto from `array`. The name of the constant consists of `dtype` and the values
+    (up to 8 elements) or the shape of the array, such as `i64:[0,1]` or `f32:512x512`.
     """
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
     is_small = array.size <= 8

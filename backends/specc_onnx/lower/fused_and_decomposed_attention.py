@@ -46,7 +46,7 @@ class AttentionOperands:
 
     @property
     def num_kv_heads(self) -> Dim:
-        """Return the number of key/value heads, which may be less than that of query heads."""
+        """Return the number of key/value heads, which may be less than that of the query heads."""
         return self.k.shape[1]
 
 
@@ -94,7 +94,7 @@ def emit_unpacked_heads(attention: AttentionResult, heads: Dim, head_dim: Dim) -
 
 
 def emit_split_heads(packed: OnnxValue, heads: Dim, head_dim: Dim) -> OnnxValue:
-    """Split packed heads `[b, t, h·d]` to `[b, h, t, d]`, and record both layouts for later ops."""
+    """Split packed heads into `[b, h, t, d]`, and record both layouts for later ops."""
     head_size = -1 if head_dim.number is None else head_dim.number
     heads_last = packed.reshape([0, 0, heads.number or 0, head_size])
     result = heads_last.transpose([0, 2, 1, 3])
@@ -118,7 +118,8 @@ def emit_decomposed_attention(
     rank = 4 if group_size is None else 5
     # Keys are `[…, t, d]`, but the MatMul requires `[…, d, t]`.
     keys = keys.transpose([*range(rank - 2), rank - 1, rank - 2])
-    # Queries are scaled instead of scores, because scores have more elements for long sequences.
+    # The queries are scaled instead of the scores, because the scores have more elements for long
+    # sequences.
     if op.scale != 1.0:
         queries = queries * op.scale
     scores = queries.apply_op("MatMul", keys)
@@ -172,8 +173,8 @@ def emit_fused_attention(
     op: ops.Attend, g: Emitter, operands: AttentionOperands
 ) -> AttentionResult:
     """Emit one `Attention` node, with packed heads `[b, t, h·d]` if queries, keys and values exist
-    in this layout. If an axis may be empty, emit the node inside an `If` that returns zeros for an
-    empty axis.
+    in this layout. If an axis may be empty, emit the node inside an `If` whose other branch returns
+    zeros.
     """
     b, h, q, k = operands.score_shape
     e, dtype = operands.v.shape[3], operands.q.dtype
@@ -217,8 +218,8 @@ def _emit_nonempty_branch(
     emit_attention: Callable[[], list[OnnxValue]],
 ) -> tuple[list[OnnxValue], dict[str, str]]:
     """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return the
-    results of the `If`, and the names of the values inside it from which the attention weights can
-    be computed.
+    results of the `If`, and the names of the values inside the `If` from which the attention
+    weights can be computed.
     """
     # The product of the axis sizes is 0 if any size is 0.
     with g.hoist_nodes("lengths"):

@@ -146,7 +146,7 @@ MAX_INTEGERS = {"i64": 2**63 - 1, "i32": 2**31 - 1}
 
 
 def emit_checked_indices(ids: Tensor) -> OnnxValue:
-    """Replace negative indices with an index that is out of range. The runtime then reports an
+    """Replace each negative index with an index that is out of range. The runtime then reports an
     error instead of counting from the end of the axis.
     """
     if ids.value is not None and is_nonnegative_value(ids.value, ids.g):
@@ -215,7 +215,7 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return the operands that must be nonnegative for nonnegative results ([None] if unknown)."""
+    """Return the operands that must be nonnegative so that the results are ([None] if unknown)."""
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):
             # a remainder has the sign of the divisor

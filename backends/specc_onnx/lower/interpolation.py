@@ -44,8 +44,8 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> OnnxValue:
 
 
 def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
-    """Return the axes in the order in which they are resized: downsampled axes before upsampled
-    axes, and in each group from the last axis to the first.
+    """Return the axes in the order in which they are resized. Downsampled axes come before
+    upsampled axes, and each group is ordered from the last axis to the first.
     """
 
     def get_axis_order(n: int) -> tuple[bool, int]:

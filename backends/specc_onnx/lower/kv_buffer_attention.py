@@ -37,8 +37,8 @@ def get_kv_buffer_type(type: Type) -> Type:
 
 @dataclass(frozen=True, slots=True)
 class _AppendedBuffer:
-    """The keys or values of an attention layer: a buffer (`past`) and `new_positions`, which the
-    kernel appends to the buffer. The buffer is quantized if there is a `scale`.
+    """The keys or values of an attention layer: a buffer (`past`), and the `new_positions` that the
+    kernel appends to it. The buffer is quantized if there is a `scale`.
     """
 
     concatenated: Value
@@ -325,7 +325,7 @@ def _is_supported_by_kernel(node: Node, target: Target) -> bool:
 def _find_appended_state(
     value: Value | None, states_by_input: Mapping[Value, DecodeState], use_counts: Counter[Value]
 ) -> DecodeState | None:
-    """Return the state to which `value` appends, if `value` is a graph output without users."""
+    """If `value` is a graph output without users that appends to a state, return this state."""
     if value is None:
         return None
     match value.node:

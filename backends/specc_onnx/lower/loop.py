@@ -1,4 +1,5 @@
-"""Lower `Scan` to ONNX `Scan` or `Loop`. A linear recurrence over many positions runs in chunks.
+"""Lower `Scan` to ONNX `Scan` or `Loop`. A linear recurrence over many positions is computed in
+chunks.
 
 A loop body accesses captured values of the outer graph by name. ONNX Runtime's `Scan` rejects empty
 axes. An axis that may be empty is padded with one position, and the results for this position are
@@ -105,8 +106,8 @@ def _emit_scanned_operands(
     inputs = [emit_padding_to_min_length(t, axis) for t, axis in zip(tensors, axes, strict=True)]
     for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
         if any(not g.lengths.is_positive(d) for d in x.shape[axis + 1 :]):
-            # ONNX Runtime 1.31 crashes with `scan_input_axes` if a later axis is empty, e.g. an
-            # empty cache's time axis
+            # ONNX Runtime 1.31 crashes with `scan_input_axes` if a later axis is empty, such as the
+            # time axis of an empty cache
             inputs[n], axes[n] = _emit_moved_axis(inputs[n], axis, 0, x.rank), 0
     return inputs, axes
 
@@ -140,7 +141,7 @@ def _emit_without_placeholder(
 
 
 def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -> GraphProto:
-    """Build the body graph with its inputs in ONNX's order: loop-carried values, `keep`, scanned
+    """Build the body graph. Its inputs are in ONNX's order: loop-carried values, `keep`, scanned
     slices.
     """
     body_inputs = list(op.body.inputs.items())
@@ -253,7 +254,7 @@ def emit_loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[OnnxValue, ...]:
 def _build_loop_body(
     op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor], iterations: OnnxValue
 ) -> GraphProto:
-    """Build the body graph with the inputs of `Loop`: iteration, condition, loop-carried values."""
+    """Build the body graph, whose inputs are the iteration, condition and loop-carried values."""
     body_inputs = list(op.body.inputs.items())
     initial_carries = body_inputs[op.scanned_count : op.scanned_count + op.carry_count]
     with g.open_body() as body:

@@ -44,7 +44,7 @@ are in memory twice during loading, but the weights of a loop are read from the 
 """
 
 MAX_INLINE_NODES = 24
-"""Maximum number of nodes of an expert that is unrolled."""
+"""Experts with more nodes than this maximum are not unrolled."""
 
 
 @lower
@@ -115,7 +115,7 @@ def _emit_expert_ids(
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """An emitter for the experts of a layer: `tokens` [n, d], `gates` and `expert_ids`, both [n,
+    """An emitter for the experts of a layer: `tokens` [n, d], `gates` [n, k] and `expert_ids` [n,
     k].
     """
 
@@ -128,7 +128,7 @@ class _ExpertEmitter:
     result_type: Type
 
     def emit_expert_loop(self, initial_sums: OnnxValue) -> OnnxValue:
-        """Emit a `Loop` that adds outputs of experts with tokens to `initial_sums`."""
+        """Emit a `Loop` that adds the outputs of experts with routed tokens to `initial_sums`."""
         used_results = self._emit_used_experts().slice(0, 0, self.op.num_experts)
         # The loop runs experts in ascending order, so that a token's summation order does not
         # depend on other tokens.

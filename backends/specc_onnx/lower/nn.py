@@ -60,7 +60,7 @@ def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
 def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> OnnxValue:
-    """Emit a `LayerNormalization` over the last axis. If the scale is absent, ones replace it."""
+    """Emit a `LayerNormalization` over the last axis. If the scale is absent, use ones instead."""
     return _emit_norm_input(g, x).apply_op(
         "LayerNormalization", _emit_norm_scale(g, x, scale), bias, axis=-1, epsilon=op.eps
     )
@@ -168,7 +168,7 @@ def group_norm(
 
 @lower
 def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> OnnxValue:
-    """Emit sines and cosines of position encodings, interleaved or concatenated."""
+    """Emit the sines and cosines of position encodings, interleaved or concatenated."""
     assert op.dim.number is not None, "the width is static"
     pair_count = op.dim.number // 2
     exponents = np.arange(pair_count, dtype=np.float64)

@@ -101,7 +101,7 @@ def check_opset(opset: int) -> None:
 FUSED_OPERATORS = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
 
 VARIABLE_LENGTH_LAYERS = frozenset({"lengths"})
-"""The feature of recurrent operators that accept an operand with sequence lengths."""
+"""The feature of recurrent operators that support an operand with sequence lengths."""
 
 CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peepholes"}
 """Additional features of recurrent operators: `RNN` with an activation other than tanh, `GRU` with
@@ -118,10 +118,10 @@ CUDA_MISSING_KERNELS = frozenset(
     }
 )
 """Operators, some with an element type or condition, that have no usable kernel in the CUDA
-provider of ONNX Runtime 1.31. The CUDA provider has kernels for `MaxPool` up to opset 21. Measured
-on an H200: `MatMulInteger` fails for many shapes with 521 rows, because cuBLAS does not support
-them; `TopK` returns indices out of range for -inf (`TopK inf`), and orders equal elements
-arbitrarily on axes longer than 256 (`stable TopK`).
+provider of ONNX Runtime 1.31. The CUDA provider has kernels for `MaxPool` up to opset 21.
+Measurements on an H200 show that `MatMulInteger` fails for many shapes with 521 rows, because
+cuBLAS does not support them. They also show that `TopK` returns indices out of range for -inf
+(`TopK inf`), and orders equal elements arbitrarily on axes longer than 256 (`stable TopK`).
 """
 
 TARGETS: Mapping[str, Target] = {

@@ -60,7 +60,7 @@ class OnnxValue:
         return Tensor(self.g, self.name, type, value)
 
     def with_shape(self, shape: Sequence[DimLike]) -> "Tensor":
-        """Return this value as a tensor of shape `shape` that represents no IR value."""
+        """Return this value as a tensor of shape `shape` that does not represent an IR value."""
         return self.with_type(Type.of(self.dtype, *shape))
 
     def apply_op(self, op_type: str, *operands: "Operand", **attributes: Any) -> "OnnxValue":
@@ -116,7 +116,7 @@ class OnnxValue:
         return self.g.emit_node("GreaterOrEqual", self, other)
 
     def equals(self, other: "Operand") -> "OnnxValue":
-        """Emit an elementwise equality comparison. The operator `==` compares Python objects."""
+        """Emit an elementwise equality comparison (`==` compares the Python objects instead)."""
         return self.g.emit_node("Equal", self, other)
 
     def maximum(self, other: "Operand") -> "OnnxValue":
@@ -152,7 +152,7 @@ class OnnxValue:
         return self.apply_op("Floor")
 
     def round(self) -> "OnnxValue":
-        """Round the elements to integers; halves are rounded to even."""
+        """Round the elements to integers, and halves to the nearest even integer."""
         return self.apply_op("Round")
 
     def reshape(self, shape: "Operand") -> "OnnxValue":

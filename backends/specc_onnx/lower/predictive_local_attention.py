@@ -1,4 +1,5 @@
-"""Lower attention around a predicted center (Luong's local-p, arXiv:1508.04025, sec. 3.2).
+"""Lower attention to a window around a predicted center (Luong's local-p, arXiv:1508.04025, sec.
+3.2).
 
     abs(float(j) - center[i]) <= radius
 
@@ -30,7 +31,7 @@ WINDOW_KEYS_DIM = Dim.symbol("near.keys")
 """The dimension for the number of keys in the union of the windows of all batch elements."""
 
 MIN_KEYS = 1000
-"""Maximum number of keys for which attention to all keys is as fast as slicing the window."""
+"""The maximum number of keys for which attention to all keys is as fast as slicing the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class WindowKeys:
 
 
 def find_attention_window(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """Return the center and the radius of the window of a mask `[…, 1, k]`, or None if it has no
-    window.
+    """Return the center and the radius of the window that a mask `[…, 1, k]` selects, or None if it
+    has no window.
     """
     shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
@@ -112,8 +113,8 @@ def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
 
 
 def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> WindowKeys:
-    """Emit the span of the `keys` positions from the minimum to the maximum center, extended by the
-    radius plus 1 on both sides.
+    """Emit the span of key positions (`keys`) from the minimum to the maximum center, extended by
+    the radius plus 1 on both sides.
     """
     margin = _emit_extreme(g, radius, "ReduceMax", 0.0).apply_op("Ceil") + 1.0
     length = g.emit_length(keys).cast("f32")
@@ -122,8 +123,8 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
         end = end.floor().maximum(0.0)
         return end.minimum(length).cast("i64").unsqueeze(0)
 
-    # The placeholder center is the opposite end of the key axis, so that an empty batch has a
-    # minimal window.
+    # For an empty batch, the placeholder center is the opposite end of the key axis, so that the
+    # window is minimal.
     first = emit_end(_emit_extreme(g, center, "ReduceMin", length) - margin)
     last = emit_end(_emit_extreme(g, center, "ReduceMax", 0.0) + margin)
     all_keys, one = g.emit_shape([keys]), [1]
@@ -144,8 +145,9 @@ def _emit_extreme(g: Emitter, value: Value, op_type: str, placeholder: Operand) 
 def emit_window_attention_weights(
     g: Emitter, window: tuple[Value, Value], operands: tuple[Tensor, Tensor]
 ) -> OnnxValue:
-    """Emit attention weights `[…, 1, k]`, the masked softmax of `operands` (scores and mask). Keys
-    outside `window` (center and radius) get zeros, and their scores are not computed.
+    """Emit attention weights `[…, 1, k]` by applying a masked softmax to `operands` (scores and
+    mask). Keys outside `window` (center and radius) get a weight of 0, and their scores are not
+    computed.
     """
     type = g.context.types[0]
     keys = type.shape[-1]
@@ -227,7 +229,7 @@ def emit_window_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> Onn
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
-    """Return the window of attention weights from which `value` is computed by scaling, or None."""
+    """Return the window of the attention weights that `value` scales, or None if it scales none."""
     pending = [value]
     while pending:
         value = pending.pop()

@@ -53,7 +53,7 @@ def quantized_linear(
     result_type = Type(dtype, (*shape[:-1], g.context.types[0].shape[-1]))
     has_kernel = dtype == "f32" or dtype in target.compute_dtypes
     # Per-tensor activation scales change the result, so they are used even if the target has no
-    # kernel for the type.
+    # kernel for this quantization type.
     has_tensor_scale = op.rounding == "tensor"
     if op.group_size and op.layout == "rows" and target.quantized_matmul_mode and has_kernel:
         product = _emit_matmul_nbits(op, tokens, (weights, scales, zero_points), result_type)
@@ -97,8 +97,8 @@ def _emit_integer_product(
     """Emit an integer MatMul, then multiply by the per-channel scales and the per-token scales."""
     g = x.g
     token_scales, scaled_tokens = _emit_token_scales(x)
-    # `QuantizeLinear` has no per-token scales, so it is applied with the scale 1 to tokens that are
-    # already scaled.
+    # `QuantizeLinear` has no per-token scales, so it is applied with a scale of 1 to tokens that
+    # have already been scaled.
     is_float = not g.has_kernel("MatMulInteger", "i8")
     zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
     codes = scaled_tokens.apply_op("QuantizeLinear", 1.0, zero_point)
@@ -219,7 +219,7 @@ def quantized_embedding(
     flat_ids = emit_reshape(indices, (count,), source_shape=ids.shape) if rank != 1 else indices
     is_transposed = op.layout == "columns"
     codes = _emit_gathered_groups(table, flat_ids, count, axis=int(is_transposed))
-    # A token has one scale, or one scale per group if the table's layout is `columns`.
+    # Each token has one scale, or one scale per group if the table's layout is `columns`.
     has_block_scales = is_transposed and scales.rank > 1
     token_scales = _emit_gathered_groups(scales, flat_ids, count, axis=int(has_block_scales))
     values = _emit_dequantized_matrix(op, codes, token_scales, op.width)
@@ -329,7 +329,8 @@ def _emit_zero_points(
 
 def _emit_unpacked_int4(w: Tensor) -> Tensor:
     """Unpack bytes that contain two int4 values each, the low nibble first."""
-    # The nibbles are computed without `BitwiseAnd`, because the model may use opset 17.
+    # The nibbles are computed without `BitwiseAnd`, because the model may use opset 17, which lacks
+    # this operator.
     high = w / 16
     nibbles = [nibble.unsqueeze(w.rank) for nibble in (w - high * 16, high)]
     *leading_shape, byte_count = w.shape

@@ -139,8 +139,8 @@ FUSED_LAYER_DTYPES = ("f32", "f16")
 
 LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
 """specc's index of each gate, in ONNX's gate order. `PEEPHOLE_ORDER` contains the indices of
-peephole weights. specc's order is input, forget, cell, output for LSTM, and reset, update, new for
-GRU.
+peephole weights. The order in specc is input, forget, cell, output for LSTM, and reset, update, new
+for GRU.
 """
 
 
@@ -237,8 +237,8 @@ class _RecurrentLayer:
         return padded.transpose([1, 0, 2])
 
     def convert_from_time_major(self, output: OnnxValue) -> OnnxValue:
-        """Emit an operator's results for right-padded sequences as `[b, t, h]`, each at its
-        original position. Results at padded positions are zeros.
+        """Emit the results of an operator for right-padded sequences as `[b, t, h]`, with each
+        result at its original position. Results at padded positions are zeros.
         """
         output = self.remove_placeholder(output, self.batch_and_length)
         if self.is_right_padded:
@@ -272,7 +272,7 @@ class _RecurrentLayer:
         return x.apply_op("Slice", [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
     def pad_lengths(self, lengths: OnnxValue) -> OnnxValue:
-        """Emit lengths i32[b], with a 0 appended if the batch is empty (CUDA cannot pad i32)."""
+        """Emit lengths i32[b]. If the batch is empty, append a 0, because CUDA cannot pad i32."""
         g = self.g
         if g.lengths.is_positive(self.batch_and_length[0]):
             return lengths

@@ -1,8 +1,8 @@
 """The table of lowering rules, and the function that lowers all nodes of a graph.
 
 A rule's arguments are the op, the emitter and one `Tensor` per operand (None for an absent optional
-operand). The rule returns the results (None for an unused result). The types of the results are in
-`g.context`.
+operand). The rule returns the results, with None for each unused result. The types of the results
+are in `g.context`.
 """
 
 from collections import Counter, defaultdict
@@ -68,7 +68,7 @@ def lower_by_expansion(
     args: Sequence[Tensor | None],
     add_nodes: Callable[[GraphBuilder, Sequence[Value | None]], Sequence[Value]],
 ) -> tuple[OnnxValue, ...]:
-    """Lower the IR nodes into which `add_nodes` expands an op with the operands `args`."""
+    """Lower the IR nodes to which `add_nodes` expands an op with the operands `args`."""
     b = GraphBuilder()
     inputs = [b.add_input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
     results = add_nodes(b, inputs)
@@ -85,7 +85,7 @@ def count_value_users(graph: Graph) -> Counter[Value]:
 
 
 def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> None:
-    """Set the doc string of the first node directly under a scope, or else of the first node."""
+    """Set the doc string of a scope's first direct node, or of the first node if there is none."""
     scope_nodes = [n for n in nodes if n.name.rpartition("/")[0] == scope_prefix]
     for node in (scope_nodes or nodes)[:1]:
         node.doc_string = doc

@@ -38,7 +38,7 @@ def _find_constant_target(
         is_unchanged = axis < len(source_shape) and source_shape[axis] == length
         target.append(0 if is_unchanged and length.number is None else length.number)
     static_sizes = [n for n in target if n is not None]
-    # A target axis of size 0 cannot be expressed, because 0 copies an axis.
+    # A target shape cannot contain an axis of size 0, because 0 copies an axis.
     if None not in target and 0 not in shape:
         return static_sizes
     # ONNX cannot infer -1 if another dimension is 0, and a copied axis may be empty.
@@ -94,7 +94,7 @@ def emit_count_nonzero(
 
 
 def emit_matmul(x: Tensor, y: Tensor) -> OnnxValue:
-    """Emit `MatMul`. If a broadcast axis may be empty, operands are broadcast explicitly first."""
+    """Emit `MatMul`. If a broadcast axis may be empty, first broadcast the operands."""
     g, operands = x.g, []
     for operand, other in ((x, y), (y, x)):
         leading_shape, other_shape = operand.shape[-3::-1], other.shape[-3::-1]

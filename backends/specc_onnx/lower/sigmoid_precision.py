@@ -51,9 +51,9 @@ def find_precision_sensitive_sigmoids(graph: Graph) -> set[Value]:
 
 def _is_concat_buffer(graph: Graph, value: Value) -> bool:
     """Return True if a graph output is a state that appends to an input of the graph. The state is
-    not treated as an output, because the next step uses it in the same ops in which the current
-    step uses the concatenation. Therefore, the same sigmoids are computed accurately in a step and
-    in the full graph.
+    not treated as an output, because the next step uses the state in the same ops in which the
+    current step uses the concatenation. Therefore, a decode step and the full graph compute the
+    same sigmoids accurately.
     """
     node = value.node
     while node and isinstance(node.op, (ops.Slice, ops.StridedSlice)):

@@ -100,7 +100,7 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit a `Concat` of `op.steps` fill values and `x`, sliced to the size of the axis."""
+    """Emit a `Concat` of `op.steps` fill values and `x`, and slice off the excess elements."""
     if op.steps == 0:
         return x
     shape = list(x.shape)
@@ -134,7 +134,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> OnnxValue:
 
 @lower
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> OnnxValue:
-    """Emit a comparison of indices with class ids. An index out of range is encoded as zeros."""
+    """Compare indices with class ids. An index that is out of range is encoded as zeros."""
     classes = emit_arange(g, op.size).cast(x.dtype)
     is_class = x.unsqueeze(x.rank).equals(classes)
     return is_class.cast(g.context.types[0].dtype)
@@ -228,7 +228,7 @@ def _emit_einsum_operator(
     operand_axes: Sequence[Sequence[str]],
     result_axes: Sequence[str],
 ) -> OnnxValue:
-    """Emit an `Einsum` node for an einsum with a repeated axis in one term (a diagonal)."""
+    """Emit an `Einsum` node for an einsum in which a term repeats an axis (a diagonal)."""
     axis_names = dict.fromkeys(n for term in operand_axes for n in term)
     letters = dict(zip(axis_names, string.ascii_letters, strict=False))
     *operand_terms, result_term = [

@@ -124,7 +124,7 @@ class _ExecutionCounter:
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, terms: list[str]) -> str:
-        """Add nodes that sum `terms` and all subgraph execution counts. Return the sum's name."""
+        """Add nodes that sum `terms` and all subgraphs' execution counts. Return the sum's name."""
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_subgraphs(node)):
@@ -181,7 +181,7 @@ class _ExecutionCounter:
         return counts
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
-        """Add a constant i64[size]: 1 at `index`, 0 elsewhere (None: only 0). Return its name."""
+        """Add a constant i64[size] that is 1 at `index`, and 0 elsewhere. Return its name."""
         counts = np.zeros(self.size, np.int64)
         if index is not None:
             counts[index] = 1
@@ -196,7 +196,7 @@ class _ExecutionCounter:
 
 
 def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Replace a graph's nodes by copies of `nodes`, because deleting a node clears it."""
+    """Replace a graph's nodes with copies of `nodes`, because deleting a node clears it."""
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
     graph.node.extend(copies)
@@ -238,8 +238,8 @@ def add_attention_outputs(
 
 
 def _expose_weights_output(model: ModelProto, location: Mapping[str, str]) -> str | None:
-    """Add a layer's attention weights to the model as a value. Return the value's name, or None if
-    the model does not contain the layer.
+    """Expose the attention weights of a layer as a value of the model. Return the value's name, or
+    None if the model does not contain the layer.
     """
     # If a branch was inlined, the value in the branch has the name of the `If` result.
     value = location.get("blocks") or location.get("guard") or location.get("node", "")

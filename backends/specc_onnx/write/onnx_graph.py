@@ -54,7 +54,7 @@ from specc_onnx.lower.subgraphs import (
 )
 
 PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""}
-"""Descriptions of the padding side for input doc strings."""
+"""Descriptions of the padding side for the doc strings of inputs."""
 
 
 def set_doc_strings(model: ModelProto, graph: Graph, doc: str) -> None:
@@ -317,7 +317,7 @@ def add_initializers(
 def _name_outputs(
     g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
 ) -> dict[str, str]:
-    """Return output names by value name. Copy a value with an `Identity` if it cannot be
+    """Return output names, keyed by value name. Copy a value with an `Identity` if it cannot be
     renamed.
     """
     node_results = {name for node in g.bodies.open_bodies[0].nodes for name in node.output}

@@ -1,7 +1,7 @@
 """Shape rules for contrib operators, additional checks for standard operators, and constant folding
 of the integers in shape computations.
 
-Each rule follows ONNX's documentation of the operator. Nodes with other operators or with unknown
+Each rule follows the operator's ONNX documentation. Nodes with other operators or with unknown
 operands are not folded.
 """
 
@@ -48,10 +48,10 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 class OperatorSignature:
     """The signature of an operator, i.e. the axis names of its operands and results.
     `compute_lengths` computes the sizes of named axes from attributes and known sizes. If
-    `uses_operand_types` is True, `result_types` contains the index of an operand with the same
-    element type for each result, otherwise type codes. `operand_types` maps operand indices to
-    required element types. `required_attributes` maps attributes to values that a node must have
-    for the signature to apply.
+    `uses_operand_types` is True, `result_types` contains, for each result, the index of an operand
+    with the same element type. Otherwise, it contains type codes. `operand_types` maps operand
+    indices to required element types. `required_attributes` maps attributes to values that a node
+    must have for the signature to apply.
     """
 
     signature: str
@@ -64,9 +64,9 @@ class OperatorSignature:
     def infer_axis_lengths(
         self, inferred_types: InferredTypes, node: NodeProto
     ) -> dict[str, tuple[int, ...]]:
-        """Map each axis name of the signature to axis sizes, which are computed from a node's
-        operands and attributes (`*r` has several sizes). Raise OperandMismatchError if two operands
-        have different sizes for the same axis name.
+        """Map each axis name of the signature to axis sizes, which are computed from the operands
+        and attributes of a node. A name such as `*r` has several sizes. Raise OperandMismatchError
+        if two operands have different sizes for the same axis name.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._check_form(inferred_types, node, attributes)
@@ -277,9 +277,9 @@ ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
 def fold_node(
     node: NodeProto, operands: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
-    """Return the value of the first result of `node`, computed from the values of the operands
-    (None if unknown) or from the `shape` of the first operand. Return None if the node cannot be
-    folded.
+    """Return the value of the first result of `node`, or None if it is unknown. The value is
+    computed from the operand values or from the `shape` of the first operand. Return None if the
+    node cannot be folded.
     """
     rule = ARITHMETIC_RULES.get(node.op_type)
     if node.domain or (rule is None and node.op_type not in SHAPE_READERS):

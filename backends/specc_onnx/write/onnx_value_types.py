@@ -1,5 +1,5 @@
-"""Types of ONNX values with concrete axis sizes. The verifier infers these types, compares and
-merges them with declared types, and joins the types of two branches.
+"""Types of ONNX values with concrete axis sizes. The verifier infers these types, checks them
+against declared types, merges them, and joins the types of two branches.
 """
 
 import re
@@ -232,7 +232,7 @@ def _check_equal_length(
 
 
 def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
-    """Solve a formula for the only symbolic dimension without a known size, and add the size to
+    """Solve a formula for its only symbolic dimension of unknown size, and add the size to
     `lengths`. For example, if `new` is 5 and `new + past` is 5, `past` is 0.
     """
     unknown_symbols = _collect_formula_symbols(text) - lengths.keys()
@@ -266,7 +266,7 @@ size has a name with a dot, such as `state.2`.
 
 
 def describe_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> str:
-    """Describe the conflict of a declared and an inferred type. Return "" without a conflict."""
+    """Describe the conflict of a declared and an inferred type, or return "" if they agree."""
     declared_element, inferred_element = (
         declared_type.tensor_type.elem_type,
         inferred_type.tensor_type.elem_type,
@@ -296,8 +296,9 @@ def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
 
 
 def join_branch_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Return the type of an `If` result, given its types in both branches. Axis sizes that differ
-    are unknown. Raise OperandMismatchError if the element types differ.
+    """Return the type of an `If` result, given its types in both branches. An axis size that
+    differs between the two types is unknown. Raise OperandMismatchError if the element types
+    differ.
     """
     element, a_shape, b_shape = a.tensor_type.elem_type, read_shape(a), read_shape(b)
     if element != b.tensor_type.elem_type:
@@ -310,7 +311,7 @@ def join_branch_types(a: TypeProto, b: TypeProto) -> TypeProto:
 
 
 def format_value_type(value: ValueInfoProto) -> str:
-    """Format the type of a value, e.g. `float[batch, 8]`."""
+    """Format the type of a value, such as `float[batch, 8]`."""
     tensor = value.type.tensor_type
     dims = ", ".join(d.dim_param or str(d.dim_value) for d in tensor.shape.dim)
     return f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()}[{dims}]"

@@ -211,7 +211,7 @@ def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     )[1:]
     inferred_types.check_unknown_lengths()
     inferred_types.lengths, inferred_types.unknown_lengths = outer_lengths, outer_unknown
-    # The results of the first iteration are the inputs of the second iteration, in which
+    # The results of the first iteration become the inputs of the second iteration. In it,
     # loop-carried values with a common symbolic dimension must still agree.
     next_lengths = _read_symbol_lengths(body.input[2:], final_types)
     _check_carries(
@@ -330,7 +330,7 @@ def convert_weights_to_inputs(built_model: OnnxBuildResult) -> ModelProto:
 
 def check_value_types(built_model: OnnxBuildResult, model: ModelProto) -> InferredTypes:
     """Check that inputs, outputs and weights have the types in the IR graph. Check that the
-    declared types of all values agree with the types that are inferred if all axis sizes are
+    declared types of all values agree with the types that are inferred when all axis sizes are
     distinct. Return the inferred types.
     """
     for value in (*model.graph.input, *model.graph.output):

@@ -1,8 +1,8 @@
 """Write a package, which consists of several graphs with shared weights and the index `specc.json`.
 
-Names of weight files and some extra files contain a content hash, but entry files have fixed names.
-Entry files are written after all other files, and `specc.json` is written last, so that a
-concurrent reader sees the old package, the new package, or a hash mismatch.
+The names of weight files and of some extra files contain a content hash, whereas entry files have
+fixed names. Entry files are written after all other files, and `specc.json` is written last, so
+that a concurrent reader sees the old package, the new package, or a hash mismatch.
 """
 
 import hashlib
@@ -118,9 +118,7 @@ def _check_output_files(
     input_paths: Sequence[Path],
     force: bool,
 ) -> dict[str, FileDigest]:
-    """Return the extra files that already exist with the same content. Raise E0811, E0814 or E0833
-    if another output file may not be written.
-    """
+    """Return existing extra files that have the same content and were not written by specc."""
     file_names = [
         *(p.file for p in graphs.values()),
         *(e.name for e in extra_files if not e.is_hashed),
@@ -137,7 +135,7 @@ def _check_output_files(
 
 
 def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[ExtraFile]) -> None:
-    """Assert that the package has a graph. Assert that file names contain no directory and are
+    """Assert that the package contains a graph. Assert that file names contain no directory and are
     distinct, even on case-insensitive file systems.
     """
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
@@ -152,7 +150,7 @@ def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[Extra
 def _find_unchanged_extras(
     directory: Path, previous_index: PackageIndex | None, extras: Sequence[ExtraFile]
 ) -> dict[str, FileDigest]:
-    """Return extra files that exist with the same content and were not written by specc."""
+    """Return existing extra files that have the same content and were not written by specc."""
     written_files = _collect_written_files(previous_index)
     unchanged_files = {}
     for extra in extras:

@@ -63,7 +63,7 @@ def has_per_tensor_activation_scales(model: ModelProto) -> bool:
 
 
 def remove_activation_quantization(model: ModelProto) -> None:
-    """Replace activation quantization in a model by identities, and integer MatMuls by float
+    """Replace activation quantization in a model with identities, and integer MatMuls with float
     MatMuls of the weight codes, in place. The weight scales are still applied.
     """
     for graph in iterate_nested_graphs(model.graph):
@@ -164,7 +164,7 @@ def add_quantized_matmul_outputs(model: ModelProto) -> tuple[QuantizedMatMul, ..
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
-    """Return a node's integer attributes, and `reverse`, which is 1 for the reverse direction."""
+    """Return a node's integer attributes and `reverse` (1 for the reverse direction)."""
     attributes = {a.name: a.i for a in node.attribute if a.type == a.INT}
     is_reverse = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
     return {**attributes, "reverse": int(is_reverse)}
@@ -173,7 +173,7 @@ def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
 def _find_operand_roles(
     node: NodeProto, constant_types: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Return the names and element types of a quantized node's operands and results by role."""
+    """Map each role to the name and element type of a quantized node's operand or result."""
     result, inputs = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":
@@ -208,7 +208,7 @@ def _find_operand_roles(
 
 def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
     """Add the values in `probe_types` as graph outputs. Values in a loop body become scan outputs
-    of the loop. Return the output names by value name.
+    of the loop. Return the output names, keyed by value name.
     """
     graph_values = _collect_defined_names(graph)
     probes: dict[str, str] = {}
@@ -234,7 +234,7 @@ def _collect_defined_names(graph: GraphProto) -> set[str]:
 
 def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:
     """Add a scan output to the loop `node` for each value of `probe_types` in its body. Return the
-    names of the scan outputs by value name.
+    names of the scan outputs, keyed by value name.
     """
     (body,) = iterate_node_subgraphs(node)
     previous_count = len(body.output)

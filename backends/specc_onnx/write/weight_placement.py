@@ -1,9 +1,9 @@
 """Decide where each weight is stored: in the ONNX file (inline), in an external data file, or in
 the checkpoint.
 
-Graphs that are written together share one plan and store each parameter once. The plan is computed
-from checkpoint headers before lowering. A linked weight stays in the checkpoint with its element
-type, and the graph casts it. A copied weight is converted when it is written.
+Graphs that are written together share one plan, which stores each parameter once. The plan is
+computed from checkpoint headers before lowering. A linked weight stays in the checkpoint with its
+element type, and the graph casts it. A copied weight is converted when it is written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class WeightPlacement:
     """The storage location of each weight. `tensors` contains the tensors of the weights, in
     storage order. `ties` maps tied parameters to stored parameters. If `is_inline` is True, weights
     that are not linked are stored in each ONNX file. `weight_files` contains the external weight
-    files, and is empty until the files have been written.
+    files. It is empty until the files have been written.
     """
 
     tensors: Mapping[str, ExternalTensor]
