@@ -65,7 +65,7 @@ VERSION_1_INDEX_KEYS: KeyRenames = {
     "about": ("metadata", {"generating": ("generation", _GENERATION_METADATA)}),
     "seal": "index_sha256",
 }
-"""Renamed keys of the package index `specc.json`."""
+"""Keys of the package index `specc.json` that version 1 of the format names differently."""
 VERSION_1_MANIFEST_KEYS: KeyRenames = {
     "generation": ("generate_section", _GENERATE_SECTION),
     "streaming": ("stream_section", {"growing": "sequence_input", "sources": "streamed_outputs"}),
@@ -75,7 +75,7 @@ VERSION_1_MANIFEST_KEYS: KeyRenames = {
     "scoring": "scoring_graph",
     "weights": ("weights", {"drawn": "random_init", "every_load": "checks_hashes_on_open"}),
 }
-"""Renamed keys of the manifest of a model."""
+"""Keys of a model's manifest that version 1 of the format names differently."""
 
 
 def _rename_keys(data: object, renames: KeyRenames) -> object:

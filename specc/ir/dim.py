@@ -187,7 +187,7 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the size for the symbol sizes `values`. Raise DimError for an undefined size."""
+        """Compute the size for the symbol sizes `values`. Raise DimError for an undefined size."""
         if (name := self.name) is not None and name in values:
             return values[name]
         try:
@@ -200,7 +200,7 @@ class Dim:
         return number
 
     def _evaluate_terms(self, values: Mapping[str, int]) -> int:
-        """Return the size for the symbol sizes `values`. Raise KeyError for a missing symbol."""
+        """Compute the size for the symbol sizes `values`. Raise KeyError for a missing symbol."""
         total = 0
         for monomial, product in self.terms:
             for atom, power in monomial:

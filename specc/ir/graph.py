@@ -244,7 +244,7 @@ class GraphBuilder:
         self.origin_scopes_and_spans[node] = new_origin, recorded
 
     def copy_inputs_and_parameters(self, graph: Graph) -> dict[Value, Value]:
-        """Add the inputs and parameters of `graph`. Return the new value of each old value."""
+        """Add the inputs and parameters of `graph`. Return the new values, keyed by old value."""
         new_values = {v: self.add_input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
         for name, value in graph.parameters.items():
             new_values[value] = self.add_parameter(graph.parameter_facts[name])

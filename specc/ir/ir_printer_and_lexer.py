@@ -357,7 +357,7 @@ class IrLexer:
 
 
 def _split_at_commas(text: str) -> Iterator[str]:
-    """Split `a, min(b, c), d` at commas outside brackets."""
+    """Split a text such as `a, min(b, c), d` at commas outside brackets."""
     depth, start = 0, 0
     for n, c in enumerate(text):
         depth += (c == "(") - (c == ")")

@@ -139,7 +139,7 @@ class DerivedGraphs:
 
 PAST_LENGTH_INPUT = "past.rows"
 """The name of the input that contains the number of past positions. The input exists only if no
-input shape determines this number. This input is a decode state. If KV caches are in-place buffers,
+input shape determines this number. The input is a decode state. If KV caches are in-place buffers,
 the caller passes the number of past positions as an argument.
 """
 

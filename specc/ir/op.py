@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 OPS_BY_NAME: dict[str, type["Op"]] = {}
-"""All op classes by name in the textual IR. Importing `specc.ir.ops` registers all ops."""
+"""All op classes, keyed by name in the textual IR. Importing `specc.ir.ops` registers all ops."""
 
 
 @dataclass_transform(frozen_default=True)

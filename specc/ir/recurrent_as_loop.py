@@ -113,7 +113,7 @@ def build_recurrent_cell(
             return [cell.add_op(activation, cell.add_op("add", input, projection))]
         case ops.Gru():
             z, new = build_gru_gates(cell, op, input, states[0], captures)
-            # equal to `z · old + (1 - z) · new`, with one multiplication fewer
+            # this equals `z · old + (1 - z) · new`, but needs one multiplication fewer
             gated, base = (states[0], new) if op.update == "old" else (new, states[0])
             return [
                 cell.add_op("add", base, cell.add_op("mul", z, cell.add_op("sub", gated, base)))

@@ -321,7 +321,7 @@ def _suggest_shape_fix(group: Sequence[TensorMismatch]) -> str:
 
 
 def _suggest_axis_fix(parameter: ModelParameter, shape: Shape) -> str:
-    """Suggest a fix for a shape that differs in one axis. Otherwise, suggest other weight files."""
+    """Suggest a fix if the shape differs in one axis, or else suggest other weight files."""
     expected = parameter.shape
     if len(shape) == len(expected):
         different_axes = [a for a in range(len(shape)) if shape[a] != expected[a]]

@@ -120,7 +120,7 @@ def _initialize_head(
     checkpoint: Checkpoint,
 ) -> tuple[RandomInitWeights | None, dict[str, str] | None]:
     """Return the values of the missing parameters that form a new task head. Also map every other
-    missing parameter to the reason why it is not part of the head. The values are None if no
+    missing parameter to the reason why it is not part of the head. The first result is None if no
     parameter belongs to a new task head or if there is no seed. Both results are None if
     initialization was not requested.
     """

@@ -148,7 +148,7 @@ class LoraAdapter:
     def _find_factor_pair(
         self, module: str, parts: Mapping[str, str], roles: tuple[str, str]
     ) -> tuple[str, str]:
-        """Return the names of a module's LoRA A and B tensors. Raise E0530 if they are invalid."""
+        """Return the names of a module's LoRA A and B tensors. Raise E0530 for invalid tensors."""
         if missing := [role for role in roles if role not in parts]:
             letter = "A" if missing[0].endswith("a") else "B"
             self._raise_broken(f"missing `lora_{letter}` of `{module}`")

@@ -27,7 +27,7 @@ class NormFoldedWeights(ParameterOverrides):
 
     @cached_property
     def parameter_folds(self) -> Mapping[str, FoldedNorm]:
-        """The fold of each changed norm weight, norm bias and linear weight, by parameter name."""
+        """The fold of each changed norm weight, norm bias and linear weight, keyed by its name."""
         return {
             name: fold
             for fold in self.folds

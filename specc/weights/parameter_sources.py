@@ -1,5 +1,6 @@
 """Define `ParameterSource`, an interface for streaming parameter values, and its implementations
-for random initialization and overridden parameters. Read whole parameters or rows of weights.
+for random initialization and overridden parameters. The module also contains functions that read
+whole parameters, or rows of weights.
 """
 
 import math

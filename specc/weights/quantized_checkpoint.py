@@ -67,7 +67,7 @@ ACTIVATION_TENSORS = (
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """A quantized weight: its name, format and layout, and the names of its tensors by suffix."""
+    """A quantized weight: name, format, layout, and the names of its tensors, keyed by suffix."""
 
     name: str
     format: QuantizedWeightFormat

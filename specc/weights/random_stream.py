@@ -87,8 +87,8 @@ def generate_normal_samples(key: int, start: int, count: int) -> Floats:
 def iterate_uniform_samples(
     seed: int, name: str, count: int, low: float, high: float
 ) -> Iterator[Floats]:
-    """Yield `count` uniform random numbers `low + u * (high - low)` in blocks. Each operation is
-    rounded to float32.
+    """Yield `count` uniform random numbers `low + u * (high - low)` in blocks. The result of each
+    operation is rounded to float32.
     """
     for block in _iterate_blocks(generate_uniform_samples, seed, name, count):
         block *= np.float32(high - low)

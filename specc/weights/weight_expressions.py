@@ -275,7 +275,7 @@ class ChunkExpr(BaseSliceExpr):
 class PermuteRopeExpr(UnaryExpr):
     """A query or key projection whose rows are permuted per head between RoPE layouts. `to="half"`
     converts interleaved pairs (0, 1), (2, 3), … to the half-split layout: all first elements, then
-    all second elements. `to="interleaved"` is the inverse.
+    all second elements. `to="interleaved"` performs the inverse conversion.
     """
 
     to: Literal["half", "interleaved"]

@@ -263,9 +263,9 @@ def _raise_unknown_weight(
 @dataclass(frozen=True, slots=True)
 class Initializer:
     """A parameter initializer. `zeros`, `ones` and `constant` set every element to 0, 1 or `value`.
-    `normal` has mean 0 and standard deviation `value`. `uniform` is uniform within ±`value`.
-    `fan_in` is uniform within ±value * sqrt(3 / fan_in): the output of a linear layer has variance
-    value².
+    `normal` samples with mean 0 and standard deviation `value`. `uniform` samples uniformly within
+    ±`value`. `fan_in` samples uniformly within ±value * sqrt(3 / fan_in): the output of a linear
+    layer has variance value².
 
     LeCun et al. 1998, "Efficient BackProp", section 4.6. Weights are stored as [out, in, …], so the
     fan-in is the product of all axis sizes except the first. The fan-in of a vector is 1.
@@ -279,7 +279,7 @@ class Initializer:
         return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
 
     def compute_uniform_bound(self, shape: tuple[int, ...]) -> float:
-        """Return the bound b of the uniform distribution within ±b for a parameter's `shape`."""
+        """Return the bound b of the uniform distribution within ±b for the shape `shape`."""
         if self.kind == "uniform":
             return self.value
         weight = shape[1:] if self.kind == "fan_in_each" else shape
@@ -287,7 +287,7 @@ class Initializer:
 
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:
-    """Parse an initializer such as `normal(0.02)`. Raise E0516 at `span` if it is invalid."""
+    """Parse an initializer such as `normal(0.02)`. Raise E0516 at `span` for an invalid one."""
     match = _INITIALIZER_PATTERN.fullmatch(text)
     kind, number = match.groups() if match else ("", None)
     if kind in PLAIN_KINDS and number is None:

@@ -99,13 +99,13 @@ class Attend(
 ):
     """Scaled dot-product attention.
 
-    The operands are query, key, value, mask, bias and sinks. The results are output and weights.
-    `weights = softmax(cap(scale · q kᵀ) + bias, where mask)`, `output = weights v`
-    (arXiv:1706.03762, eq. 1). Each of the `g` key heads serves `h / g` adjacent query heads
-    (grouped-query attention, arXiv:2305.13245). `cap > 0` is logit soft-capping: a score s becomes
-    `cap · tanh(s / cap)` before the bias (arXiv:2408.00118). An attention sink is an additional
-    score per head without a value vector. Without a mask, no key is masked. If all keys of a query
-    are masked, its output is zero.
+    The operands are query, key, value, mask, bias and sinks. The results are the attention output
+    and the attention weights. `weights = softmax(cap(scale · q kᵀ) + bias, where mask)`, `output =
+    weights v` (arXiv:1706.03762, eq. 1). Each of the `g` key heads serves `h / g` adjacent query
+    heads (grouped-query attention, arXiv:2305.13245). `cap > 0` enables logit soft-capping: a score
+    s becomes `cap · tanh(s / cap)` before the bias (arXiv:2408.00118). An attention sink is an
+    additional score per head without a value vector. Without a mask, no key is masked. If all keys
+    of a query are masked, its output is zero.
     """
 
     scale: float

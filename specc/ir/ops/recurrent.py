@@ -58,7 +58,7 @@ class RecurrentOperands(Generic[_T]):
     def from_operands(
         cls, args: Sequence[_T | None], *, is_quantized: bool = False
     ) -> "RecurrentOperands[_T]":
-        """Group a per-operand list of a (possibly quantized) recurrent layer by role."""
+        """Group the entries of a per-operand list of a recurrent layer by the operands' roles."""
         required_args = args[: 5 if is_quantized else 3]
         required_operands = [a for a in required_args if a is not None]
         assert len(required_operands) == len(required_args), (

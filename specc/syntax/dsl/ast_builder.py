@@ -285,7 +285,7 @@ def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None)
     minimum = 0
     if bound is not None and bound.text.isdigit():
         minimum = int(bound.text)
-    elif bound is not None:  # the bound is not an integer, such as `>= 1.5`
+    elif bound is not None:  # a bound such as `>= 1.5` is not an integer
         title = "the minimum length is not an integer"
         b.report_error("E0108", title, b.get_span(bound), "here", "write `>= 1`")
     return ast.DimDecl(b.check_bound_name(name), minimum, span=span)

@@ -214,7 +214,7 @@ class Lexer:
             title, fix = explanation
             number_start = start - len(f"{first_digits},") if first_digits else start
             self.report_error("E0108", title, number_start, end, "here", fix)
-            text = "0"  # an invalid number is a token, and parsing continues
+            text = "0"  # an invalid number becomes a token, so parsing continues
         self.result.tokens.append(Token("NUMBER", text, start, end))
         return end
 

@@ -180,7 +180,7 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
         lambda n: (n.settings, n.end_comments),
     ),
 }
-"""The layout of each section class: header, maximum number of entries on one line, and entries."""
+"""For each section class: the header, the maximum number of entries per line, the entries."""
 
 
 def format_node_without_body(node: ast.Commentable) -> Pieces:

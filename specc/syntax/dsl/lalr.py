@@ -117,7 +117,7 @@ class LalrTable:
         return None
 
     def find_expected_terminals(self, states: Sequence[int], end_state: int) -> frozenset[str]:
-        """Return the terminals that may follow `states`. `end_state` is the accepting state."""
+        """Return the terminals allowed in parser states `states`. `end_state` accepts the text."""
         terminals = {*self.keywords.values(), "NAME", "NUMBER", "STRING", "$END"}
         return frozenset(
             kind for kind in terminals if self.simulate_shift(states, kind, end_state) is not None
@@ -147,8 +147,8 @@ def load_lalr_table() -> LalrTable:
 
 
 class StackEntry(NamedTuple):
-    """A value on the parser stack, built from the tokens `first_token` to `last_token`. A value
-    without tokens has the `first_token` -1. `depth` is the nesting depth of the expression.
+    """A value on the parser stack, built from the tokens `first_token` to `last_token`. For a value
+    without tokens, `first_token` is -1. `depth` is the nesting depth of the expression.
     """
 
     value: object
@@ -212,14 +212,14 @@ class LalrParser:
         return None
 
     def can_accept_token(self, states: Sequence[int], terminal: str) -> bool:
-        """Return True if a token of the terminal `terminal` may follow the states `states`."""
+        """Return True if a token of the terminal `terminal` is allowed in the states `states`."""
         return (
             self.table.simulate_shift(states, terminal, self.table.end_states[self.start])
             is not None
         )
 
     def list_expected_terminals(self) -> frozenset[str]:
-        """Return the terminals that may follow the current states."""
+        """Return the terminals that are allowed in the current parser states."""
         return self.table.find_expected_terminals(self.states, self.table.end_states[self.start])
 
     def apply_reduction(self, action: int, terminal: str) -> None:
@@ -324,7 +324,7 @@ def recover_from_syntax_error(parser: LalrParser, index: int) -> int | None:
 
 
 def _drop_failed_item(parser: LalrParser, kind: str) -> bool:
-    """Drop states until an item that begins with `kind` is accepted. Return False if no state
+    """Drop states until a state accepts an item that begins with `kind`. Return False if no state
     accepts the item.
     """
     # skip states that accept a name, because they are inside an expression

@@ -149,7 +149,7 @@ class SyntaxErrorExplainer:
 
 
 def explain_misplaced_weight_path(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0107 for a weight path after a value that is no call (`x @ w`), otherwise None."""
+    """Return E0107 for a weight path after a value that is not a call (`x @ w`), otherwise None."""
     if error.token.kind != "AT":
         return None
     fix = "write a matrix product as `matmul(x, w)`"

@@ -379,7 +379,7 @@ ITEM_SCHEMAS: Mapping[str, MappingSchema[ast.Item]] = {
     ),
     "require": REQUIRE_SCHEMA,
 }
-"""The schemas of `items:` entries with several keys, by keyword."""
+"""The schemas of `items:` entries with several keys, keyed by keyword."""
 
 USE_ENTRY = MappingSchema(
     ast.UseStatement,

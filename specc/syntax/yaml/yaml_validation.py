@@ -123,7 +123,7 @@ class YamlReader(ErrorCollector):
     def read_entries_by_key(
         self, node: YamlNode, names: Iterable[str], subject: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
-        """Return a map's entries by key. Report E0201 for unknown and E0126 for missing keys."""
+        """Return entries, keyed by name. Report E0201 for unknown and E0126 for missing keys."""
         allowed_keys = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
         entries_by_key = {e.key: e for e in entries}

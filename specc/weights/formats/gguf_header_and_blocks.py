@@ -27,7 +27,9 @@ from specc.weights.formats.quantized_layout import (
 from specc.weights.formats.safetensors_header import MAX_HEADER_BYTES, MAX_LENGTH, Shape
 
 Metadata: TypeAlias = Mapping[str, object]
-"""GGUF metadata by key: numbers, booleans, strings, or lists of numbers, booleans or strings."""
+"""GGUF metadata, keyed by name: numbers, booleans, strings, or lists of numbers, booleans or
+strings.
+"""
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 STRING, ARRAY = 8, 9
@@ -340,7 +342,7 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
     "q5_k": (0, _decode_q5_k),
     "q6_k": (6, _decode_q6_k),
 }
-"""The decoder of each GGUF block type, and its bits per code (0 if codes are not integers)."""
+"""The decoder and the bits per code (0 if codes are not integers) of each GGUF block type."""
 
 
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)

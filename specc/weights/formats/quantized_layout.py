@@ -39,7 +39,7 @@ class QuantizedLayoutError(Exception):
 
 
 def check_tensor_pattern(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
-    """Check a tensor against a pattern and add its axis sizes to `lengths`.
+    """Check a tensor against a pattern, and add the tensor's axis sizes to `lengths`.
 
     The pattern `float|u8[groups, 16]` allows two element types, and requires two axes, the second
     of size 16. `any` matches every type. Without brackets, any shape matches. Raise

@@ -114,7 +114,7 @@ class TensorFile(Closeable):
         self.check_unchanged()
 
     def iterate_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
-        """Yield all bytes in order, each chunk with its tensor ("" between tensors) and offset."""
+        """Yield all bytes in chunks, each with its tensor name ("" between tensors) and offset."""
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         # all tensors use the same pair of buffers, because allocating new memory is slow
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
