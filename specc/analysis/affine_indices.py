@@ -109,7 +109,7 @@ def solve_offset_inequality(
     """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
     (`difference < 0` if `is_strict`) can hold.
     """
-    # a t + b u equals a (t - u) + (a + b) u and also -b (t - u) + (a + b) t A non-negative term
+    # a t + b u equals a (t - u) + (a + b) u and also -b (t - u) + (a + b) t. A non-negative term
     # only makes `difference <= 0` harder to satisfy, so it is dropped.
     if difference.query_coefficient + difference.key_coefficient < 0 or not _is_nonnegative(
         difference, qk

@@ -170,7 +170,7 @@ def find_unproven_causal_mask(qk: AttentionMatrix | None) -> UnprovenCausalMask 
     """
     if qk is None:
         return None
-    # do not report values that were not analyzed as errors
+    # values that were not analyzed must not be reported as errors
     if find_mask_band(qk.value, qk.query_axis, qk.key_axis, qk.time_axis).is_budget_exhausted:
         return UnprovenCausalMask(True, qk.value)
     budget, default = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenCausalMaskTerm(None, False)

@@ -27,7 +27,7 @@ from specc.ir.types import SAME_POSITION
 
 
 def find_batch_symbol(graph: Graph) -> str | None:
-    """Return the symbolic size that the first axes of all inputs of rank >= 1 share, or None."""
+    """Return the symbolic size of the first axis that all inputs of rank >= 1 share, or None."""
     names = {v.shape[0].name for v in graph.inputs.values() if v.rank}
     return names.pop() if len(names) == 1 else None
 
@@ -50,7 +50,7 @@ class _BatchAxis:
     dependent_symbols: frozenset[str]
 
     def is_batch_dependent(self, length: Dim) -> bool:
-        """Return True if a size expression contains the batch size."""
+        """Return True if the batch size occurs in a size expression."""
         return bool(length.symbols() & self.dependent_symbols)
 
     def is_multiple_of_batch(self, length: Dim) -> bool:
@@ -114,7 +114,7 @@ class _BatchAxis:
         return len(batch_lengths) > 1 or not all(map(self.is_multiple_of_batch, batch_lengths))
 
     def _has_batch_attribute(self, op: Op) -> bool:
-        """Return True if an attribute of an op contains the batch size."""
+        """Return True if the batch size occurs in an attribute of an op."""
         return any(map(self.is_batch_dependent, op.iterate_attribute_dims()))
 
     def _crosses_batch(self, node: Node, results: NodeResults) -> bool:

@@ -143,7 +143,7 @@ FIXED_MESSAGES: Mapping[type[Op], CausalityErrorMessage] = {
         ),
     ),
 }
-"""The messages for ops that can violate causality in exactly one way, by op."""
+"""The messages for ops that can violate causality in exactly one way, keyed by op."""
 
 
 def _describe_read(
@@ -269,8 +269,8 @@ def describe_noncausal_window(
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
     """Return the error text and the fixes for a convolution or pooling window that reads later
-    positions. `later_text` describes these positions. If `reads_all` is True, the result and the
-    time axis have different numbers of positions. `chunk_size` exceeds 1 only in streaming
+    positions. `later_text` describes these later positions. If `reads_all` is True, the result and
+    the time axis have different numbers of positions. `chunk_size` exceeds 1 only in streaming
     inference.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP

@@ -135,7 +135,7 @@ def is_rope_scaled_for_length(context_length: int, graph: Graph) -> bool:
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
     """Return the minimum size of each symbolic dimension. At or above these sizes, all indices are
     in range, no axis is shorter than a window over it, and no `argmax` is applied to an empty axis.
-    The minimum sizes of a graph are cached.
+    Minimum axis sizes are cached for each graph.
     """
     min_lengths = _find_min_window_lengths(graph)
     for node, _ in iterate_all_nodes(graph):
@@ -217,7 +217,7 @@ def iterate_position_limits(graph: Graph) -> Iterator[PositionEmbeddingLimit]:
 
 
 def find_context_length_limit(node: Node) -> PositionEmbeddingLimit | None:
-    """Return the limit that a node imposes if it is a position embedding, otherwise None."""
+    """Return the length limit that a node imposes if it is a position embedding, otherwise None."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_position_limit(node, ids, table.shape[0].number, table)

@@ -37,7 +37,7 @@ def _count_attention(op: ops.Attend, types: list[Type]) -> Dim:
     b, h, q, d = types[0].shape
     keys = types[1].shape[2]
     value_width = types[2].shape[3]
-    # Each query-key pair costs one dot product over the key features, and one multiply-add per
+    # Each query-key pair costs one dot product over the key features, and one multiply-add for each
     # value feature.
     return b * h * q * keys * (d + value_width)
 

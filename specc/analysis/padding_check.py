@@ -87,7 +87,7 @@ _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozens
 
 def _infer_all_states(graph: Graph) -> _AllStates:
     """Map the name of each padding mask to the padding properties of every value, and to the masks
-    that were assumed to be true. The positions that the assumed masks exclude do not affect
+    that were assumed to be true. Positions that the assumed masks exclude do not affect the
     outputs.
     """
     all_states: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}

@@ -163,7 +163,7 @@ class PaddingDataflow:
         dependence: Dependence,
         operand_facts: Sequence[PaddingFacts],
     ) -> PaddedUse:
-        """Return the `PaddedUse` for a dependence on padded positions, with the axis layout."""
+        """Return a `PaddedUse`: a dependence on padded positions and the layout of the axis."""
         length = get_operand_axis_size(node, dependence)
         offset = self.offsets.offsets.get(length, Dim.from_value(0))
         facts = operand_facts[dependence.operand]
@@ -275,7 +275,7 @@ class PaddingDataflow:
         counts: list[PaddingCount],
         rotary: RotaryEmbedding | None,
     ) -> PaddingSource | None:
-        """Return the op (this op or an earlier op) through which padding affects a result."""
+        """Return the op, this op or an earlier op, through which padding affects a result."""
         node, operand_facts = result.node, result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier

@@ -344,7 +344,7 @@ def _get_neutral_number(violation: PaddingViolation) -> str:
 
 
 def _suggest_op_specific_fix(violation: PaddingViolation) -> str:
-    """Suggest a fix for an op for which no neutral constant at padded positions exists."""
+    """Suggest a fix for an op for which no constant at padded positions is neutral."""
     match op := violation.node.op:
         case ops.Index(index=index) if index == 0:
             return violation.suggest_padding_side("right")

@@ -286,8 +286,8 @@ def can_contain_masked_fill_at_padding(result: PaddedOpResult) -> bool:
 
 def _may_hold_masked_fill(node: Node, has_masked_fill: Sequence[bool]) -> bool:
     """Return True if the result of a node may hold a masked fill value. This is the case if the
-    node creates such a value or its negation, pads with one, or has an operand that holds one.
-    `has_masked_fill` is true for each operand with masked fill values.
+    node creates such a value or its negation, pads with such a value, or has an operand that holds
+    one. `has_masked_fill` is true for each operand with masked fill values.
     """
     match node.op:
         case ops.Constant(value) | ops.Pad(value=value) if abs(value) >= -LOW_SCORE:

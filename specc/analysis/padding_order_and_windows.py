@@ -46,7 +46,7 @@ def find_reversed_axes(padded_uses: Sequence[PaddedUse]) -> frozenset[int]:
 def has_mixed_axis_order(padded_uses: Sequence[PaddedUse], is_in_loop: bool) -> bool:
     """Return True if an op combines a reversed axis with an unreversed axis, or if the op reads a
     reversed axis and is not elementwise, a window op or a reduction. In a loop body (`is_in_loop`),
-    return True for every `flip` and `roll`.
+    return True for every `flip` and every `roll`.
     """
     if any(isinstance(u.op, ops.Flip | ops.Roll) for u in padded_uses):
         return is_in_loop

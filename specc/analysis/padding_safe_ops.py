@@ -37,7 +37,7 @@ def is_unaffected_by_padding(use: PaddedUse) -> bool:
     match use.dependence.kind:
         case "same" | "extent":
             # An op that is elementwise along the axis does not move padded positions. An op that
-            # depends only on the axis size reads no position.
+            # depends only on the size of the axis reads no position.
             return True
         case "newest" | "window" if _is_loop_skipping_padding(use) or _is_padding_outside_reads(
             use

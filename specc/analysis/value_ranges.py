@@ -167,8 +167,8 @@ def _bound_function(function_name: str, operand_range: ValueRange) -> ValueRange
 
 
 def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueRange:
-    """Return the range of one branch of a `where` (operand 1 or 2), narrowed by a condition that
-    compares the branch with a constant. The branch may add a constant to the compared value:
+    """Return the range of one branch of a `where` (operand 1 or 2). The condition narrows the range
+    if it compares the branch with a constant. The branch may add a constant to the compared value:
     `where(x > 0, x + 1, …)`.
     """
     match node.args[0]:

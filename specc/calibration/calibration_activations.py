@@ -1,5 +1,5 @@
-"""Find the input activations of each int4 weight, also inside loops and experts, and add them to
-the outputs of the graph.
+"""Find the input activations of each int4 weight, including weights in loops and experts, and add
+them to the outputs of the graph.
 """
 
 from collections import Counter

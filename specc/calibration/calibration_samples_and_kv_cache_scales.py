@@ -118,8 +118,8 @@ def _explain_unusable_input(name: str, array: Array, is_padding_mask: bool) -> s
 
 
 def _add_batch_axis(value: object, rank: int) -> object:
-    """Add a batch axis to a nested list of numbers with `rank - 1` axes, where `rank` is the rank
-    of the input. Values that are not such a list are returned unchanged.
+    """Add a batch axis to a nested list of numbers that has `rank - 1` axes, where `rank` is the
+    rank of the input. Values that are not such a list are returned unchanged.
     """
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
@@ -211,7 +211,7 @@ def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator
 
 def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str, Array]:
     """Return random inputs for the generation of `count` sequences. The prompt is a random token,
-    or omitted if the model has a start token or can generate from an empty prompt.
+    and is omitted if the model has a start token or can generate from an empty prompt.
     """
     input_signature, generation = generator.input_signature, generator.generation
     graph, sequence_input = input_signature.graph, input_signature.sequence_input

@@ -251,7 +251,7 @@ class _FactorFiles:
         return factor
 
     def _remove_files(self, used: Iterable[WeightInputs]) -> None:
-        """Remove the factor files for `used` that no other unquantized weight needs."""
+        """Remove the files of those factors for `used` that no other unquantized weight needs."""
         for activations in used:
             if {matrix.name for matrix in self.tap_points[activations]} <= self.finished_names:
                 self.paths[activations].unlink()

@@ -31,9 +31,10 @@ from specc.ir.graph import Graph, Node, NodeResults, Value, collect_required_nod
 def compute_demanded_positions(
     context: DemandedPositionsContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
-    """Return the number of earlier positions of every live value that a step needs, per time axis.
-    `outputs` contains this number for the first time axis of each output. If an output has a second
-    time axis (the keys of an attention map), all its positions are needed.
+    """Return, for every live value and time axis, the number of earlier positions that a step
+    needs. `outputs` contains the number of needed positions for the first time axis of each output.
+    If an output has a second time axis (the keys of an attention map), all its positions are
+    needed.
     """
     # Nodes are visited in reverse order, so that the demand of all consumers of a node is known.
     needs: dict[Value, dict[int, float]] = {}

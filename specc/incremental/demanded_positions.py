@@ -278,8 +278,8 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the number of positions of a node's results that are needed, by axis name. Only the
-    new positions of a cached value are needed.
+    """Return how many positions of a node's results are needed, keyed by axis name. Only the new
+    positions of a cached value are needed.
     """
     positions: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):

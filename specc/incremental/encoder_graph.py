@@ -1,7 +1,7 @@
 """Build the encoder graph, which computes the initial states and all values that do not depend on
 generated positions.
 
-If there are fewer than k keys, the operand of `topk` is padded with masked keys. In the example
+If there are fewer than k keys, masked keys are appended to the operand of `topk`. In the example
 with k = 3, position 0 of the full graph also has only one visible key. It also selects the first
 two masked keys, whose scores are -inf and whose indices equal the indices of the padding:
 
@@ -183,7 +183,7 @@ class LastPositionSubgraph:
         return None
 
     def build_nodes(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
-        """Add nodes that compute the last position to `builder`, which contains `new_values`."""
+        """Add to `builder`, which contains `new_values`, nodes that compute the last position."""
         built_positions: dict[LastPosition, Value] = {}
 
         def get_position(position: LastPosition) -> Value:

@@ -21,7 +21,7 @@ from specc.ir.types import Type
 def find_inferable_symbols(
     values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
-    """Return the symbols that the shapes of `values` and the `length_equations` determine."""
+    """Return the symbols determined by the shapes of `values` and by `length_equations`."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     known_symbols = set[str]()
     # A known symbol may determine another symbol: `m` and `past + m` determine `past`.

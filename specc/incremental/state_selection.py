@@ -76,8 +76,8 @@ class CacheCandidate(Generic[T]):
 
 
 def find_minimum_cut(candidates: Mapping[T, CacheCandidate[T]], sinks: Sequence[T]) -> list[T]:
-    """Return the values to cache for the minimum total cost of `sinks`, in the order of
-    `candidates`.
+    """Return the values to cache so that the total cost of computing `sinks` is minimal, in the
+    order of `candidates`.
     """
     network = _FlowNetwork[tuple[str, T | None]]()
     source, sink = ("source", None), ("sink", None)
@@ -214,7 +214,7 @@ def _find_moving_operands(node: Node, flow: TimeDataflow) -> set[Value]:
 def select_cached_values(
     context: DemandedPositionsContext, outputs: Mapping[Value, float]
 ) -> list[Value]:
-    """Return the values to cache between steps for the minimum cost of `outputs`."""
+    """Return the values to cache between steps so that computing `outputs` costs the least."""
     candidates = _find_history_values(context, compute_demanded_positions(context, outputs))
     if not candidates:
         return []

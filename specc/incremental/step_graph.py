@@ -236,7 +236,7 @@ class StepGraphBuilder:
             self.rewriter.new_values[value] = new_value
 
     def _copy_op(self, node: Node, results: NodeResults, demand: DemandedPositions) -> NodeResults:
-        """Build a node that has no state by applying its op to the needed positions."""
+        """Build a stateless node by applying its op to the needed positions."""
         if (counted := _build_counted_op(self.states, node, results, demand)) is not None:
             return counted
         if node in self.plan.flow.inlined_loop_bodies:

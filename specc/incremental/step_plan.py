@@ -346,7 +346,7 @@ class StepGraphRewriter:
     def slice_operands(
         self, node: Node, demand: DemandedPositions, excluded: Collection[int] = ()
     ) -> list[Value | None]:
-        """Return a node's operands, sliced to the needed positions except the `excluded` ones."""
+        """Return a node's operands, sliced to the needed positions unless they are `excluded`."""
         operands: list[Value | None] = []
         for n, (value, axes) in enumerate(zip(node.args, demand.operand_axes, strict=True)):
             if value is None or n in excluded:
@@ -371,7 +371,7 @@ class StepGraphRewriter:
 
 
 def replace_axis_sizes(type: Type, lengths: Mapping[int, Dim]) -> Type:
-    """Return `type` with the axis sizes `lengths`, by axis."""
+    """Return `type` with the axis sizes in `lengths`, which is keyed by axis index."""
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))
 
 

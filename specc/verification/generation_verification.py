@@ -244,8 +244,9 @@ class _ReferenceSession:
 
 
 def _compare_tokens(decode: _ReferenceDecode, sizes: Mapping[str, int]) -> VerificationRound:
-    """Compare the model's tokens, probabilities and scores with those of the reference. Return the
-    result of the verification round. Raise E0930 if rounding errors do not explain a difference.
+    """Compare the tokens, probabilities and scores of the model with those of the reference. Return
+    the result of the verification round. Raise E0930 if rounding errors do not explain a
+    difference.
     """
     results, expected = decode.run_model(), decode.compute_results()
     differences, max_error = compare_results(results, expected)
@@ -308,7 +309,7 @@ def _ignore_later_tokens(bounds: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _stack_steps(steps: list[Array], width: int) -> Array:
-    """Stack the token arrays of all steps to [batch, width], padded with -1."""
+    """Stack the token arrays of all steps into one array [batch, width], padded with -1."""
     padding = [np.full_like(steps[0], -1)] * (width - len(steps))
     return np.stack([*steps, *padding], -1)
 

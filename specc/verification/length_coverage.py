@@ -36,7 +36,7 @@ STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 @dataclass(frozen=True, order=True)
 class LengthThreshold:
     """The smallest axis size at which a constant in a mask has an effect. `stride` is the number of
-    axis positions per mask position.
+    axis positions for each mask position.
     """
 
     length: int
@@ -65,8 +65,8 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
 
 def _iterate_length_constants(graph: Graph) -> Iterator[tuple[Dim, int, int]]:
     """Yield (axis size, constant, positions per count) for each constant that is compared or
-    combined with position ids or counts of an axis. Yield (axis size, bound, 1) for each bound of a
-    clipped axis size.
+    combined with position ids or counts of an axis. Yield (axis size, bound, 1) for each constant
+    that bounds a clipped axis size.
     """
     positions: dict[Value, frozenset[_PositionCount]] = {}
     for node, results in iterate_all_nodes(graph):
@@ -170,7 +170,7 @@ def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
 
 
 POSITIONS_BEYOND_THRESHOLD = 9
-"""Number of positions above a threshold in a long round (a round that exceeds thresholds)."""
+"""Number of positions by which axis sizes in a long round exceed their thresholds."""
 SHORT_AXIS_LENGTH = 2
 """Size of the axes that are short in a long round."""
 
@@ -196,7 +196,7 @@ def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
 
 
 def add_derived_axis_sizes(graph: Graph, sizes: Sizes) -> dict[str, int]:
-    """Return `sizes` and the sizes of all dimensions that length equations compute from `sizes`."""
+    """Return `sizes` and the sizes of all dimensions that length equations compute from them."""
     equations = graph.length_equations
     return {**sizes, **{name: dim.evaluate(sizes) for name, dim in equations.items()}}
 
@@ -276,7 +276,7 @@ def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[
 def _choose_axis_lengths(
     thresholds: Sequence[LengthThreshold], upper_bounds: Iterable[LengthThreshold]
 ) -> list[int]:
-    """Return an axis size above each threshold and within all `upper_bounds`, largest first."""
+    """Return one axis size above each threshold within all `upper_bounds`, largest first."""
     bounds = [bound.length for bound in upper_bounds]
     return [
         min([threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD), *bounds])

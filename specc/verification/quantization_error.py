@@ -122,9 +122,9 @@ class QuantizationComparison:
             yield f"`{name}` against the baseline: {', '.join(metrics)}"
 
     def iterate_errors_by_scope(self, seed: int) -> Iterator[tuple[str, float]]:
-        """Yield each scope with a quantized weight, in graph order, with the relative error of its
-        output. The output is computed in float64, so weight quantization is the only cause of the
-        error.
+        """Yield each scope that has a quantized weight, in graph order, and the relative error of
+        its output. The output is computed in float64, so weight quantization is the only cause of
+        the error.
         """
         graph = self.quantized_model.manifest.graph
         scope_results = _map_scope_results(

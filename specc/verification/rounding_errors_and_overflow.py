@@ -26,8 +26,8 @@ from specc.verification.result_comparison import (
 UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32 (half a unit in the last place of 1)."""
 ROUNDING_PERTURBATIONS = 4
-"""Size of a perturbation in units of roundoff. The size is larger than 1, so that at least one
-sample changes each discrete decision (argmax, comparison) between nearly equal values.
+"""Magnitude of a perturbation in multiples of the unit roundoff. The size is larger than 1, so that
+at least one sample changes each discrete decision (argmax, comparison) between nearly equal values.
 """
 SAFETY_FACTOR = 8
 """Ratio of an error bound to the largest change of a result among all perturbed samples. The errors
