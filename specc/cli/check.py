@@ -75,7 +75,7 @@ def _report_to_json(
 
 
 def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
-    """Return a list with one line that names the unchecked graphs, or [] if there are none."""
+    """Return a list with one line that names the unchecked graphs, or [] if all were checked."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     names = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs (check them with --graph NAME): {', '.join(names)}"] if names else []

@@ -129,7 +129,7 @@ def _check_option_combinations(args: Namespace) -> None:
                 f"or pass `{generation_flags[0]}` to specc run instead",
             ],
         )
-    # of the package graphs, only a standalone generator can be written as a single file
+    # only a standalone generator can be written as a single file; other package graphs cannot
     if args.graphs and args.graphs != ("generate",) and args.output.endswith(".onnx"):
         raise_error(
             "E0753",

@@ -79,9 +79,7 @@ def _map_summaries(kind: str) -> dict[str, str]:
 
 
 def read_spec_title(path: Path) -> str:
-    """Return the title of a spec. Parse the spec only if its header does not have the usual
-    form.
-    """
+    """Return the title of a spec. Parse the spec only if its header has an unusual form."""
     title = TITLE_PATTERN.search(path.read_text(encoding="utf-8"))
     return title[1] or title[2] if title else read_spec_file(path, path.name).doc
 

@@ -302,7 +302,7 @@ def _get_requested_format(argv: Sequence[str]) -> str:
     options = argv[: argv.index("--")] if "--" in argv else argv
     try:
         return str(parser.parse_known_args(options)[0].format)
-    except argparse.ArgumentError:  # the value of `--format` is not a known format
+    except argparse.ArgumentError:  # the value of `--format` is unknown
         return MESSAGE_FORMATS[0]
 
 

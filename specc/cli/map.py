@@ -272,7 +272,7 @@ def format_job_progress(report: JobReport) -> str:
 
 
 def format_job_run_times(report: JobReport) -> str:
-    """Format the times of a job: startup, elapsed, compute, and predicted by the cost model."""
+    """Format the times of a job: startup, elapsed and compute time, and the predicted time."""
     elapsed_seconds = report.elapsed_seconds
     work_seconds = max(elapsed_seconds - report.startup_seconds, 0.0)
     parts = [

@@ -199,7 +199,7 @@ def execute_lsp_command(args: Namespace) -> int:
     from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
-        # if a user starts the server in a terminal, print that it waits for an editor
+        # if a user starts the server in a terminal, print a note that it waits for an editor
         print("waiting for an editor on stdin; press Ctrl-D to exit", file=sys.stderr)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer

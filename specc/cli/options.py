@@ -91,7 +91,7 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
     ),
     "seed": Option(INTEGER_OPTION, "SEED", "random seed of sampling (default: 0)"),
 }
-"""Options for token selection. The setting of the spec applies if an option is not given."""
+"""Options for token selection. If an option is not given, the setting of the spec applies."""
 GENERATION_OPTIONS: Mapping[str, Option] = {
     **SAMPLING_OPTIONS,
     "guidance_scale": Option(

@@ -286,7 +286,7 @@ def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutpu
     generation.
     """
     if outputs.attention_plot_path:
-        # report a missing attention graph before the generation starts, not afterwards
+        # report a missing attention graph before generation starts
         get_model_for_attention_maps(model)
     prints_pieces = _is_printed_while_generated(stream)
     if prints_pieces:

@@ -48,7 +48,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class ParsedInputs:
-    """The array of each model input, the files read, and the height and width of each image."""
+    """Parsed inputs: an array per model input, the files read, and the size of each image."""
 
     inputs: Mapping[str, Array]
     files: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class _InputCollector:
         self.values_by_input.setdefault(name, []).append(value)
 
     def _read_arrays(self, name: str, argument: str) -> None:
-        """Assign a file's named arrays to the inputs of the same name, and an unnamed array to
+        """Assign each named array of a file to the input of the same name, and an unnamed array to
         `name`.
         """
         self.files.append(argument)
@@ -133,7 +133,7 @@ class _InputCollector:
             self._add_value(name, self._parse_file_value(name, value, argument))
 
     def _parse_file_value(self, name: str, value: object, argument: str) -> "ArgumentValue":
-        """Convert a value from a file to an array or, for a text input, to lists of token ids."""
+        """Convert a value from a file to an array, or to lists of token ids for a text input."""
         record = self.model.preprocessing.get_input_config(name)
         if isinstance(record, TEXT_CONFIGS) and isinstance(value, list):
             return _BatchElements(_parse_sequences(value, escape_text(argument)))

@@ -39,7 +39,7 @@ MAX_NUMBERS = 100_000
 
 
 def array_to_json(array: Array) -> dict[str, object]:
-    """Convert an array to a JSON object, without `values` for more than MAX_NUMBERS elements."""
+    """Convert an array to a JSON object. Omit `values` for more than MAX_NUMBERS elements."""
     is_small = array.size <= MAX_NUMBERS
     # low-precision floats become float64, because JSON encoders do not support other floats
     array_to_convert = array.astype("float64") if array.dtype.kind not in "biufU" else array
@@ -178,8 +178,8 @@ OPTION_TASKS = {
     "prompt_name": ("sentence-similarity", "sentence_embeddings"),
     "similarity": ("sentence-similarity", "sentence_embeddings"),
 }
-"""Maps each option to a task that supports it and to the usual name of this task's graph in the
-built-in specs of text encoders.
+"""Maps each option to a task that supports it, and to the name that built-in text encoder specs
+give this task's graph.
 """
 MAX_VALUES = 8
 """Maximum number of vector elements that are printed."""

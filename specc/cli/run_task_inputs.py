@@ -111,7 +111,7 @@ PAIR_LENGTH = 2
 
 
 def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Sequence[str]) -> bool:
-    """Return True if an argument supplies the array of a graph input, without tokenization."""
+    """Return True if an argument supplies a graph input's array directly, without tokenization."""
     for argument in arguments:
         name, equals, _ = argument.partition("=")
         if (equals and name in input_names) or argument.lower().endswith(NUMPY_SUFFIXES):
@@ -145,7 +145,7 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[ValuesByInpu
 
 
 def _fill_optional_inputs(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
-    """Add None for each missing optional value of a record to keep all value lists aligned."""
+    """Add None for each optional value that a record lacks, to keep all value lists aligned."""
     return {**dict.fromkeys(i.name for i in task.inputs if i.is_optional), **record}
 
 
@@ -165,7 +165,7 @@ def _find_next_input(remaining: Sequence[TaskInput], values: ValuesByInput) -> T
 
 
 def _iterate_values(task_input: TaskInput, argument: str, files: list[Path]) -> Iterator[Value]:
-    """Yield the values of an argument: a path, lines of a file, JSON items, or the text itself."""
+    """Yield the values of an argument: one path, or several lines, JSON items or texts."""
     if task_input.name == "image":
         files.append(Path(argument))
         yield Path(argument)

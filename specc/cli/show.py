@@ -332,7 +332,7 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
     names = {name for _, name in named}
     rows = [(role, name, index.files[name].bytes) for role, name in named]
     rows += [("weights", n, f.bytes) for n, f in index.files.items() if n not in names]
-    # add the weights that remain in the checkpoint
+    # add the weight files that the package does not copy from the checkpoint
     return rows + [("weights", n, f.bytes) for n, f in index.linked_files.items()]
 
 

@@ -233,7 +233,7 @@ def show_write_progress(title: str) -> Iterator[None]:
 
 
 def iterate_with_progress(items: Iterator[Item], label: str) -> Iterator[Item]:
-    """Yield items, and display the number of items yielded so far if stderr is a terminal."""
+    """Yield items and, if stderr is a terminal, display the number of items yielded so far."""
     if not is_progress_shown():
         yield from items
         return

@@ -48,7 +48,7 @@ def _decorate_class(cls: type, **options: bool) -> type:
 
 
 def _get_no_values(instance: object) -> None:
-    """Return None, the comparison key of all instances of a class without compared fields."""
+    """Return None as the comparison key of all instances of a class without compared fields."""
 
 
 def _are_equal(self: Any, other: Any) -> Any:

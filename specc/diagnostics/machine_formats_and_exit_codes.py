@@ -150,7 +150,7 @@ class ErrorCategory(Enum):
 
     WARNING = 0
     INPUT = 1
-    """An error in a spec, in weights, in a model or in an input."""
+    """An error in a spec, weights file, model or input."""
     USAGE = 2
     """Invalid command-line arguments."""
     ENVIRONMENT = 3

@@ -111,7 +111,8 @@ def render_excerpt(
     previous = None
     for number in sorted(labels_by_line):
         skipped_count = number - previous - 1 if previous is not None else 0
-        # if only one line would be skipped, print it, because `...` would take a line, too
+        # if only one line would be skipped, print it, because the marker `...` would take a line,
+        # too
         if skipped_count == 1:
             hidden_line = SourceLineExcerpt.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
             lines.append(render_numbered_line(number - 1, hidden_line, margin, colorize))
@@ -155,9 +156,9 @@ class SourceLineExcerpt:
 
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineExcerpt":
-        """Return the excerpt of a line: the complete line if it is short, or the part around its
-        first label. `anchors` are the underline positions that `locate_underline` returned for the
-        labels of the line.
+        """Return the excerpt of a line to display: the complete line if it is short, otherwise the
+        part around its first label. `anchors` are the underline positions that `locate_underline`
+        returned for the labels of the line.
         """
         anchor = min(a[1] for a in anchors)
         offset = max(0, anchor - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
@@ -211,8 +212,8 @@ def render_underlines(
     _, _, last_label = underlines[-1]
     suffix = " " + render_label_text(last_label, primary, colorize) if last_label.text else ""
     lines = [render_underline_row(underlines, primary, colorize) + suffix]
-    # print the rightmost message next to the underlines, and the other messages below, from right
-    # to left, each connected to its underline by a bar
+    # print the rightmost message next to its underline, and the other messages below, from right to
+    # left, each connected to its underline by a bar
     for n in range(len(underlines) - 2, -1, -1):
         start_column, _, label = underlines[n]
         if label.text:

@@ -67,7 +67,7 @@ def broadcast_batch_arguments(
 def _find_batch_lengths(
     arguments: Sequence[ParameterArgument], env: LexicalScope
 ) -> dict[str, Dim]:
-    """Map the declared name of each batch axis to the first size of this axis that is not 1."""
+    """Map the declared name of each batch axis to the first size of the axis that is not 1."""
     lengths: dict[str, Dim] = {}
     for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
         if name and isinstance(value, Tensor):
@@ -147,8 +147,8 @@ def _make_block_env(
 
 
 def _find_bound_env(target: BlockFunction) -> LexicalScope | None:
-    """Return the scope in which the block was referenced if the reference is in the block's file
-    and this scope has a config. Return None otherwise.
+    """Return the scope in which the block was referenced, if this scope has a config and belongs to
+    the block's file. Return None otherwise.
     """
     env = target.env
     return env if env and env.module.root is target.module.root and env.config else None
@@ -194,8 +194,8 @@ def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> 
 
 @contextmanager
 def enter_block_call(block: ast.Block, expr: ast.Call, caller_env: LexicalScope) -> Iterator[None]:
-    """Return a context manager that records a block call in the call stack. Raise E0210 for
-    recursion and E0110 for deep nesting.
+    """Return a context manager that adds a block call to the call stack. Raise E0210 for recursion
+    and E0110 for deep nesting.
     """
     stack = caller_env.context.call_stack
     # identify a block by its location, because two files may define blocks with the same name

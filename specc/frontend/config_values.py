@@ -75,13 +75,14 @@ def list_definition_names(kind: str, env: LexicalScope) -> list[str]:
 class ConfigReadOptions:
     """Options for reading the config of a spec.
 
-    With `is_symbolic`, config fields that are integers become symbols. With `derive_integers`, an
-    integer whose default is computed from other fields keeps this expression (as in `side = image /
-    patch`) and does not become a new symbol. `trial_values` are values for fields on which the
-    graph's structure depends. `steps` counts the steps of all elaborations. `path` is the path of
-    this config within the config of the outermost spec ("" for that spec). `max_length` is the
-    maximum sequence length on which RoPE frequencies depend, or 0 to use the length of the spec or
-    file. With `is_training`, the graph contains the operations of training mode, such as dropout.
+    With `is_symbolic`, config fields that are integers become symbols. If `derive_integers` is set,
+    an integer whose default is computed from other fields (as in `side = image / patch`) keeps this
+    expression instead of becoming a new symbol. `trial_values` contains values for fields that
+    determine the graph structure. `steps` counts the steps of all elaborations. `path` is the path
+    of this config within the config of the outermost spec ("" for that spec). `max_length` is the
+    maximum sequence length for which RoPE frequencies are computed, or 0 to use the length of the
+    spec or file. With `is_training`, the graph contains the operations of training mode, such as
+    dropout.
     """
 
     is_symbolic: bool = False
@@ -164,8 +165,8 @@ class _ConfigEvaluation:
 def _evaluate_single(
     evaluation: _ConfigEvaluation, entry: ast.ConfigField, path: str, env: LexicalScope
 ) -> SpecValue:
-    """Return the value of a field from the first source that provides a value. The sources are
-    assignments, trial values, config.json, symbols and defaults, in this order.
+    """Return the value of a field from the first source that provides a value. The sources, in
+    order of precedence, are assignments, trial values, config.json, symbols and defaults.
 
     In symbolic elaboration, a field of type `int` is a symbol even if it has a default, so that
     errors that occur only with other values are found. Fields of other types keep their default,
@@ -216,7 +217,7 @@ def _make_symbol(
     env: LexicalScope,
     origin: Origin,
 ) -> SpecValue:
-    """Return the symbol of an integer, the symbols of an integer pair, or None for other types."""
+    """Return the symbol of an integer field or the symbols of a pair, or None for other types."""
     full_path = evaluation.reader.qualify_field_path(path)
     if entry.type.optional:
         return None

@@ -72,7 +72,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 
 @dataclass(frozen=True, slots=True)
 class ErrorContext:
-    """The description and location of a value, and the block that receives it, for messages."""
+    """A value's description and location, and the block that receives it, for use in messages."""
 
     description: str
     span: Span | None
@@ -85,7 +85,7 @@ def is_tensor_type(type: ast.TypeExpr) -> bool:
 
 
 def is_function_type(type: ast.TypeExpr) -> bool:
-    """Return True if values of a declared type are functions, so that a call binds only options."""
+    """Return True if a declared type is a function type, so that a call binds only options."""
     return type.name in ("positions", "norm", "activation", "any")
 
 
@@ -113,7 +113,7 @@ def convert_to_declared_type(
         choice = convert_to_parameter_kind(
             value, (ChoiceParameterKind(type.names),), description, span
         )
-        assert isinstance(choice, str)  # the conversion to a choice returns only strings
+        assert isinstance(choice, str)  # the conversion to a choice value returns only strings
         return StringChoice(choice, type.names)
     if type.name == "activation" and isinstance(value, str):
         return resolve_hf_activation(value, env, span)
@@ -175,15 +175,16 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""For each function type, the built-in functions that have this type, and the description and help
-text for E0203. A block is accepted for every function type.
+"""For each function type, the built-in functions of this type, and the description and help text
+shown by E0203. A block is accepted for every function type.
 """
 
 
 def resolve_input_type(type: ast.TypeExpr, env: LexicalScope, origin: str) -> Type:
     """Return the type of a graph input. Raise E0202 for undeclared dimensions."""
     assert type.dims is not None
-    # raise one error for all undeclared dimensions, as their usual cause is a missing `dims` line
+    # raise one error for all undeclared dimensions, because they usually have one cause: a missing
+    # `dims` line
     undeclared_dims = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(d, env)
     ]
@@ -367,7 +368,7 @@ class _TypeMatcher:
         )
 
     def _suggest_length_fixes(self, expr: ast.Expr, actual: Dim) -> tuple[str, ...]:
-        """Return help messages for an axis declared as `expr`, whose length is `actual`."""
+        """Return help messages for an axis that is declared as `expr` but has length `actual`."""
         context = self.error_context
         if not context.block:  # names in `expr` may be undefined in the caller
             return suggest_length_correction(_format_type_source(expr), actual, context.span)

@@ -46,7 +46,7 @@ class SymbolicDims:
 
 @dataclass(kw_only=True, slots=True)
 class ResourceCounters:
-    """The resources that an elaboration uses, for the limits E0216, E0223 and E0308.
+    """The resources used by an elaboration, which are limited by E0216, E0223 and E0308.
 
     `weight_sizes` contains the element counts of the weights of known size, and
     `weight_element_count` is their sum. `list_item_count` is the number of items of all lists, and
@@ -178,7 +178,8 @@ class SpecLoader(Protocol):
 @dataclass(frozen=True, slots=True)
 class Evaluator:
     """The mutually recursive functions of an elaboration, which are passed as an object to avoid
-    import cycles. Expressions contain calls, calls run blocks, and blocks contain expressions.
+    import cycles. Elaboration is mutually recursive: expressions contain calls, calls run blocks,
+    and blocks contain expressions.
 
     `evaluate` evaluates an expression, `call` evaluates a call, and `evaluate_function` evaluates
     an expression to a function value such as `layer_norm(eps=1e-5)`. `configure_used_spec` returns
@@ -217,7 +218,7 @@ class SpecNamespace:
 
     @property
     def root(self) -> "SpecNamespace":
-        """The module with the graph: the root of the base spec, or this module if there is none."""
+        """The module with the graph: the root base spec, or this module if there is none."""
         return self.base.root if self.base else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
@@ -259,8 +260,8 @@ class LexicalScope:
     file_scope: str = ""
 
     def find_dynamic_length(self, name: str) -> Dim | None:
-        """Return the value of the dimension `name`, or None if `dims` lacks the name or the
-        dimension is not bound yet.
+        """Return the value of the dimension `name`, or None if `dims` does not contain it or it is
+        not bound yet.
         """
         if name not in self.module.root.dims:
             return None
@@ -312,8 +313,8 @@ class ElaborationContext:
     @contextmanager
     def enter_position_id_scope(self) -> Iterator[None]:
         """Return a context manager for elaborating a loop or expert body. The body can use the
-        position ids that are cached in the outer graph. Position ids that the body caches are
-        dropped on exit.
+        position ids that are cached in the outer graph. Position ids that are cached while the body
+        is elaborated are dropped on exit.
         """
         outer_ids, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:

@@ -73,7 +73,7 @@ def count_nested_items(value: SpecValue, limit: int) -> int:
     item_count = 0
     iterators: list[Iterator[SpecValue]] = [iter((value,))]
     while iterators and item_count <= limit:
-        # count in chunks, to stop soon after the limit in a list of millions of items
+        # count in chunks, so that counting a list of millions of items stops soon after the limit
         items = list(islice(iterators[-1], 1000))
         if not items:
             iterators.pop()
@@ -156,7 +156,7 @@ class ErrorLog:
             self.user_call = outer_call
 
     def add_call_site_to_span(self, span: Span | None) -> Span | None:
-        """Add the user's call to the span if the span is in std, and add the current normalizer."""
+        """If the span is in std, add the user's call to it, and add the current normalizer."""
         if span is None:
             return span
         if self.normalizer and not span.normalizer:

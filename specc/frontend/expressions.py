@@ -40,7 +40,7 @@ from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain
 
 NAMES_PER_STEP = 64
-"""The number of names in scope that a loop iteration copies at the cost of one elaboration step."""
+"""The number of names in scope that a loop iteration can copy for one elaboration step."""
 
 
 def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:
@@ -193,7 +193,7 @@ def _evaluate_conditional(expr: ast.Conditional, env: LexicalScope) -> EvalResul
 
 
 def select_conditional_branch(expr: ast.Expr, env: LexicalScope) -> ast.Expr:
-    """Return the selected branch of `a if c else b`, unevaluated, or any other expression."""
+    """Return the selected branch of `a if c else b`, unevaluated. Return other nodes unchanged."""
     while isinstance(expr, ast.Conditional):
         is_true = evaluate_condition(expr.condition, env, "the condition of `if`")
         expr = expr.then if is_true else expr.otherwise

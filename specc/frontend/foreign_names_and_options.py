@@ -1,4 +1,4 @@
-"""The specc equivalents for other libraries' operations and options."""
+"""The specc equivalents of other libraries' operations and options."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NoReturn, TypeVar
@@ -135,8 +135,7 @@ FOREIGN_OPERATIONS = {
     "beamsearch greedysearch sample generate": "declare generation outside graphs with "
     "`generate`: see `specc doc generate` and docs/generation.md",
 }
-"""The suggestion for each operation of other libraries. Keys are lists of names, separated by
-spaces.
+"""The suggestions for operations of other libraries. Keys are lists of names, separated by spaces.
 """
 
 REPLACEMENTS_BY_NAME = {
@@ -321,8 +320,8 @@ def match_options(
     parameters: Mapping[str, ParameterT],
     bound_names: Collection[str],
 ) -> list[tuple[ParameterT, ast.Expr]]:
-    """Pair options with parameters. Raise E0201 for an unknown option, and E0212 for an option that
-    is repeated or whose parameter is in `bound_names`.
+    """Pair options with the parameters that they set. Raise E0201 for an unknown option, and E0212
+    for an option that is repeated or whose parameter is in `bound_names`.
     """
     pairs: dict[str, tuple[ParameterT, ast.Expr]] = {}
     for option in options:

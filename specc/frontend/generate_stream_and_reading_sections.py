@@ -105,7 +105,7 @@ def _name_to_data(name: ast.Name, env: LexicalScope) -> object:
     value: EvalResult = env.names.get(name.path, env.config.get(name.path, ERROR_VALUE))
     if value is ERROR_VALUE and name.path in NAMED_CONSTANTS:
         value = resolve_name(name, env)
-    # `config.labels` is converted to its value, and an undefined name to a string
+    # `config.labels` becomes its value, and an undefined name becomes a string
     if value is ERROR_VALUE and "." in name.path:
         value = resolve_name(name, env, missing_ok=True)
     return name.path if value is ERROR_VALUE else value_to_json(value, name.span)
@@ -156,7 +156,7 @@ def evaluate_generation_settings(
 
 
 def _locate_setting(setting: ast.GenerateSetting) -> dict[str, Span | None]:
-    """Return the spans of a setting's name and options, keyed as in `find_spec_setting_errors`."""
+    """Return the spans of a setting's name and options, keyed like `find_spec_setting_errors`."""
     name, value = setting.name, setting.value
     spans = {f"{name} name": setting.span, name: value.span or setting.span}
     if isinstance(value, ast.Call):
@@ -230,7 +230,7 @@ def evaluate_stream_section(
 
 
 def _list_stream_items(program: Program, block: ast.Block) -> list[ast.StreamSection]:
-    """Return the `stream` sections, without sections whose names exist only in other graphs."""
+    """Return the `stream` sections, except those whose names exist only in other graphs."""
     graphs = list_graph_blocks(program)
     return [
         item

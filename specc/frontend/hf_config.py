@@ -33,8 +33,8 @@ from specc.syntax import ast
 def read_hf_config_field(entry: ast.ConfigField, env: LexicalScope) -> SpecValue | MissingValue:
     """Return the value of a field from the first source key that the file contains, or MISSING.
 
-    The value null is `none` for an optional field, and false for a bool, as in transformers. For
-    any other field, null is treated as absent.
+    For an optional field, null becomes `none`, and for a bool it becomes false, as in transformers.
+    For any other field, null is treated as absent.
     """
     data = env.config_file
     if data is None:
@@ -154,7 +154,7 @@ class _MemberReader:
 
     def convert_value(self, value: JsonNode, type: ast.TypeExpr) -> SpecValue:
         """Convert a JSON value to the declared type `type`, or return a record unchanged. A single
-        value becomes a list with one item, or both items of a pair.
+        value becomes a list with one item, or is used for both items of a pair.
         """
         if type.name == "record" and isinstance(value, JsonObject):
             return RawConfigSection(self.member.key.text.strip('"'), value)
@@ -235,7 +235,7 @@ KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
 
 
 def resolve_hf_activation(name: str, env: LexicalScope, span: Span | None) -> SpecValue:
-    """Return the activation with the config.json name `name`. Raise E0403 for an unknown name."""
+    """Return the activation that config.json calls `name`. Raise E0403 for an unknown name."""
     spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
     try:
         value = env.evaluate(spec_name)

@@ -24,8 +24,8 @@ from specc.syntax import ast
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
 """The scaling kind for each former `rope_type`. The frequencies of `mrope` are unscaled."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
-"""Tuples (name, key, kind): a table whose `rope_type` is `name` and that has a key `key` has the
-scaling kind `kind`. The first Phi-3 files call `longrope` "yarn", and Hunyuan's files call
+"""A tuple (name, key, kind) states that a table with `rope_type` equal to `name` and a key `key`
+has the scaling kind `kind`. The first Phi-3 files call `longrope` "yarn", and Hunyuan's files call
 `ntk_alpha` "dynamic".
 """
 ORIGINAL_LENGTH_KEY, MAX_LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
@@ -42,10 +42,10 @@ class RopeConfigOptions:
 
     `theta` is the default for theta. If `theta` is not set, theta is that of the field's default.
     `max_length` is the maximum sequence length, and `original_length` is the maximum length before
-    scaling. `layer_type` selects a layer type in files with settings per layer type. `theta_key` is
-    the key of theta in older files. `is_scaled` is True if `rope_scaling` applies to the layers
-    that use the field. `attention_factor_key` is the key of the attention factor. If the file
-    contains a sub-config with the key `subconfig_key`, the RoPE settings are read from it.
+    RoPE scaling. `layer_type` selects a layer type in files with settings per layer type.
+    `theta_key` is the key of theta in older files. `is_scaled` is True if `rope_scaling` applies to
+    the layers that use the field. `attention_factor_key` is the key of the attention factor. If the
+    file contains a sub-config with the key `subconfig_key`, the RoPE settings are read from it.
     """
 
     theta: float | None = None
@@ -123,14 +123,14 @@ def read_rope_config(
 
 @immutable_dataclass()
 class _RopeReader:
-    """A reader of the RoPE settings in the config file `data` for the field `entry`."""
+    """A reader of RoPE settings from the config file `data` for the field `entry`."""
 
     entry: ast.ConfigField
     data: JsonObject
     defaults: RopeConfigOptions
 
     def read_rope(self, default: Rope | None) -> Rope:
-        """Return the RoPE settings. `default` applies if the file has no scaling kind."""
+        """Return the RoPE settings. If the file has no scaling kind, `default` applies."""
         parameters = self._select_layer_type(self._find_table("rope_parameters", self.data))
         scaling = self._find_table("rope_scaling", self.data) if self.defaults.is_scaled else None
         theta, theta_member = self._read_theta(parameters, default)
@@ -195,7 +195,7 @@ class _RopeReader:
         return Rope(theta, default.kind, tuple(parameters.items()))
 
     def _select_layer_type(self, table: JsonObject | None) -> JsonObject | None:
-        """Select the settings of a layer type in a table with settings per layer type, or return
+        """If a table has settings per layer type, select those of one layer type, otherwise return
         the table unchanged. Raise E0403 if only the spec or only the table distinguishes layer
         types.
         """
@@ -302,7 +302,7 @@ class _ScalingTable:
             "beyond": long,
             "attention_factor": self._read_number(self.reader.defaults.attention_factor_key),
             "original": original,
-            # if both lists of divisors are equal, the divisors apply to every length
+            # if the two lists of divisors are equal, they apply to every length
             **({} if short == long else {"longest": original}),
         }
 
@@ -324,7 +324,8 @@ class _ScalingTable:
 
     def _read_factor(self) -> float:
         """Return the scaling factor. For yarn and longrope, null stands for the ratio of the
-        maximum length to the original length. For longrope, this ratio is also the default.
+        maximum length to the original length. For longrope, this ratio of lengths is also the
+        default.
         """
         member = self.table.find_member("factor")
         if member and not member.is_null:
@@ -341,7 +342,7 @@ class _ScalingTable:
             self._read_number(key)
             for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")
         )
-        # an explicit attention factor overrides `mscale` and `mscale_all_dim`
+        # an explicit attention factor takes precedence over `mscale` and `mscale_all_dim`
         if explicit_factor is not None or not scale or not all_dim:
             return explicit_factor
         factor = self._read_factor()

@@ -13,7 +13,7 @@ from specc.io.file_type_detection import identify_file_format
 from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
-MAX_JSON_VALUES = 1 << 16  # the limit allows id2label and label2id with 21 843 classes
+MAX_JSON_VALUES = 1 << 16  # enough for id2label and label2id with 21 843 classes each
 
 
 @immutable_dataclass
@@ -75,9 +75,9 @@ class JsonObject:
 
     def find_member(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
-        itself contains dots takes precedence over nested keys. `*` matches every key:
+        itself contains dots takes precedence over a path of nested keys. `*` matches every key:
         `per_layer_config.*.head_dim` is the common value of all layers that have the key
-        `head_dim`. Raise E0403 if the values of different layers differ. The path `.` is the object
+        `head_dim`. Raise E0403 if the layers have different values. The path `.` is the object
         itself.
         """
         if path == WHOLE_OBJECT:

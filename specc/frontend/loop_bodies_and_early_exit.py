@@ -19,8 +19,8 @@ Key = TypeVar("Key")
 def hoist_position_ids(
     builder: GraphBuilder, body_nodes: Iterable[Node], outputs: Mapping[Key, Value]
 ) -> dict[Key, Value]:
-    """Replace position ids of a dynamic axis in `outputs` with `Range` ops, which do not depend on
-    the loop. `body_nodes` contains the nodes that depend on the loop, in creation order.
+    """Replace position ids of a dynamic axis in `outputs` with equivalent `Range` ops, which do not
+    depend on the loop. `body_nodes` contains the nodes that depend on the loop, in creation order.
     """
     replacements: dict[Value, Value] = {}
     for node in body_nodes:
@@ -67,7 +67,7 @@ def extract_body_graph(
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
-    # find the nodes of the body again, because hoisting has removed position ids from the body
+    # find the nodes of the body again, because hoisting has removed the position ids from it
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     required_nodes, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
     # sort captures in graph order, for deterministic bodies
@@ -146,7 +146,7 @@ def _find_dependent_nodes(
 
     The leaves are created with the body, so only nodes after the first `start_index` nodes can
     depend on them. A node that depends only on `length` may precede the body, because equal nodes
-    of different bodies are merged.
+    in different bodies are merged.
     """
     dependent_values, length_values = set(leaves), set[Value]()
     dependent_nodes: dict[Node, None] = {}

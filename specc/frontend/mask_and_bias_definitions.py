@@ -36,7 +36,7 @@ PAIR_INDEX_ORDER = ("h", "i", "j")
 """The index variables of a mask's axes after the batch axis, in order."""
 
 BATCH_INDEX_NAME = "b"
-"""The index variable of the batch axis. `size[b]` is one value per batch element."""
+"""The index variable for the batch axis. `size[b]` is one value per batch element."""
 
 
 def make_index_variables(
@@ -80,9 +80,9 @@ def has_index_variables(expr: ast.Index, env: LexicalScope) -> bool:
 
 
 def index_tensor_with_variables(base: Tensor, expr: ast.Index, env: LexicalScope) -> Tensor:
-    """Index a tensor with index variables. `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or bool[b,
-    1, k] if the scores have no heads. `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without a
-    batch axis has the same values for all batch elements.
+    """Index a tensor with index variables. `keep[j]` of a tensor bool[b, k] becomes bool[b, 1, 1,
+    k], or bool[b, 1, k] if the scores have no heads axis. `size[b]` of int[b] is int[b, 1, 1, 1]. A
+    tensor without a batch axis has the same values for all batch elements.
     """
     index_names = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
     has_batch_index = index_names[0] == BATCH_INDEX_NAME
@@ -277,7 +277,7 @@ def _evaluate_definition(
     has_head_axis: bool = True,
 ) -> SpecValue:
     """Evaluate the expression of a definition. The scope contains the arguments of the definition,
-    `names` and the index variables. Raise E0211 if an argument is missing.
+    the variables `names` and the index variables. Raise E0211 if an argument is missing.
     """
     definition = function.definition
     env = LexicalScope(
@@ -358,7 +358,7 @@ def _merge_masks(nodes: NodeBuilder, op: str, masks: list[MaskValue]) -> MaskVal
     if op == "not":
         return not result
     for mask in rest:
-        # an operand that is a bool adds no node: `all & m` is `m`, and `all | m` is `all`
+        # an operand that is a bool needs no node: `all & m` is `m`, and `all | m` is `all`
         if isinstance(result, bool):
             result = mask if result == (op == "&") else result
         elif isinstance(mask, bool):
@@ -384,7 +384,7 @@ def expand_attention_bias(
     if isinstance(bias, AttentionFunction) and bias.kind == "bias":
         bias_scope = scope
         if bias.weight_path:
-            # the weights of a bias belong to the call that has bound the bias
+            # the weights of a bias belong to the call that bound its arguments
             bias_env = bias.env
             assert bias_env is not None  # `bind_definition` sets `env`
             path = resolve_weight_path(bias.weight_path, bias_env)

@@ -66,7 +66,7 @@ MISSPELLED_CONSTANTS = {
 LIST_HELP = "see `specc list`"
 
 QUERY_KEY_INDEX_NAMES = ("i", "j")
-"""The index variables of query and key positions in masks, scores, biases and normalizers."""
+"""The index variables for query and key positions in masks, scores, biases and normalizers."""
 
 
 def resolve_name(name: ast.Name, env: LexicalScope, missing_ok: bool = False) -> EvalResult:
@@ -264,7 +264,8 @@ def _list_functions(env: LexicalScope) -> list[str]:
 
 def resolve_callee(name: ast.Name, env: LexicalScope) -> Function:
     """Return the callee of a call. Raise E0204 with a similar name for an unknown callee."""
-    # a dotted name means a field of a record or an item of a used file, but no block of this file
+    # a dotted name refers to a field of a record or an item of a used file, never to a block of
+    # this file
     if "." in name.path:
         return _resolve_member_callee(name, env)
     value = env.names.get(name.path, env.config.get(name.path))
@@ -285,7 +286,7 @@ def resolve_callee(name: ast.Name, env: LexicalScope) -> Function:
 
 
 def _resolve_member_callee(name: ast.Name, env: LexicalScope) -> Function:
-    """Return a dotted callee: a function in a record, or an item of a used file."""
+    """Return the callee with a dotted name: a function in a record, or an item of a used file."""
     alias, _, member = name.path.partition(".")
     owner = resolve_name(ast.Name(alias, span=name.span), env, missing_ok=True)
     if (item := resolve_used_spec_function(name, env)) is not None:

@@ -19,7 +19,7 @@ from specc.ir.types import ShapeError
 
 def check_weight_dim(context: ElaborationContext, dim: Dim, name: str, span: Span | None) -> None:
     """Raise E0308 at `span` if a weight dimension is 0 or depends on an input."""
-    # symbols for config values are allowed, because they have values when weights are created
+    # symbols for config values are allowed, because these values are known when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
         helps = ["weights must have a static shape: use a config value"]
         raise_error(
@@ -101,7 +101,7 @@ class NodeBuilder:
         operands, if the operands are invalid.
 
         `name` is the name of the operation in the source. `operator_span` is the span of the
-        operator if this span is smaller than `span`.
+        operator, if it is smaller than `span`.
         """
         context, span = self.context, self.span
         if len(context.builder.nodes) >= MAX_GRAPH_NODES:
@@ -109,7 +109,7 @@ class NodeBuilder:
             raise_error("E0109", title, span)
         op_name = name or op.name
         values = [o.value if o else None for o in operands]
-        # test for None, because the empty scope "" is a valid scope, the outermost one
+        # test for None, because "" is a valid scope: the outermost one
         node_scope = context.scope if self.scope is None else self.scope
         try:
             results = context.builder.add_node(

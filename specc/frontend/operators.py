@@ -110,7 +110,7 @@ def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
 
 
 def _describe_origins(expr: ast.BinaryOp, left: Number, right: Number) -> list[str]:
-    """Return a note on the origin of each operand, as in "`d` is defined in config.json:9:18"."""
+    """Return a note on the origin of each operand, such as "`d` is defined in config.json:9:18"."""
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
@@ -132,7 +132,7 @@ def _suggest_divisors(
         return []
     nearest = _find_nearest_divisors(dividend, divisor)
     helps = [f"divisors of {dividend} near {divisor}: {', '.join(map(str, nearest))}"]
-    # suggest no change of the standard library, which users cannot edit
+    # suggest no change to the standard library, which users cannot edit
     return helps if context.errors.user_call else [*helps, "for integer division, write `//`"]
 
 
@@ -190,7 +190,7 @@ def _check_power(nodes: NodeBuilder, exponent: SpecValue) -> None:
 def convert_operands(
     builder: NodeBuilder, left: SpecValue, right: SpecValue
 ) -> tuple[Tensor, Tensor]:
-    """Convert two operands to tensors. A number gets the element type of the other operand."""
+    """Convert two operands to tensors. A number takes the element type of the other operand."""
     if not isinstance(left, Tensor):
         assert isinstance(right, Tensor)  # callers guarantee that at least one operand is a tensor
         return convert_to_tensor(builder, left, right.type.dtype), right
@@ -302,7 +302,7 @@ def _combine_masks(
     """
     masks: list[MaskLike] = []
     for value in values:
-        # other functions also pass, and cause an error when the mask is expanded
+        # other functions also pass this check, and cause an error when the mask is expanded
         if not isinstance(value, MaskLike):
             raise_error("E0601", f"{describe_value(value)} is not a mask", nodes.span)
         masks.append(value)
@@ -364,7 +364,7 @@ def _compare_numbers(span: Span | None, op: str, left: Number, right: Number) ->
 
 
 def _make_comparable(value: SpecValue) -> object:
-    """Return the comparison key of a value. Functions are compared by name and options."""
+    """Return the comparison key of a value. Functions are compared by name and bound options."""
     match value:
         case BlockFunction():
             return value.kind, value.name, tuple(sorted(value.bound_arguments.items()))

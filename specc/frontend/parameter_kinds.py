@@ -218,7 +218,7 @@ def list_choice_values(kinds: ParameterKinds) -> tuple[str, ...]:
 def convert_to_parameter_kind(
     value: EvalResult, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Convert `value` by the first kind in `kinds` that accepts `value`, or raise E0203."""
+    """Convert `value` with the first kind in `kinds` that accepts it, or raise E0203."""
     first = get_first_result(value)
     for kind in kinds:
         converted = kind.convert(first)

@@ -45,7 +45,7 @@ def _assume_divisibility(
 def _assume_equality(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
     """Replace the symbol on one side of an equality in a config with the other side."""
     for symbol, other in ((left, right), (right, left)):
-        # a symbol cannot be replaced by an expression that contains the symbol
+        # a symbol cannot be replaced with an expression that contains the same symbol
         if symbol.name and symbol.name not in other.symbols():
             return _substitute_in_values(config, {symbol.name: other})
     return config
@@ -57,8 +57,8 @@ Assumption: TypeAlias = Callable[[dict[str, SpecValue], Dim, Dim], dict[str, Spe
 def substitute_requirement_equalities(
     condition: ast.Expr, config: dict[str, SpecValue], env: LexicalScope
 ) -> dict[str, SpecValue]:
-    """Return the config under the assumption that `condition` holds. The equalities `a == b` and
-    divisibilities `a % b == 0` in the condition replace symbols of the config values.
+    """Return the config under the assumption that `condition` holds. Each equality `a == b` or
+    divisibility `a % b == 0` in the condition replaces symbols in the config values.
     """
     match condition:
         case ast.BinaryOp(op="&"):
@@ -67,8 +67,8 @@ def substitute_requirement_equalities(
                 inner = LexicalScope(context=env.context, module=env.module, config=config)
                 config = substitute_requirement_equalities(part, config, inner)
         case ast.BinaryOp(op="|", left=a, right=b):
-            # if `shared` is true, `not shared | vocab == target_vocab` requires the equality to
-            # hold
+            # if `shared` is true, the condition `not shared | vocab == target_vocab` requires equal
+            # sizes
             for condition, other in ((a, b), (b, a)):
                 if _try_evaluate(condition, env) is False:
                     return substitute_requirement_equalities(other, config, env)
@@ -80,7 +80,7 @@ def substitute_requirement_equalities(
 def _apply_equality(
     a: ast.Expr, b: ast.Expr, config: dict[str, SpecValue], env: LexicalScope
 ) -> dict[str, SpecValue]:
-    """Replace symbols in a config according to the equality `a == b`."""
+    """Replace symbols in a config so that the equality `a == b` holds."""
     # for `a == b` of two symbols, one symbol replaces the other everywhere
     assume: Assumption = _assume_equality
     match a, b:
@@ -221,7 +221,7 @@ def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
 def _raise_unknown_length(
     graph: Graph, node: Node, length: Dim, symbol: str, span: Span | None
 ) -> None:
-    """Raise E0311 for a node that needs `length`, whose symbol `symbol` no input determines."""
+    """Raise E0311 for a node that needs `length`. No input determines its symbol `symbol`."""
     origin = graph.node_origins.get(node)
     containing_axes = _list_axes_with_symbol(graph, symbol)
     notes = [f"`{symbol}` cannot be computed from the axis `{d}`" for d in containing_axes]
@@ -294,7 +294,7 @@ def _make_requirement_labels(
 def _label_values(
     values: Mapping[str, EvalResult], assignment_spans: Mapping[str, Span | None]
 ) -> Iterator[Label]:
-    """Yield a label with each config value at the span where the value was set."""
+    """Yield a label for each config value, located where the value was set."""
     for name, value in values.items():
         origin = value.origin.span if isinstance(value, Dim) and value.origin else None
         if span := assignment_spans.get(name) or origin:

@@ -67,25 +67,26 @@ def _explain_invalid_factor(rope: Rope) -> str:
 
 
 def _get_scaling_numbers(rope: Rope) -> dict[str, float]:
-    """Return those parameters of RoPE scaling that are single numbers without symbols."""
+    """Return the RoPE scaling parameters that are single numbers without symbols."""
     return {name: value for name, value in rope.parameters if isinstance(value, float | int)}
 
 
 def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
-    """Return (frequencies, attention factor). The frequencies are () for the default
-    `theta^(-2n/dim)`, or if parameters are symbolic.
+    """Return (frequencies, attention factor). The frequencies are () if they have the default
+    values `theta^(-2n/dim)`, or if parameters are symbolic.
 
-    `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only long
-    wavelengths, with a smooth transition. `yarn` interpolates by the number of rotations over the
-    original context (arXiv:2309.00071, eq. 23). `longrope` divides each frequency by a separate
-    divisor (arXiv:2402.13753, eq. 3). The caller checks the number of divisors. `proportional`
-    rotates only the first `part` of the pairs, with the frequencies of the whole head (Gemma 4).
-    `ntk_alpha` multiplies theta by `alpha^(d/(d-2))` (Hunyuan).
+    `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only the
+    frequencies of long wavelengths, with a smooth transition to the unscaled ones. `yarn`
+    interpolates by the number of rotations over the original context (arXiv:2309.00071, eq. 23).
+    `longrope` divides each frequency by a separate divisor (arXiv:2402.13753, eq. 3). The caller
+    checks the number of divisors. `proportional` rotates only the first `part` of the pairs, with
+    the frequencies of the whole head (Gemma 4). `ntk_alpha` multiplies theta by `alpha^(d/(d-2))`
+    (Hunyuan).
 
     `dynamic` increases theta with the sequence length (arXiv:2309.00071, sec. 3.1 and 3.3).
-    `longrope` has separate divisors for sequences beyond the original length. In transformers, the
-    length of the longest sequence in the batch determines the frequencies, so results depend on the
-    batch. In specc, `longest` determines the frequencies at compile time.
+    `longrope` uses separate divisors for sequences longer than the original length. In
+    transformers, the length of the longest sequence in the batch determines the frequencies, so
+    results depend on the batch. In specc, `longest` determines the frequencies at compile time.
     """
     theta, d = rope.theta, dim.number
     if rope.kind == "default" or d is None:
@@ -120,8 +121,8 @@ def _scale_frequencies(
 
 
 def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the concatenated frequencies of all position axes. The frequencies of an axis are
-    those of a head that has only the feature pairs of this axis.
+    """Return the concatenated frequencies of all position axes. The frequencies of an axis equal
+    those of a head that has only this axis's feature pairs.
     """
     if isinstance(rope.theta, RuntimeScalar):
         return ()

@@ -31,7 +31,7 @@ UNARY_FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "sqrt": math.sqrt,
     "tanh": math.tanh,
 }
-"""The unary functions of compile-time numbers, by name."""
+"""Unary functions of compile-time numbers, keyed by name."""
 
 BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "add": ("+", operator.add),
@@ -48,10 +48,10 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""The functions that always return integers, and the functions that map integers to integers."""
+"""The functions that always return integers, and those that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
-"""The maximum length of a formula in messages. Of a longer formula, only the symbols are shown."""
+"""The maximum length of a formula in messages. For a longer formula, only symbols are shown."""
 
 
 def get_static_float(value: Number) -> float | None:
@@ -62,7 +62,7 @@ def get_static_float(value: Number) -> float | None:
 
 
 def get_free_symbols(value: Number) -> frozenset[str]:
-    """Return the symbols that a number depends on."""
+    """Return the symbols on which a number depends."""
     if isinstance(value, RuntimeScalar):
         return value.symbols
     return value.symbols() if isinstance(value, Dim) else frozenset()
@@ -169,7 +169,8 @@ def _add_computed_number(nodes: NodeBuilder, op: Op, fn: str, args: list[Number]
         and nodes.context.symbols.is_symbolic
         and not nodes.context.has_dynamic_symbol(symbols)
     ):
-        # assume a non-negative exponent: with concrete config values, a negative one is an error
+        # assume that the exponent is non-negative: once config values are concrete, a negative
+        # exponent is an error
         is_integer = all(map(is_integral, args))
     return _make_symbol(
         nodes.context, RuntimeScalar(result.value, symbols, _format_formula(fn, args), is_integer)

@@ -56,12 +56,12 @@ def _evaluate_iteration_count(statement: ast.ScanLoop, env: LexicalScope) -> Dim
 
 
 def _resolve_scan_length(along: ast.Expr, env: LexicalScope) -> Dim | None:
-    """Return the dimension after `along`, or None if the expression is not a dimension."""
+    """Return the dimension named after `along`, or None if the expression is not a dimension."""
     if isinstance(along, ast.Name):
         length = env.dims.get(along.path)
         if length is not None:
             return length
-        # the name after `along` is unknown, or no tensor has an axis of this declared size
+        # either the name after `along` is unknown, or no tensor has an axis of this declared size
         if along.path not in env.names and along.path not in env.config:
             return Dim.symbol(along.path)
     value = env.evaluate_value(along)
@@ -72,7 +72,7 @@ def _check_scanned_tensor(
     expr: ast.Expr, length: Dim | None, statement: ast.ScanLoop, env: LexicalScope
 ) -> Tensor:
     """Return the value of `expr`. Raise E0304 unless the value is a tensor with an axis of size
-    `length`. If `length` is static, only one axis may have this size.
+    `length`. If `length` is static, only one axis of the tensor may have this size.
     """
     value = env.evaluate_value(expr)
     if not isinstance(value, Tensor):
@@ -121,14 +121,14 @@ CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
 """A loop-carried value: a tensor, or a (nested) list of tensors."""
 
 RunBody: TypeAlias = Callable[[Sequence[ast.Statement], LexicalScope], object]
-"""A function that runs the statements of a body. It returns None for a body without `return`."""
+"""A function that runs the statements of a loop body. It returns None if nothing is returned."""
 
 
 def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody) -> None:
     """Elaborate a loop, and bind the names of loop-carried values and scan outputs to the results.
 
-    The body is elaborated once, with values for one time step and the initial loop-carried values.
-    The added nodes are then extracted as the body graph.
+    The body is elaborated once, for one time step and the initial loop-carried values. The added
+    nodes are then extracted as the body graph.
     """
     env.context.consume_steps(statement.span, 1 + len(env.context.builder.nodes) // NODES_PER_STEP)
     scanned_tensors, axis = evaluate_scan_inputs(statement, env)
@@ -172,8 +172,8 @@ def elaborate_scan(statement: ast.ScanLoop, env: LexicalScope, run_body: RunBody
 
 
 def _get_state_scope(op: ops.Scan) -> str:
-    """Return the weight scope after which the states of an outermost loop are named: the scope of
-    the cell that computes the loop-carried values.
+    """Return the weight scope after which the states of an outermost loop are named, which is the
+    scope of the cell that computes the loop-carried values.
     """
     for value in op.get_next_carries():
         origin = op.body.node_origins.get(value.node) if value.node else None
@@ -245,7 +245,7 @@ def _flatten_carries(carries: Mapping[str, CarryValue]) -> list[tuple[str, Tenso
 
 
 def unflatten_loop_carried_value(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:
-    """Return a loop-carried value with the structure of `value` and the tensors `tensors`."""
+    """Return a loop-carried value that has the structure of `value` and contains `tensors`."""
     if isinstance(value, Tensor):
         return next(tensors)
     return tuple(unflatten_loop_carried_value(item, tensors) for item in value)
@@ -307,7 +307,7 @@ def _check_loop_carried_tensor(
     statement: ast.ScanLoop, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
     """Return a loop-carried tensor after an iteration. Raise E0305 if the type has changed."""
-    # if the body does not assign a name, its value is the same object as before the iteration
+    # if the body does not assign a name, the name still has the same object as before the iteration
     if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
@@ -350,7 +350,7 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
 
 
 def _get_scan_output(statement: ast.ScanLoop, name: str, env: LexicalScope) -> Value:
-    """Return a scan output after an iteration. Raise E0305 for a value that is not a tensor."""
+    """Return the value of a scan output after an iteration. Raise E0305 if it is not a tensor."""
     value = env.names.get(name)
     if value is ERROR_VALUE:
         raise AlreadyReportedError

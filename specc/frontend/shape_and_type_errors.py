@@ -38,7 +38,7 @@ FOREIGN_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("tuple", "sequence", "array"), "write `list[int]` or `pair[int]`"),
     "enum": "write `choice(a | b)`",
 }
-"""The help messages for type names of other languages, by lowercase name."""
+"""The help messages for type names from other languages, keyed by lowercase name."""
 
 
 def make_undeclared_dim_error(dim: ast.Name, env: LexicalScope) -> Diagnostic:
@@ -121,7 +121,7 @@ def suggest_length_correction(declared: str, actual: Dim, value: Span | None) ->
 
 @dataclass(frozen=True, slots=True)
 class ShapeMismatch:
-    """An op whose operand shapes do not match. `name` is the name of the op in the source."""
+    """An op whose operands have mismatched shapes. `name` is the name of the op in the source."""
 
     op: Op
     operands: Sequence[Tensor | None]
@@ -151,7 +151,7 @@ def explain_shape_mismatch(error: ShapeError, mismatch: ShapeMismatch) -> Diagno
 
 
 def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
-    """Replace the indices of operands in a title with the source text of the operands."""
+    """Replace the operand indices in a title with the source text of the operands."""
     for n, operand in enumerate(operands, 1):
         if operand is not None and operand.source_span:
             title = title.replace(f"operand {n}", f"`{_truncate_source(operand.source_span.text)}`")
@@ -186,7 +186,7 @@ def _explain_length_mismatch(
 
 
 def _describe_axis(operand: Tensor, dim: Dim) -> str:
-    """Describe the type of an operand and, if it has an axis of size `dim`, this axis."""
+    """Describe the type of an operand and, if it has one, its axis of size `dim`."""
     axes = [n for n, d in enumerate(operand.shape) if d == dim]
     axis_text = f"axis {axes[0]} is " if axes else ""
     origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
@@ -194,7 +194,7 @@ def _describe_axis(operand: Tensor, dim: Dim) -> str:
 
 
 def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
-    """Return the title and label of a size mismatch. Two symbols can be equal at run time."""
+    """Return the title and label of a size mismatch. Different symbols can be equal at run time."""
     a, b = dims
     if a.number is not None or b.number is not None:
         return f"lengths {a} and {b} do not match", f"`{op_name}` requires equal lengths"
@@ -205,7 +205,7 @@ def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
 def _suggest_shape_fixes(
     dims: Sequence[Dim], tensors: Sequence[Tensor], operation: ShapeMismatch
 ) -> list[str]:
-    """Suggest fixes for a shape mismatch: a new axis, cross-attention, or an equation."""
+    """Suggest fixes for a shape mismatch: a new axis, cross-attention, or a dimension equation."""
     equality_fixes = _suggest_equal_lengths(dims, operation.dynamic_lengths)
     # elementwise ops broadcast axes of size 1
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
@@ -247,7 +247,7 @@ def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
     for axis, length in enumerate(large):
         if index < len(small) and small[index] == length:
             index += 1
-        elif index:  # leading axes need not be inserted, because broadcasting adds them
+        elif index:  # leading axes need not be inserted, because broadcasting adds them anyway
             axes.append(axis)
     # the index counts from the first axis of `small`
     first = next((n for n, d in enumerate(large) if small and d == small[0]), 0)

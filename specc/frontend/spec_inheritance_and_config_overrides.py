@@ -173,7 +173,8 @@ def _format_declaration(value: ast.Expr) -> str:
 @dataclass(frozen=True)
 class ConfigAssignment:
     """A value that a derived spec or the command line assigns to a config field. Names in the value
-    are resolved in `module`, or in the spec that the user named if `module` is None.
+    are resolved in `module`; if `module` is None, they are resolved in the spec that the user
+    named.
     """
 
     value: ast.Expr
@@ -182,8 +183,8 @@ class ConfigAssignment:
 
 
 def parse_config_assignments(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
-    """Return the values of `--set` arguments by config path. Raise E0407 if the name
-    or `=` is missing.
+    """Return the values that `--set` arguments assign, keyed by config path. Raise E0407 if the
+    name or `=` is missing.
     """
     assignments: dict[str, ConfigAssignment] = {}
     for setting in settings:
@@ -204,7 +205,7 @@ def flatten_config_assignments(
     assignments: dict[str, ConfigAssignment],
     module: SpecNamespace | None = None,
 ) -> None:
-    """Add a value to `assignments`, with records flattened to dotted paths for merging."""
+    """Add a value to `assignments`. Flatten records to dotted paths so that they can be merged."""
     if isinstance(value, ast.RecordLiteral):
         for option in value.fields:
             option_span = option.span or span

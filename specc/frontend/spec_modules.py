@@ -120,7 +120,7 @@ class SubmodelSpec:
 
     @property
     def is_selected(self) -> bool:
-        """True if an alternative is selected, or if there is only one."""
+        """True if an alternative is selected, or if there is only one alternative."""
         return self.selected is not None or len(self.programs) == 1
 
     @property
@@ -212,7 +212,7 @@ def build_program(
 def _list_used_specs(
     module: SpecNamespace, library: SpecLoader, importers: tuple[SpecNamespace, ...]
 ) -> tuple[SubmodelSpec, ...]:
-    """Return those used specs of a file that have a separate config."""
+    """Return the used specs of a file that have a separate config."""
     used_specs: list[SubmodelSpec] = []
     for use in module.uses.values():
         if not use.has_own_config:

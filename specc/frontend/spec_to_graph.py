@@ -187,7 +187,7 @@ def evaluate_and_check_config(
 def _evaluate_config_values(
     context: ElaborationContext, program: Program, reader: ConfigReadOptions
 ) -> dict[str, SpecValue]:
-    """Evaluate the configs and requirements of the used specs, and then the spec's own config."""
+    """Evaluate the configs and requirements of used specs, and then the spec's own config."""
     configs: dict[str, SpecValue] = {}
     errors = ErrorCollectorContext()
     for used_spec in program.used_specs:
@@ -322,7 +322,7 @@ def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParamete
 
 
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
-    """Return the inputs whose values or shapes the defaults use."""
+    """Return the inputs whose values or shapes are used by the defaults."""
     used_values = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
     unknown_symbols = collect_shape_symbols(r for _, results in defaults.nodes for r in results)
     unknown_symbols -= collect_shape_symbols(

@@ -55,9 +55,9 @@ class Tensor:
 class RuntimeScalar:
     """A scalar that depends on dynamic dimensions, so that the graph computes it in float64.
 
-    A `RuntimeScalar` cannot be compared or converted at compile time. `symbols` are the dimensions
-    on which the number depends, `text` is its formula, and `is_integer` is True if the number is
-    guaranteed to be an integer.
+    A `RuntimeScalar` cannot be compared or converted at compile time. The number depends on the
+    dimensions `symbols`, has the formula `text`, and is guaranteed to be an integer if `is_integer`
+    is True.
     """
 
     value: Value
@@ -136,8 +136,8 @@ UnevaluatedOption: TypeAlias = tuple[ast.NamedArg, "LexicalScope"]
 class BlockFunction:
     """A block or graph as a function value, with the options that are already bound.
 
-    `module` defines the block, and `env` is the scope of the reference. For a used spec with
-    separate weights, `weight_scope` is the path of the weights in every call.
+    `module` defines the block, and `env` is the scope of the reference. If a used spec has separate
+    weights, `weight_scope` is the path of its weights in every call.
     """
 
     name: str
@@ -151,7 +151,7 @@ class BlockFunction:
 
     @property
     def kind(self) -> str:
-        """The kind of the function, for messages."""
+        """The kind of the function, as shown in messages."""
         return "block"
 
 
@@ -188,7 +188,7 @@ class BuiltinFunction:
 
     @property
     def kind(self) -> str:
-        """The kind of the function, for messages."""
+        """The kind of the function, as shown in messages."""
         return "op"
 
 

@@ -18,7 +18,7 @@ from specc.syntax.ast import CONTENT_FIELDS, NODE_CLASSES, walk_tree
 AnyNode = TypeVar("AnyNode", bound=ast.Node)
 
 SINGLE_ITEMS = (ast.GenerateSection, ast.StreamSection)
-"""The sections that, in a derived spec, override the same section of the base spec."""
+"""The sections of a derived spec that override the same section of the base spec."""
 
 
 def build_standalone_spec(program: Program, *, keep_sources: bool = False) -> ast.File:
@@ -134,7 +134,7 @@ def _list_std_items(
 
 
 def _list_foreign_names(file: ast.File) -> list[str]:
-    """Return the names that a file uses without defining a block or definition of that name."""
+    """Return the names that a file uses but does not define as a block or definition."""
     file_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.AttentionDef)}
     return [n for item in file.items for n in _iterate_used_names(item) if n not in file_names]
 

@@ -40,7 +40,7 @@ def run_statements(body: Sequence[ast.Statement], env: LexicalScope) -> Returned
     """
     # a `return` inside `when` ends the whole body, not only the branch
     for statement in body:
-        # restore the scope, which the preceding statement may have changed
+        # restore the scope, because the preceding statement may have changed it
         env.context.scope = env.scope
         returned = STATEMENT_RUNNERS[type(statement)](statement, env)
         if returned is not None:
@@ -101,7 +101,7 @@ def _split_values(statement: ast.Assignment, value: EvalResult) -> tuple[SpecVal
 
 def _run_repeat(statement: ast.RepeatLoop, env: LexicalScope) -> None:
     items = _list_iterations(statement, env)
-    # `collect h` creates a list with the value of `h` at the end of each iteration
+    # `collect h` creates a list of the values that `h` has at the end of each iteration
     collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
     # the loop variable shadows a name in the enclosing scope
     outer_value = env.names.get(statement.variable)
@@ -147,7 +147,7 @@ def _list_iterations(statement: ast.RepeatLoop, env: LexicalScope) -> Sequence[S
         count = require_integer(iterable, "a count", span)
         if count < 0:
             raise_error("E0216", f"invalid number of repetitions: {count}", span)
-        # create at most one item more than the limit, because trip counts can be huge
+        # create at most one item more than the limit allows, because trip counts can be huge
         items = [Dim.from_value(n) for n in range(min(count, MAX_LAYERS + 1))]
     if len(items) > MAX_LAYERS:
         raise_error("E0216", f"more than {MAX_LAYERS} iterations of a loop", span)
@@ -165,7 +165,7 @@ def _run_return(statement: ast.ReturnStatement, env: LexicalScope) -> Returned:
     for value in statement.values:
         with env.context.errors.collect_errors():
             values.append(env.evaluate(value))
-    # end the block here, because the errors of the missing values have already been reported
+    # end the block here, because errors about the missing values have already been reported
     if len(values) < len(statement.values):
         raise AlreadyReportedError
     return statement, tuple(values)

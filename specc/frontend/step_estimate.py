@@ -1,4 +1,4 @@
-"""Estimate the minimum elaboration steps of a block from its syntax tree, to raise E0223 early."""
+"""Estimate a block's minimum elaboration steps from its syntax tree to raise E0223 early."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ Config: TypeAlias = Mapping[str, SpecValue]
 
 @dataclass
 class StepEstimator:
-    """A cache of step estimates, keyed by the identities of an item and its config. `steps` counts
+    """A cache of step estimates, keyed by the identities of an item and a config. `steps` counts
     the steps of the elaboration.
     """
 
@@ -49,8 +49,8 @@ class StepEstimator:
     def check_remaining_steps(
         self, item: SpecItem, module: SpecNamespace, config: Config, span: Span | None
     ) -> None:
-        """Raise E0223 if a call of `item` at `span` takes more than the remaining steps. Without a
-        span, the error is shown at the largest statement of the item.
+        """Raise E0223 if a call of `item` at `span` takes more than the remaining steps. If no span
+        is given, the error is shown at the item's statement with the most steps.
         """
         estimate = self.estimate_item_steps(item, module, config)
         if not self.steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):

@@ -54,12 +54,12 @@ def check_spec_symbolically(
     """Elaborate a spec with symbolic config values. Raise SpeccError with all errors. An error that
     occurs only in some trials has a note with the trial values.
 
-    Integers with a computed default (`side = image / patch`) are first independent symbols, to find
-    errors that occur only with other values. After shape errors, these computed integers are
-    replaced with their expressions.
+    At first, integers with a computed default (`side = image / patch`) are independent symbols, so
+    that errors that occur only with other values are found. If shape errors occur, these computed
+    integers are replaced with their expressions.
 
-    With `has_config_file`, sizes that the user sets may differ from the defaults, because `compile`
-    checks these sizes against the config file.
+    If `has_config_file` is True, sizes that the user sets may differ from the defaults, because
+    `compile` checks them against the config file.
     """
     if program.is_builtin:
         identity = (program.get_cache_key(), graph, has_config_file)
@@ -102,8 +102,8 @@ def _check_without_overrides(
     program: Program, graph: str, error: SpeccError
 ) -> list[SymbolicElaboration]:
     """Repeat the check without the assigned values that equal the computed defaults of their
-    fields. For example, `side = 8` equals the default `image / patch` = 32 / 4. Raise the error
-    `error` again if the repeated check fails or an assigned value differs from the default.
+    fields. For example, the value `side = 8` equals the default `image / patch` = 32 / 4. Raise the
+    error `error` again if the repeated check fails or an assigned value differs from the default.
     """
     default_texts = _map_derived_fields(program)
     overrides = {p: a for p, a in program.assignments.items() if p in default_texts}
@@ -191,7 +191,7 @@ def _is_shape_error(error: SpeccError) -> bool:
 def _run_trials(
     program: Program, graph: str, *, derive_integers: bool
 ) -> list[SymbolicElaboration]:
-    """Run all trials. Derived integers are symbols unless `derive_integers` is set."""
+    """Run all trials. Derived integers are symbols, unless `derive_integers` is set."""
     fixed_values: dict[str, SpecValue] = {}
     runner = _TrialRunner(program, graph, StepBudget(), derive_integers)
     try:
@@ -200,7 +200,7 @@ def _run_trials(
         raise SpeccError(*runner.add_relevant_sizes(failed, fixed_values)) from None
     trials = [SymbolicElaboration({k: format_value(v) for k, v in fixed_values.items()}, model)]
     errors: list[Diagnostic] = []
-    # skip the values that the first trial has covered
+    # skip the values that the first trial has already checked
     alternatives = [
         (p, v)
         for p, v in iterate_candidate_values(program, fixed_values)
@@ -223,7 +223,7 @@ def _run_trials(
 
 
 def _add_trial_sizes(error: SpeccError, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
-    """Add a note with the trial sizes, which are not in the spec, to each error."""
+    """Add a note to each error that states the trial sizes, which are not in the spec."""
     if not sizes:
         return list(error.diagnostics)
     values = ", ".join(f"{path} = {format_value(value)}" for path, value in sizes.items())
@@ -262,8 +262,8 @@ class _TrialRunner:
         self, fixed_values: Mapping[str, SpecValue], path: str, value: SpecValue
     ) -> ModelDefinition:
         """Elaborate with the value `value` of the field `path`. If a `require` statement rejects a
-        choice value with the sizes in `fixed_values`, use default sizes. Add a note on `value` to
-        errors.
+        choice value in combination with the sizes in `fixed_values`, use default sizes. Add a note
+        on `value` to errors.
         """
         # another alternative of a used spec may have different fields
         other_values = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
@@ -281,7 +281,7 @@ class _TrialRunner:
     def add_relevant_sizes(
         self, failed: SpeccError, sizes: dict[str, SpecValue]
     ) -> list[Diagnostic]:
-        """Add a note with the trial sizes to errors that occur only with these sizes."""
+        """Add a note that states the trial sizes to errors that occur only with these sizes."""
         other_sizes = [
             (p, v) for p, v in iterate_candidate_values(self.program, sizes) if v != sizes.get(p, v)
         ]
@@ -293,7 +293,7 @@ class _TrialRunner:
     def _collect_messages(
         self, sizes: Mapping[str, SpecValue], path: str, value: SpecValue
     ) -> set[tuple[str, Label | None]]:
-        """Return the titles and labels of the errors that occur with the value `value`."""
+        """Return the titles and labels of errors that occur if the field has the value `value`."""
         try:
             self.elaborate_alternative(sizes, path, value)
         except SpeccError as failed:
@@ -319,9 +319,9 @@ class _TrialRunner:
                 # other sizes can help only if a `require` statement is violated
                 if not all(map(_is_requirement_error, failed.diagnostics)):
                     raise failed from None
-                # if all sizes are rejected, raise the first error, which has the simplest numbers
+                # if all sizes are rejected, raise the first error, because its numbers are simplest
                 first_violation = first_violation or failed
-                # keep the small sizes of fields that occur in no violated requirement
+                # keep the small trial sizes of fields that occur in no violated requirement
                 required_sizes = {
                     p: defaults.pop(p)
                     for p in _find_fields_of_violated_requirements(failed, defaults)
@@ -333,7 +333,7 @@ class _TrialRunner:
 
 
 def _find_fields_of_violated_requirements(failed: SpeccError, paths: Iterable[str]) -> list[str]:
-    """Return the paths of the fields that the violated requirements name."""
+    """Return the paths of the fields that occur in the violated requirements."""
     texts = [d.primary.span.text for d in failed.diagnostics if d.primary]
     names = {name for text in texts for name in FIELD_PATH.findall(text)}
     return [path for path in paths if names & {path, path.rpartition(".")[2]}]
@@ -345,7 +345,7 @@ def _find_free_fields(
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.ConfigField]:
     """Return the fields on which the graph structure depends and that have no trial value yet.
-    Raise E0207 if there are no such fields, because the structure depends on a dynamic dimension.
+    Raise E0207 if there are no such fields: the structure then depends on a dynamic dimension.
     """
     # the name of a symbol may contain several field names, as in `d / heads`
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
@@ -371,7 +371,7 @@ def iterate_trial_sizes(fields: Mapping[str, ast.ConfigField]) -> Iterator[dict[
     sizes: list[SpecValue] = [Dim.from_value(size) for size in (1, *TRIAL_SIZES)]
     for path in integers:
         yield from (small_values | {path: size} for size in sizes)
-    if len(integers) > 1:  # equal sizes for all fields are needed to satisfy `require a == b`
+    if len(integers) > 1:  # `require a == b` can be satisfied only by equal sizes
         yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
 
 

@@ -25,11 +25,11 @@ DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def find_unused_names(program: Program) -> list[Diagnostic]:
-    """Return W0202 for each unused name that a spec or its base specs define, except built-in
-    specs.
+    """Return W0202 for each unused name that is defined by a spec or its base specs, except
+    built-in specs.
 
-    Names that begin with `_` and padding masks of graphs are considered used, and so are inputs
-    that are the only source of a used dimension.
+    Some names are always considered used: names that begin with `_`, padding masks of graphs, and
+    inputs that are the only source of a used dimension.
     """
     user_files = {id(module.file) for module in program.chain if not module.is_builtin}
     if not user_files:
@@ -97,13 +97,13 @@ def _remove_names(paths: Iterable[str], names: Iterable[str]) -> set[str]:
 
 
 def _is_read(name: str, paths: Iterable[str]) -> bool:
-    """Return True if the first component of a path is `name`, or if `name` starts with `_`."""
+    """Return True if `name` starts with `_` or is the first component of a path."""
     return name[0] == "_" or any(p.partition(".")[0] == name for p in paths)
 
 
 @dataclass(frozen=True, slots=True)
 class NameUsage:
-    """The names in a block or definition. `free_names` are names that are defined outside the
+    """The name usage of a block or definition. `free_names` are names that are defined outside the
     item. `unused_warnings` are the warnings for unused names.
     """
 
@@ -132,7 +132,7 @@ def analyze_name_usage(item: UsableItem) -> NameUsage:
 def _find_unused_parameters(
     item: UsableItem, body_names: set[str], default_names: set[str]
 ) -> Iterator[Diagnostic]:
-    """Yield W0202 for each parameter that neither the body nor another parameter uses."""
+    """Yield W0202 for each parameter that is used neither by the body nor by another parameter."""
     params = item.params or ()
     names = {p.name for p in params}
     is_graph = isinstance(item, ast.Block) and item.kind == "graph"
@@ -204,8 +204,8 @@ class LivenessAnalysis:
         return _remove_names(live, (t.name for t in statement.targets)) | used_names
 
     def _suggest_reading(self, name: str, statement: ast.Assignment, live: set[str]) -> str:
-        """Suggest `name` in place of the first operand of `statement` if a later statement uses
-        this operand, or return "".
+        """If a later statement uses the first operand of `statement`, suggest `name` in its place,
+        otherwise return "".
         """
         params = {p.name for p in self.block.params or ()}
         targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.AssignmentTarget)}
@@ -318,7 +318,7 @@ def check_weight_sharing_rules(
     useless_rules = _find_useless_rules(_list_share_rules(program), models)
     all_models = list(models)
     other_models = _iterate_other_graphs(program, models[0].graph.name)
-    # stop after the last useless rule, because elaborating a graph is slow
+    # stop when every rule has had an effect, because elaborating a graph is slow
     while useless_rules and (new_models := next(other_models, None)) is not None:
         all_models += new_models
         useless_rules = _find_useless_rules(useless_rules, new_models)
@@ -347,7 +347,7 @@ def _find_useless_rules(
 def _iterate_other_graphs(
     program: Program, elaborated_graph: str
 ) -> Iterator[list[ModelDefinition]]:
-    """Yield the trials of the spec's other graphs, except graphs with errors."""
+    """Yield the trials of the spec's other graphs, omitting graphs with errors."""
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != elaborated_graph:
             with suppress(SpeccError):
@@ -358,7 +358,7 @@ def _iterate_other_graphs(
 def _explain_useless_rule(
     rule: ast.WeightSharingRule, models: Iterable[ModelDefinition]
 ) -> Diagnostic:
-    """Return W0505 for a `share` rule that no two calls need, or E0527 if it matches no weights."""
+    """Return W0505 for a `share` rule without effect, or E0527 if it matches no weights."""
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")
     # list the paths of all weights and their parents, such as `a.b.c`, `a.b` and `a`

@@ -30,7 +30,7 @@ def add_use_label_to_errors(use: ast.UseStatement) -> Iterator[None]:
 def add_call_label_to_errors(
     context: ElaborationContext, span: Span | None, name: str
 ) -> Iterator[None]:
-    """Return a context manager that adds a label at the call `span` to errors of a used file."""
+    """Return a context manager that labels errors of a used file with the call at `span`."""
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
@@ -167,8 +167,8 @@ def select_alternatives_to_check(
 def assign_used_spec_values(
     used_spec: SubmodelSpec, program: Program, options: ConfigReadOptions
 ) -> tuple[Program, ConfigReadOptions]:
-    """Return the program of a used spec with the values that the using spec assigns, and the config
-    reader of the used spec.
+    """Return the program of a used spec, with the values that the using spec assigns, and the
+    reader of its config.
     """
     prefix = f"{used_spec.name}."
     # names in a value are resolved in the module that sets the value

@@ -111,7 +111,8 @@ def _make_placeholder_fragment(expression: str, span: Span | None) -> SourceFrag
     start = span.text.find(f"{{{expression}}}") + 1
     if start > 0:
         return SourceFragment(span.source, expression, span.start + start)
-    # in a literal with escapes or line breaks, every character gets the span of the whole literal
+    # in a literal that contains escapes or line breaks, every character gets the span of the whole
+    # literal
     offsets = (*[span.start] * len(expression), span.end)
     return SourceFragment(span.source, expression, offsets=offsets)
 
@@ -163,7 +164,7 @@ class ActiveWeightSharingRule:
 
 @dataclass
 class WeightSharingTracker:
-    """A record of the calls that use each weight, and of the `share` paths in use."""
+    """A record of which calls use each weight and which `share` paths are in use."""
 
     call_path: CallStack = ()
     used_shared_weight_paths: dict[str, bool] = field(default_factory=dict)
@@ -215,7 +216,8 @@ class WeightSharingTracker:
         divergence = _find_divergence(first_use, call_path)
         if divergence is None:
             return
-        # a rule applies to the weight, or to a scope that both paths enter after the divergence
+        # a rule applies to the weight itself, or to a scope that both call paths enter after they
+        # diverge
         scopes = _collect_scopes(first_use[divergence:]) & _collect_scopes(
             call_path[divergence:]
         ) | {name}
@@ -244,7 +246,7 @@ def _find_divergence(first: CallStack, second: CallStack) -> int | None:
 
 
 def _collect_scopes(path: CallStack) -> set[str]:
-    """Return the weight scopes that the elements of a call path enter."""
+    """Return the weight scopes that a call path enters."""
     return {step.scope for step in path} - {""}
 
 
@@ -331,7 +333,7 @@ def get_expert_weight(
     builder: GraphBuilder, stacks: Sequence[ExpertWeights], parameter: Parameter
 ) -> Value:
     """Return the weight of one expert of the innermost stack. Add the stacked weight of all experts
-    to the graph. If there is no stack, add and return an ordinary parameter.
+    to the graph. If there is no stack of experts, add and return an ordinary parameter.
     """
     if not stacks:
         return builder.add_parameter(parameter)

@@ -203,7 +203,7 @@ class OutputDirectory:
         return temporary, FileDigest(size, digest.hexdigest())
 
     def _reserve_name(self) -> Path:
-        """Return the path of a new temporary file, registered for removal before it exists."""
+        """Return the path for a new temporary file, which is already registered for removal."""
         number = next(_FILE_COUNTER)
         while os.path.lexists(path := self.path / f".{get_temporary_file_prefix()}{number}"):
             number = next(_FILE_COUNTER)
@@ -326,7 +326,7 @@ def _remove_stale_files(directory: Path) -> None:
     try:
         names = os.listdir(directory)
     except OSError:
-        return  # the directory is writable but not readable
+        return  # the directory may be writable but not readable
     for name in names:
         if name.startswith("."):
             with suppress(OSError):  # another process has removed the file
@@ -342,7 +342,7 @@ _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
 
 @cache
 def get_pid_namespace_id() -> str:
-    """Return eight hex digits for the boot and container, in which process ids are unique."""
+    """Return eight hex digits that identify the boot and container where process ids are unique."""
     identifiers = [platform_and_signals.get_host_name()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):  # not every system has `/proc`

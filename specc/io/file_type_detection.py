@@ -59,7 +59,7 @@ CONVERSION_COMMAND = (
     'sys.argv[1])" {target} {source}'
 )
 """Shell command that converts a PyTorch checkpoint of one or several files to safetensors. The
-command loads the files with `weights_only`, which does not run code."""
+command loads the files with `weights_only`, so that no code in them is run."""
 
 
 def is_gguf_path(path: str | Path) -> bool:
@@ -100,7 +100,7 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
 """Protobuf field numbers in an ONNX model: producer name and metadata."""
 _GENERATOR_COMMENT, _MAX_COMMENT_OFFSET = b"<!-- specc -->", 2048
-"""The comment near the start of drawings and pages by specc, and the number of bytes to search."""
+"""The comment that specc writes near the start of drawings, and the number of bytes to search."""
 _MAX_HEADER_BYTES = 100_000_000
 """Maximum header size that the safetensors format allows."""
 _MAX_FIELDS = 10_000
@@ -110,7 +110,7 @@ resemble a long sequence of fields.
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
-    """Wrap a test of a file's content in a function that returns False for an unreadable file."""
+    """Wrap a test of a file's content so that it returns False for an unreadable file."""
 
     @wraps(test)
     def has_content(path: Path) -> bool:

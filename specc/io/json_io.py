@@ -139,7 +139,7 @@ def _iterate_items(value: Json) -> Iterable[Json]:
 
 
 def _check_limits(value: Json, limits: JsonLimits) -> None:
-    """Raise InvalidJsonError if a value exceeds the limits. A loop avoids deep recursion."""
+    """Raise InvalidJsonError if a value exceeds the limits. Use a loop to avoid deep recursion."""
     level, depth = [value], 0
     while level:
         integers = [n for item in level if (n := get_exact_integer(item)) is not None]
@@ -170,7 +170,7 @@ def raise_invalid_record_error(path: FieldPath, problem: str) -> NoReturn:
 
 
 class JsonReader:
-    """A reader of an untrusted JSON object. The object may refer to values in `shared` by name."""
+    """A reader of an untrusted JSON object. The object may refer by name to values in `shared`."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class JsonReader:
         return JsonReader(items, self.path, self.report_error)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
-        """Read a list of at most `max_count` values from a field. None means no limit."""
+        """Read a field that contains a list of at most `max_count` values. None means no limit."""
         value = self.get_required(key)
         if not isinstance(value, list | tuple):
             self.raise_invalid(key, "is not a list")
@@ -351,7 +351,7 @@ class JsonRecord:
         return record
 
     def check_fields(self, reader: JsonReader) -> None:
-        """Raise an error if field values are inconsistent."""
+        """Raise an error if the values of several fields are inconsistent."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=JsonRecord)

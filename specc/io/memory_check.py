@@ -1,4 +1,4 @@
-"""Measure the free memory of machine and cgroup, and raise E0804 if a model needs more."""
+"""Measure the free memory of the machine and its cgroup, and raise E0804 if a model needs more."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ _CGROUP_FILES = (
         "total_inactive_file",
     ),
 )
-"""The directory, limit file, usage file and key of the page cache size, for cgroup v2 and v1."""
+"""For cgroup v2 and v1: the directory, limit file, usage file and key of the page cache size."""
 
 
 def get_free_memory() -> int | None:
@@ -42,7 +42,7 @@ def _get_machine_memory() -> int | None:
 def _get_cgroup_memory(
     directory: Path, limit_file: str, usage_file: str, cached_key: str
 ) -> int | None:
-    """Return the free memory of the cgroup in `directory` in bytes, or None without a limit.
+    """Return the free memory in bytes of the cgroup `directory`, or None if it has no limit.
     `cached_key` is the key of the reclaimable page cache in `memory.stat`.
     """
     try:
@@ -102,8 +102,8 @@ def _describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: 
 
 
 def _describe_largest_model(weight_count: int, free_bytes: int) -> str:
-    """Describe the largest float32 model that fits into `free_bytes`. Add the largest bit width (8
-    or 4) at which a model with `weight_count` parameters fits.
+    """Describe the largest float32 model that fits into `free_bytes`. Suggest the largest bit width
+    (8 or 4) at which a model with `weight_count` parameters fits.
     """
     bit_widths = [bits for bits in (8, 4) if weight_count * bits // 8 <= free_bytes]
     maximum = f"{free_bytes / 4e9:.2f} billion parameters in float32"

@@ -109,7 +109,7 @@ def resolve_output_path(
 
 
 def _explain_suffix(path: Path, kind: OutputFileType) -> str:
-    """Return the reason for the suggested suffix, as the end of a help message."""
+    """Return the reason for suggesting a suffix, which forms the end of a help message."""
     if path.suffix.lower() == ".pdf" and ".svg" in kind.suffixes:
         return ", which is a vector format; browsers print it as PDF"
     return ""

@@ -141,7 +141,7 @@ def get_free_disk_space(directory: str | Path) -> int | None:
 
 
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
-"""The signals that terminate a process, from a supervisor or from a closed terminal."""
+"""The signals that a supervisor or a closed terminal sends to terminate a process."""
 
 
 RECEIVED_SIGNALS: list[int] = []

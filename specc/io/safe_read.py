@@ -54,7 +54,7 @@ def suggest_similar_path(
     path: Path, is_candidate: Callable[[Path], bool], display_name: str = ""
 ) -> list[str]:
     """Suggest the existing file name that is most similar to the name of a missing `path`. Return
-    no text if `path` exists. `display_name` is the path in messages.
+    no text if `path` exists. `display_name` is the path shown in messages.
     """
     if os.path.lexists(path):
         return []
@@ -227,7 +227,7 @@ _MAX_REVISION_BYTES = 200
 
 
 def suggest_cached_snapshot(directory: Path) -> str:
-    """Return a help text with the path of a snapshot if a directory is in the hub cache, or ""."""
+    """Return a help text with a snapshot's path if a directory is in the hub cache, or ""."""
     snapshot = next(_iterate_cached_models(directory), None)
     if snapshot is None:
         return ""
@@ -266,7 +266,7 @@ def _iterate_cached_models(directory: Path) -> Iterator[Path]:
 
 
 def _iterate_newest_snapshot(model_directory: Path) -> Iterator[Path]:
-    """Yield the latest snapshot of a cached model if the snapshot has a config.json."""
+    """Yield the latest snapshot of a cached model, if this snapshot has a config.json."""
     snapshots = sorted(p.parent for p in (model_directory / "snapshots").glob("*/config.json"))
     with suppress(OSError, ValueError):
         if (model_directory / "refs" / "main").stat().st_size <= _MAX_REVISION_BYTES:

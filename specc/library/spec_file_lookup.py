@@ -90,7 +90,7 @@ def disambiguate_spec_path(name: str) -> str:
 
 
 def find_shadowed_spec_path(spec: str) -> str:
-    """Return the path (such as `./llama`) of a file with the name of a built-in spec, or ""."""
+    """Return the path, such as `./llama`, of a file that has the name of a built-in spec, or ""."""
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return disambiguate_spec_path(spec)
     return ""

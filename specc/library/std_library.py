@@ -33,7 +33,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
-            # one byte beyond the size limit is enough to detect E0109
+            # reading one byte beyond the size limit suffices to detect E0109
             data = file.read(dsl_lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFileError as error:
         helps = suggest_similar_path(path, lambda p: p.suffix == path.suffix, display_name)
@@ -222,7 +222,7 @@ def decode_node_field(value: Any, nodes: list[Any], source: Source) -> Any:
 
 
 def serialize_std_library(directory: Path) -> str:
-    """Render the JSON table of a specs directory: digest, names and tree of each std file."""
+    """Render the JSON table of a specs directory: each std file's digest, names and syntax tree."""
     rows = []
     for name, source in read_std_sources(directory).items():
         file = parse_spec(source)

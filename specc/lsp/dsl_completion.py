@@ -134,7 +134,7 @@ def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[Complet
 
 
 def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
-    """Yield the built-in specs if the cursor is in a string after `use` or `extends`."""
+    """Yield the names of built-in specs if the cursor is in a string after `use` or `extends`."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
         yield from list_builtin_spec_completions()

@@ -171,7 +171,7 @@ def _find_option_hover(
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
         return find_dotted_name_hover(analysis, calls[-1].function.path, span.start, is_called=True)
-    # the key of a record in a derived spec is the name of a config field
+    # a key of a record in a derived spec is the name of a config field
     names = [n.name for n in nodes if isinstance(n, ast.ConfigOverride | ast.NamedArg)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
     return _find_config_path_hover(analysis, ".".join(names)) if is_record else None
@@ -220,7 +220,7 @@ def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
 
 
 def _truncate_path(path: str, offset: int) -> str:
-    """Truncate a dotted name after the component at an offset, such as `v.encode` to `v`."""
+    """Truncate a dotted name after the component at an offset: for example, `v.encode` to `v`."""
     dot = path.find(".", max(0, offset))
     return path if dot < 0 else path[:dot]
 

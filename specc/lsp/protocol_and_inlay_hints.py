@@ -44,7 +44,7 @@ def to_lsp_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_lsp_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic to LSP. Errors in other files are shown at the reference to the file."""
+    """Convert a diagnostic to LSP. Show an error in another file at the reference to that file."""
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
     if diagnostic.primary and diagnostic.primary.text:
@@ -199,7 +199,7 @@ def to_lsp_inlay_hints(
 def _iterate_span_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> Iterator[lsp.InlayHint]:
-    """Yield the inlay hint of the name at `span` if the value is a tensor."""
+    """Yield an inlay hint for the name at `span` if its value is a tensor."""
     types = analysis.shapes.get((span.start, span.end), ())
     # show only tensor types, which contain brackets
     shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]

@@ -38,7 +38,8 @@ def propose_code_edits(
     """Yield edits for suggested code, the most likely first. `spans[0]` is the error span. The code
     replaces the text of a span, or is added to it if `is_addition` is True.
     """
-    # code with an ellipsis cannot be inserted, except `… @ name`, which follows existing code
+    # code with an ellipsis cannot be inserted, except `… @ name`, which is appended to existing
+    # code
     code = code.removeprefix("… ")
     if "…" in code or "..." in code:
         return
@@ -111,7 +112,7 @@ def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterato
 def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
     """Return the nodes that contain an offset, innermost first, and then their descendants."""
     nodes = find_nodes_at_offset(file, offset)
-    # the offset may be the start of a statement or of the call in it
+    # the offset may be the start of a statement, or of the call in this statement
     inner_nodes = [n for node in nodes[-2:] for n in walk_tree(node)]
     return [*reversed(nodes), *inner_nodes]
 
@@ -352,8 +353,8 @@ def _follow_advice(
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each code fragment of a help message. If `is_addition` is
-    False, the code replaces text.
+    """Yield (code, is_addition) pairs, one for each code fragment of a help message. If
+    `is_addition` is False, the code replaces text.
     """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:

@@ -63,7 +63,7 @@ class RequestHandlers:
     async def _find_hover(
         self, params: lsp.HoverParams | lsp.DefinitionParams
     ) -> tuple[HoverInfo, DocumentAnalysis, DocumentLines] | None:
-        """Return the hover at a position with the analysis and lines of its document, or None."""
+        """Return the hover at a position with the document's analysis and lines, or None."""
         document_state = await self._wait_for_document(params.text_document.uri)
         if document_state is None:
             return None

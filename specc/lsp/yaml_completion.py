@@ -64,9 +64,9 @@ def _find_parents(preceding_lines: Sequence[str], column: int) -> tuple[str, ...
 
 
 def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool:
-    """Return True if the key of a line, which follows the text `dashes`, encloses `column`."""
+    """Return True if the key of a line encloses `column`. `dashes` is the text before the key."""
     key_column = len(dashes)
-    # the dashes of a list may be in the same column as its key
+    # the dashes of a list may be in the same column as the key of the list
     has_list = line.rstrip().endswith(":") and last_line.lstrip().startswith("-")
     return key_column < column or (key_column == column and "-" not in dashes and has_list)
 

@@ -248,8 +248,8 @@ def grid(ctx: CallContext, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     """Evaluate a score, bias or mask for all query-key pairs. The result is [batch, (heads,) q, k].
 
     `q` and `k` are [batch, length, d], optionally with a heads axis after the batch. The result for
-    a bias or mask always has a heads axis, and has size 1 along each axis on which the bias or mask
-    does not depend. Several attention layers can share the result.
+    a bias or mask always has a heads axis; every axis on which the bias or mask does not depend has
+    size 1. Several attention layers can share the result.
     """
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):

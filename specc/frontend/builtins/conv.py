@@ -37,13 +37,13 @@ def conv(
 
     `kernel`, `stride` and `dilation` are one number, or one number per axis, such as `[3, 5]`.
     `groups` is the number of channel groups, which are convolved independently. `padding` is the
-    number of zeros at both ends: a number, `[2, 0]` for start and end of the time axis, `[height,
-    width]`, or `[[2, 0], [1, 1]]` for start and end of each axis. `padding=same` keeps the length.
-    If it adds an odd number of zeros, the additional zero is at the end. `padding=causal` pads only
-    at the start, so that no output depends on later positions. With `keep` [batch, time],
-    masked-out positions are treated as zeros, and the results are (out, keep) with the mask of the
-    output positions. Weights: `weight` [out, channels / groups, kernel], `bias` [out]. `weight=`
-    and `bias=` accept tensors in place of stored weights.
+    number of zeros: a number for both ends of each axis, `[height, width]`, `[2, 0]` for start and
+    end of the time axis, or `[[2, 0], [1, 1]]` for start and end of each axis. `padding=same` keeps
+    the length. If it adds an odd number of zeros, the additional zero is at the end.
+    `padding=causal` pads only at the start, so that no output depends on later positions. If `keep`
+    [batch, time] is set, masked-out positions are treated as zeros, and the results are (out,
+    keep), where `keep` masks the output positions. Weights: `weight` [out, channels / groups,
+    kernel], `bias` [out]. `weight=` and `bias=` accept tensors in place of stored weights.
     """
     operand = WindowedInput(ctx, x)
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
@@ -136,8 +136,7 @@ def average_pool(
     determines whether the mean includes the padded zeros.
     """
     window = WindowedInput(ctx, x).make_pool_window(kernel, stride, ONE, padding)
-    # the option has no default if there is padding, because PyTorch and ONNX have different
-    # defaults
+    # the option is required if there is padding, because PyTorch and ONNX have different defaults
     if count_include_pad is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `count_include_pad=true`, PyTorch's default, or `count_include_pad=false`"]
         title = "missing option `count_include_pad` of `average_pool` (required with padding)"

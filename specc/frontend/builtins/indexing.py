@@ -103,7 +103,8 @@ def _evaluate_slice_end(end: ast.Expr, length: Dim, env: LexicalScope) -> Dim:
     if not isinstance(bound, Dim):
         title = f"a slice must have integer bounds, not {describe_value(bound)}"
         raise_error("E0208", title, end.span)
-    # the sign of a symbol is unknown, so a symbolic bound with a minus sign counts from the end
+    # the sign of a symbol is unknown, so a symbolic bound that is written with a minus sign counts
+    # from the end
     has_minus_sign = isinstance(end, ast.UnaryOp) and (bound.number or 0) == 0
     is_negative = bound.number is not None and bound.number < 0
     return length + bound if has_minus_sign or is_negative else bound

@@ -89,9 +89,9 @@ LENGTH_OPTIONS = ("original", "longest")
 NUMBER_OPTIONS = sorted(
     {n for options in OPTIONS_BY_SCALING.values() for n in options} - {*LENGTH_OPTIONS}
 )
-"""The RoPE scaling options that are one number, or one number per feature pair."""
+"""The RoPE scaling options whose value is one number, or one number per feature pair."""
 REQUIRED_OPTIONS = ("factor", "original", "divisors", "part", "alpha")
-"""The RoPE scaling options that have no default. Only `proportional` has a default `factor`."""
+"""The RoPE scaling options without a default. Only `proportional` has a default `factor`."""
 
 
 @register_builtin()
@@ -186,7 +186,7 @@ def _check_exclusive_options(ctx: CallContext, kind: str, option_names: set[str]
 
 
 def _check_rotated_width(ctx: CallContext, rope: Rope, width: Dim, head_width: Dim) -> None:
-    """Raise E0203 if the scaling kind does not support the width, and E0315 for a dynamic width."""
+    """Raise E0203 if the scaling kind does not support the width, or E0315 if it is dynamic."""
     if rope.kind == "default":
         return
     # the model stores one frequency per feature pair, so the number of pairs must be static

@@ -98,11 +98,12 @@ def gru(
     state at every time step, with both directions concatenated. `last` [batch, layers, hidden]
     contains the final states, layer by layer, forward before backward. `start` has the layout of
     `last` and defaults to zeros. Time steps masked out by `keep` leave the state unchanged and
-    output zeros. `reset=before` applies the reset gate before the recurrent projection (the paper),
-    `reset=after` after it (PyTorch). `update` names the state, `old` or `new`, that is selected
-    where the update gate is 1. Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden,
-    hidden], `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, with `_l1` and so on for further layers, and
-    `_reverse` for the backward direction. The gate order is reset, update, new.
+    output zeros. `reset=before` applies the reset gate before the recurrent projection, as in the
+    paper, and `reset=after` applies it afterwards, as in PyTorch. `update` is the state, `old` or
+    `new`, that is selected where the update gate is 1. Weights: `weight_ih_l0` [3 hidden, in],
+    `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as in PyTorch, with `_l1` and so
+    on for further layers, and `_reverse` for the backward direction. The gate order is reset,
+    update, new.
     """
     stack = _LayerStack(
         ctx=ctx,
@@ -139,9 +140,9 @@ def lstm(
 
     The options, results and weights are those of `gru`, but there are four gates: input, forget,
     cell and output. `cell` and `start_cell` are [batch, layers, hidden]. `peepholes=true` connects
-    the gates to the cell state (Gers and Schmidhuber 2000), with the weight `peephole_l0` [3
-    hidden] for the gates input, forget and output. `proj` is the projection size of the hidden
-    state (arXiv:1402.1128, PyTorch's `proj_size`), with the weight `weight_hr_l0` [proj, hidden].
+    the input, forget and output gates to the cell state (Gers and Schmidhuber 2000), with the
+    weight `peephole_l0` [3 hidden]. `proj` is the projection size of the hidden state
+    (arXiv:1402.1128, PyTorch's `proj_size`), with the weight `weight_hr_l0` [proj, hidden].
     """
     stack = _LayerStack(
         ctx=ctx,

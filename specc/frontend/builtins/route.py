@@ -242,9 +242,10 @@ def _make_length_name(ctx: CallContext, x: Tensor) -> str:
 
 
 def _map_dims_to_expert(ctx: CallContext, x: Tensor, length: str) -> dict[str, Dim]:
-    """Map each symbolic dimension of the spec to its size inside an expert. The sequence dimension
-    of `x` becomes `length`, the number of routed tokens, and the batch dimensions of `x` become 1.
-    Thus, a block declared for `x: float[batch, seq, d]` also accepts the routed tokens.
+    """Map each symbolic dimension of the spec to its size inside an expert. Inside an expert, the
+    sequence dimension of `x` becomes `length`, the number of routed tokens, and the batch
+    dimensions become 1. Thus, a block declared for `x: float[batch, seq, d]` also accepts the
+    routed tokens.
     """
     expert_dims: dict[str, Dim] = {}
     for name in ctx.env.module.dims:

@@ -79,7 +79,7 @@ def _parse_rearrange(ctx: CallContext, x: Tensor, text: str) -> RearrangePattern
 def _make_splits(
     ctx: CallContext, x: Tensor, pattern: RearrangePattern, sizes: tuple[Dim, ...]
 ) -> Iterator[Op]:
-    """Yield the split of each axis for which the pattern has several names. `sizes` contains the
+    """Yield the split of each axis to which the pattern gives several names. `sizes` contains the
     sizes of these names from left to right. The last size of each axis is inferred.
     """
     remaining_sizes = iter(sizes)
@@ -228,7 +228,7 @@ def parts(
 ) -> ResultTuple:
     """Split an axis into chunks of the lengths `into`: `q, k, v = parts(x, into=[d, d, d])`."""
     axis_index, start, pieces = ctx.resolve_axis(x, axis), ZERO, []
-    # the sizes are compared symbolically: `[d, d, d]` fits an axis of size `3 * d` for every `d`
+    # compare the sizes symbolically: `[d, d, d]` fits an axis of size `3 * d` for every `d`
     if sum_dims(into) != x.shape[axis_index]:
         lengths = " + ".join(map(str, into))
         title = f"the lengths {lengths} do not sum to the axis length {x.shape[axis_index]}"
@@ -311,7 +311,7 @@ def append(ctx: CallContext, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -
 def _concat_broadcast(
     ctx: CallContext, x: Tensor, p: Tensor, axis: Dim, *, is_prefix: bool
 ) -> Tensor:
-    """Concatenate `p` before `x` (`is_prefix`) or after `x`, broadcasting all other axes of `p`."""
+    """Concatenate `p` before (`is_prefix`) or after `x`, and broadcast all other axes of `p`."""
     axis_index = ctx.resolve_axis(x, axis)
     if len(p.shape) == len(x.shape):
         for n, (length, target) in enumerate(zip(p.shape, x.shape, strict=True)):
