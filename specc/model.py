@@ -1,6 +1,6 @@
 """The Python interface of compiled models: the `Model` that `specc.load` returns.
 
-This module imports no compiler modules, because imports take much of the load time of a model.
+To load models quickly, this module imports no compiler modules.
 """
 
 import os
@@ -94,10 +94,9 @@ class Model(InferenceModel):
         >>> [made["y"].item() for made in model.run({"x": [[a, 1]]} for a in (0, 1))]
         [1.0, 0.0]
 
-        For a model with a task head (docs/tasks.md), pass `text=…` (or `text_pair=`, `question=`
-        and `context=`, `image=` and `candidate_labels=`). The result is a
-        `specc.runtime.task_runner.Predictions` with one prediction per input: a label, spans, an
-        answer, candidates or an embedding.
+        For a model with a task head (docs/tasks.md), pass the task's inputs, e.g. `text=…` or
+        `question=…` and `context=…`. The result is a `specc.runtime.task_runner.Predictions` with
+        one prediction per input: a label, spans, an answer, candidates or an embedding.
 
         Raise an E09xx error if an input is invalid.
         """
@@ -261,7 +260,7 @@ def _raise_not_batches(model: LoadedModel) -> NoReturn:
 
 
 def _list_text_inputs(model: LoadedModel) -> list[str]:
-    """Return the names of inputs that accept text, first `text` if it is an input of the task."""
+    """Return the names of inputs that accept text, starting with the task input `text`, if any."""
     task, specs = model.manifest.preprocessing.task, model.input_signature.input_specs
     task_inputs = [task_input.name for task_input in task.inputs] if task else []
     text_inputs = [spec.name for spec in specs if spec.accepts_text]

@@ -128,8 +128,8 @@ def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tup
 
 
 def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
-    """Read the preprocessor config, or the audio section of a processor config. Return the path and
-    content of the config, or (None, {}) if there is no config.
+    """Read the preprocessor config or, if there is none, the audio section of a processor config.
+    Return the path and content of the config, or (None, {}) if there is no config.
     """
     path = find_repository_file(directories, PREPROCESSOR)
     if path is not None:

@@ -49,9 +49,10 @@ STRATEGIES: Mapping[tuple[bool, bool], tuple[str, tuple[str, ...]]] = {
     (True, False): ("sample", SAMPLING_KEYS),
     (False, True): ("beam", (*BEAM_SEARCH_KEYS, "num_beams")),
 }
-"""Decoding strategy and config keys of its options, by (uses sampling, uses several beams)."""
+"""Decoding strategy and config keys of its options, keyed by (uses sampling, uses several beams).
+"""
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys that only Whisper's generation_config.json contains, which select language and task."""
+"""Keys that select language and task, which only Whisper's generation_config.json contains."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default `top_k` of sampling in transformers."""
@@ -88,7 +89,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("top_h", "sequence_bias", "exponential_decay_length_penalty"), ()),
     **dict.fromkeys(("watermarking_config", "constraints", "force_words_ids", "dola_layers"), ()),
 }
-"""Values that disable each unsupported feature, by key."""
+"""For each key of an unsupported feature, the values that disable the feature."""
 
 TOKEN_KEYS = frozenset(("eos_token_id", "pad_token_id", "decoder_start_token_id"))
 CONFIG_JSON_KEYS = TOKEN_KEYS | {
@@ -147,8 +148,8 @@ class ConfiguredModelDefinition:
 def apply_generation_config(
     model: ModelDefinition, directories: Sequence[Path]
 ) -> ConfiguredModelDefinition:
-    """Apply the generation settings in the first of `directories` that has a generation config.
-    Raise E0846 if the file is not a JSON object, and E0847 if a setting is not supported.
+    """Apply the generation settings from the first of `directories` that contains a generation
+    config. Raise E0846 if the file is not a JSON object, and E0847 if a setting is not supported.
     """
     file = _open_config_file(directories) if model.generation else None
     if file is None or model.generation is None:
@@ -220,10 +221,10 @@ def _read_general_settings(file: GenerationConfigFile) -> None:
         if value is not None and value != []:
             file.settings[name] = value
     pad = file.settings.get("pad")
-    if isinstance(pad, int) and pad < 0:  # -1 means no padding token
+    if isinstance(pad, int) and pad < 0:  # -1 means that there is no padding token
         del file.settings["pad"]
     _read_forced_eos_token(file)
-    # if both lengths are set, transformers uses the length without the prompt
+    # if both lengths are set, transformers uses the length that excludes the prompt
     if file.get_value("max_new_tokens") is not None:
         file.settings.pop("max_length", None)
     if "max_length" in file.settings:
@@ -390,7 +391,7 @@ def _read_strategy(file: GenerationConfigFile) -> None:
 
 
 def _iterate_unsupported(file: GenerationConfigFile) -> Iterator[str]:
-    """Yield each unsupported feature that the file enables, with the value of its key."""
+    """Yield the key and value of each unsupported feature that the file enables."""
     for key, neutral_values in NEUTRAL_VALUES.items():
         value = file.get_value(key)
         if value is not None and value not in neutral_values and value != []:

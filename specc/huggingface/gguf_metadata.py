@@ -60,7 +60,8 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
     "gemma3_text": {**_GEMMA2_KEYS, "rope.freq_base_swa": "rope_local_base_freq"},
     "phi3": {"attention.sliding_window": "sliding_window"},
 }
-"""Keys of config.json by GGUF key (without the architecture prefix). Later entries take precedence.
+"""Map GGUF keys, without the architecture prefix, to keys of config.json. Later entries take
+precedence.
 """
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
 """Config values by model type that are hard-coded in llama.cpp."""
@@ -198,10 +199,10 @@ _TEKKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
-    """A byte-level pre-tokenizer. `regex` is the regular expression that splits text into words, or
-    "" for that of GPT-2. If `splits_digits` is True, digits are split first. If `ignores_merges` is
-    True, words in the vocabulary are not split. If `normalizes_nfc` is True, text is normalized to
-    NFC.
+    """A byte-level pre-tokenizer. `regex` is the regular expression that splits text into words; ""
+    selects GPT-2's expression. If `splits_digits` is True, digits are split first. If
+    `ignores_merges` is True, words in the vocabulary are not split. If `normalizes_nfc` is True,
+    text is normalized to NFC.
     """
 
     regex: str = ""
@@ -356,7 +357,7 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
 
 def _derive_merges(tokens: list[str], scores: list[float]) -> list[list[str]]:
     """Derive the merges: all pairs of tokens whose concatenation is a token. Merges are sorted by
-    the score of the merged token (descending) or, without scores, by its id.
+    descending score of the merged token or, without scores, by its id.
     """
     ids = {token: number for number, token in enumerate(tokens)}
     ranks = [-score for score in scores] if len(scores) == len(tokens) else range(len(tokens))

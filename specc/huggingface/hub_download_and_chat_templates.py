@@ -72,7 +72,9 @@ DEFAULT_TEMPLATE = "default"
 
 
 def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | None:
-    """Read the chat template of a directory, if any. Raise E0802 or E0423 for an invalid file."""
+    """Read the chat template of a directory if it contains one. Raise E0802 or E0423 for an invalid
+    file.
+    """
     path, template_file = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE_FILE
     config = _read_object(path, span) if os.path.lexists(path) else {}
     template: object = config.get(CHAT_TEMPLATE_KEY)
@@ -128,8 +130,8 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
 
 
 def _read_tokens(config: Settings, path: Path, span: Span | None) -> dict[str, str]:
-    """Read the special tokens, such as `bos_token`, by name. The config stores each as a string or
-    an object.
+    """Read the special tokens, such as `bos_token`, by name. The config stores each token as a
+    string or an object.
     """
     tokens = {k: get_token_text(v) for k, v in config.items() if k.endswith("_token")}
     special_tokens = {key: token for key, token in tokens.items() if token and key.isidentifier()}
@@ -178,8 +180,9 @@ def download_model(model: str) -> tuple[str, tuple[str, ...]]:
     """Download a model to the Hub cache. Return the model directory and a remark with the commit.
 
     A local path is returned unchanged. Cached files are not downloaded again. `HF_ENDPOINT`,
-    `HF_HOME`, `HF_HUB_OFFLINE` and access tokens work as in `huggingface_hub`. Raise E0801 if the
-    package `huggingface_hub` is missing, and E0806 if the name is invalid or the download fails.
+    `HF_HOME`, `HF_HUB_OFFLINE` and access tokens have the same effect as in `huggingface_hub`.
+    Raise E0801 if the package `huggingface_hub` is missing, and E0806 if the name is invalid or the
+    download fails.
     """
     if not model.startswith(HUB_PREFIX):
         return model, ()

@@ -18,7 +18,7 @@ from specc.io.json_io import get_exact_integer
 from specc.io.safe_read import escape_text
 
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""Names of Pillow's resampling filters by number."""
+"""The names of Pillow's resampling filters, keyed by number."""
 MISSING_CONFIG_HELP = (
     "download the file that belongs to the weights, or compile from a directory without it, "
     "to use the preprocessing of the spec"

@@ -43,7 +43,7 @@ SPECIAL_TOKENS_BY_FIELD = {
     "unknown_token_id": ("unk_token", "[UNK]", "<unk>"),
     "pad_token_id": ("pad_token", "[PAD]", "<pad>"),
 }
-"""The config key and the default names of the special token in each task field."""
+"""For each task field with a special token, the config key and default names of the token."""
 NEXT_SENTENCE_LABELS = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
 """Maximum lengths greater than or equal to this value mean that there is no limit."""

@@ -36,7 +36,7 @@ class CheckpointQuantization:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks about activation quantization. The compiled model does not quantize
+        """Return remarks about activation quantization. The compiled model does not quantize
         activations.
         """
         return (ACTIVATIONS_NOTE,) if self.quantizes_activations else ()
@@ -158,7 +158,7 @@ def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]
 
 def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "format", *COMPRESSED_FORMATS)
-    # any other value of `neutral_key` changes the weights
+    # sparsity formats and transforms change the meaning of the stored weights
     for key, neutral_key in (("sparsity_config", "format"), ("transform_config", "config_groups")):
         if get_object_or_empty(fields, key).get(neutral_key) not in (None, "dense", {}):
             raise _UnsupportedSettingError(f'"{key}"')

@@ -32,7 +32,7 @@ BERT_NORMALIZER = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-"""Fields of a BertNormalizer by the key of tokenizer_config.json that sets the field."""
+"""Map keys of tokenizer_config.json to the BertNormalizer fields that they set."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
 """The keys of special tokens, by the keys that add these tokens at the beginning or end of
 texts."""
@@ -151,7 +151,7 @@ def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
 
 
 def _apply_end_tokens(content: Part, settings: Settings) -> Iterator[str]:
-    """Apply `add_bos_token` and `add_eos_token`. Yield the keys if the vocabulary lacks a token."""
+    """Apply `add_bos_token` and `add_eos_token`. Yield the keys if a token is unknown."""
     keys = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_text(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
     if not keys or not _collect_added_tokens(content) <= {*names}:
@@ -291,7 +291,7 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""The supported values of each key that specc supports or that does not change embeddings. () means
+"""Supported values of each key that specc reads or that does not affect embeddings. () means
 all.
 """
 

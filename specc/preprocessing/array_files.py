@@ -98,7 +98,9 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
 
 
 def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
-    """Return the arrays of an archive by name. Check the declared sizes before unpacking."""
+    """Return the arrays of an archive by name. Check the declared sizes of the arrays before
+    unpacking the archive.
+    """
     members = archive.infolist()
     unpacked_bytes = sum(member.file_size for member in members)
     if len(members) > MAX_ARRAYS or unpacked_bytes > MAX_ARRAY_BYTES:
@@ -188,7 +190,9 @@ MAX_PADDED_ELEMENTS = 24
 
 
 def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
-    """Zero-pad lists of numbers to equal length. Return [] if no padding is needed or possible."""
+    """Return lists of numbers, zero-padded to equal length. Return [] if no padding is needed or
+    possible.
+    """
     rows = value if isinstance(value, list) else []
     lists = [
         row for row in rows if isinstance(row, list) and {*map(type, row)} <= {int, float, bool}

@@ -74,7 +74,7 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
             return AudioRecording(
                 _read_samples(data, offset, size, wav_format, name), wav_format.sample_rate
             )
-        offset += size + size % 2  # chunks begin at even offsets
+        offset += size + size % 2  # every chunk of a WAV file begins at an even offset
     _raise_invalid_wav(name, "the data chunk is missing")
 
 
@@ -127,7 +127,8 @@ def _read_samples(data: bytes, offset: int, size: int, wav_format: _WavFormat, n
 def _decode_samples(frames: bytes, wav_format: _WavFormat) -> Floats:
     """Decode interleaved samples to float32. 8-bit samples are unsigned, so 128 is silence."""
     if wav_format.encoding == IEEE_FLOAT:
-        # suppress the overflow warning: values outside the range of float32 become infinite
+        # suppress the overflow warning, because values outside the range of float32 may become
+        # infinite
         with np.errstate(over="ignore"):
             return np.frombuffer(frames, f"<f{wav_format.bits_per_sample // 8}").astype(np.float32)
     if wav_format.bits_per_sample == 8:
@@ -312,7 +313,9 @@ def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
 
 
 def _frame_samples(samples: Doubles, window: int, hop: int) -> Doubles:
-    """Return a view float64 [frames, window] of overlapping frames, `hop` samples apart."""
+    """Return a view, float64 [frames, window], of overlapping frames that start `hop` samples
+    apart.
+    """
     return np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]
 
 

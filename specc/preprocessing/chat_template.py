@@ -153,7 +153,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
             return text
         case {"error": str(reason)}:
             _raise_template_failed(" ".join(escape_text(reason).split())[:300])
-    # the operating system killed the subprocess before the subprocess reported an error
+    # the operating system killed the subprocess before it could report an error
     _raise_template_failed("it takes too much time or memory")
 
 

@@ -23,7 +23,8 @@ from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, HfTokenizer
 from specc.preprocessing.tokenizer_library import get_token_strings
 
 BATCHED_RANK = 5
-"""Rank of an array with several images per text. A single image has rank 3."""
+"""Rank of an array with several images per text. An array that contains a single image has rank 3.
+"""
 GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 CONCATENATED_SIZINGS = ("area", "tiles")
 """Resize rules (`sizing`) that concatenate the patches or tiles of all images in a text."""
@@ -84,8 +85,9 @@ def _group_images(
 def batch_images(
     graph: Graph, name: str, config: ImageConfig, groups: Sequence[Sequence[PreprocessedImage]]
 ) -> dict[str, Array]:
-    """Return the image input and the shape input for `groups`, which contain the images of each
-    text or batch element. Smaller images are zero-padded, and missing images are filled with zeros.
+    """Return the image input and the shape input for `groups`. Each group contains the images of
+    one text or batch element. Smaller images are zero-padded, and missing images are filled with
+    zeros.
     """
     values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]

@@ -34,8 +34,9 @@ MIN_SHRINK_RATIO = 1.1
 
 @dataclass(frozen=True, slots=True)
 class PreprocessedImage:
-    """A preprocessed image: its `values`, the value `shape` of the shape input, and the `grid` of
-    its tokens or tiles in a prompt, or (0, 0) if the prompt does not depend on the image size.
+    """A preprocessed image. `values` is the value of the image input, and `shape` is that of the
+    shape input. `grid` is the grid of the image's tokens or tiles in a prompt, or (0, 0) if the
+    prompt does not depend on the image size.
     """
 
     values: Floats
@@ -240,8 +241,8 @@ def _split_into_best_grid(pixels: Array, config: ImageConfig) -> ResizedImage:
 
 
 def _choose_grid_size(sides: ImageSize, config: ImageConfig) -> ImageSize:
-    """Choose the size in `size_bounds` that keeps the most pixels. Among equals, prefer the size
-    with the least padding.
+    """Choose the size in `size_bounds` that keeps the most pixels. Among sizes that keep equally
+    many pixels, prefer the size with the least padding.
     """
 
     def score_size(size: tuple[int, ...]) -> tuple[int, int]:

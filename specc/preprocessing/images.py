@@ -66,15 +66,15 @@ def decode_pil_image(image: Any, name: str) -> Array:
 
 
 def resize_and_normalize_image(pixels: Array, config: ImageConfig) -> Floats:
-    """Normalize pixels [height, width, 1 or 3] to float32 [1, channels, height, width]. Raise E0990
-    if the resized image exceeds the input size of the model.
+    """Normalize pixels, [height, width, 1 or 3], and return float32 [1, channels, height, width].
+    Raise E0990 if the resized image exceeds the input size of the model.
     """
     invert = config.invert is True or (config.invert == "auto" and has_light_background(pixels))
     pixels = _crop_and_resize(pixels, config)
     rows, columns = pixels.shape[:2] if config.shortest_longest_edge else config.size
     values = resize_and_normalize_pixels(pixels, config, (rows, columns), invert)
     if config.shortest_longest_edge:
-        # pad after the normalization: the padding is then exactly 0
+        # pad after the normalization, because the padding is then exactly 0
         bottom_padding, right_padding = config.size[0] - rows, config.size[1] - columns
         values = np.pad(values, ((0, 0), (0, bottom_padding), (0, right_padding)))
     return np.ascontiguousarray(values[None], np.float32)
@@ -92,8 +92,8 @@ def resize_and_normalize_pixels(
     ]
     values = np.stack(planes * (config.channels // len(planes)))
     if invert:
-        # invert after resizing: this is faster, and equivalent because interpolation weights sum to
-        # 1
+        # invert after resizing, which is faster, and is equivalent because interpolation weights
+        # sum to 1
         values = np.float32(255) - values
     mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (config.mean, config.std))
     return np.asarray((values * np.float32(config.scale) - mean) / std, np.float32)
@@ -188,8 +188,8 @@ def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
 
 
 def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
-    """Return the (height, width) whose shorter side is `edge`. Raise E0904 if the image would have
-    more than MAX_PIXELS pixels.
+    """Return the resized (height, width) whose shorter side is `edge`. Raise E0904 if the image
+    would have more than MAX_PIXELS pixels.
     """
     short, long = min(rows, columns), max(rows, columns)
     longer = max(1, edge * long // short)

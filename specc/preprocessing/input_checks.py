@@ -25,7 +25,7 @@ class InputSpec:
     """The specification of a model input. `dtype` is `f32`, `i64`, `bool` or another type. Each
     dimension is an integer, a name, or a formula. Ids must be less than `id_limit`. If
     `is_optional` is true, the input may be omitted. If `accepts_text` is true, the input may be
-    text, which is tokenized.
+    text, which specc tokenizes.
     """
 
     name: str
@@ -39,7 +39,7 @@ class InputSpec:
 def make_input_spec(
     name: str, type: Type, facts: Input | None, *, is_optional: bool, accepts_text: bool
 ) -> InputSpec:
-    """Return the specification of a graph input with the facts `facts`."""
+    """Return the specification of a graph input, including the constraints in `facts`."""
     bound = facts.upper_bound if facts else None
     return InputSpec(
         name=name,

@@ -24,7 +24,7 @@ from specc.preprocessing.tokenizer_library import (
 
 Floats = NDArray[np.float64]
 Prediction: TypeAlias = object
-"""The prediction for one text, as a JSON value."""
+"""The prediction for one text, stored as a JSON value."""
 Fields: TypeAlias = dict[str, Any]
 """The JSON object of a predicted label, span, answer, candidate or token."""
 
@@ -359,8 +359,8 @@ def _group_tokens(
 def _make_word(
     tokens: Sequence[Fields], task: Task, tokenizer: HfTokenizer, strategy: str
 ) -> Fields:
-    """Merge the tokens of a word. `strategy` selects the scores of the word: those of the first
-    token, those of the best token, or the mean.
+    """Merge the tokens of a word. `strategy` selects the scores of the word: the scores of the
+    first token, those of the best token, or the mean scores.
     """
     scores = tokens[0]["scores"]
     if strategy == "max":
@@ -372,14 +372,18 @@ def _make_word(
 
 
 def _split_bio_tag(label: str) -> tuple[str, str]:
-    """Split `B-PER` into B and PER. A label without a prefix is treated as inside (I)."""
+    """Split `B-PER` into B and PER. A label without a prefix is treated as if it had the prefix I
+    (inside).
+    """
     if label[:2] in ("B-", "I-"):
         return label[0], label[2:]
     return "I", label
 
 
 def _continues_span(previous: Fields, token: Fields) -> bool:
-    """Return True if a token continues the previous token's span: equal labels and no `B-`."""
+    """Return True if a token continues the previous token's span: the entity type is the same, and
+    the prefix is not `B-`.
+    """
     prefix, tag = _split_bio_tag(token["entity"])
     return prefix != "B" and tag == _split_bio_tag(previous["entity"])[1]
 

@@ -133,7 +133,7 @@ def _parse_records(
 
 def adapt_output_format_to_rank(config: OutputFormat, rank: int) -> OutputFormat:
     """Return the postprocessing for image scores [batch, classes] or pixel scores [batch, classes,
-    height, width]. The task heads of one spec may output either of them.
+    height, width]. The task heads of one spec may output either type of scores.
     """
     match config:
         case ClassificationOutput() if rank == 4:

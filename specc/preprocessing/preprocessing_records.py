@@ -66,7 +66,7 @@ class ImageConfig(AliasedFieldRecord):
     height and width, or the shorter side. Smaller images are padded with black. If
     `resizes_to_uint8` is True, resizing rounds to 8-bit integers, as in Pillow. If
     `shortest_longest_edge` is set, the aspect ratio is kept: the shorter side is resized to the
-    first length unless the longer side would exceed the second length, sides are multiples of
+    first length unless the longer side would exceed the second length. Sides are multiples of
     `size_multiple`, and the image is zero-padded at the bottom and right to `size`. If
     `pads_all_sides` is True, the aspect ratio is kept, and the image is padded with black on all
     sides to `size`. `do_align_long_axis` first rotates an image by 90° clockwise if its orientation
@@ -208,7 +208,7 @@ class LogMelConfig(AliasedFieldRecord):
     """A log-mel spectrogram, float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
 
-    Audio shorter than `num_samples` is padded with silence. Longer audio is an error unless
+    Audio shorter than `num_samples` is padded with silence. Longer audio raises an error unless
     `do_truncate` is True. `window_length` and `hop_length` are in samples.
     """
 

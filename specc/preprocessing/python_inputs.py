@@ -153,7 +153,7 @@ def _convert_array(value: Any, name: str) -> Array:
         _check_device(value, methods, name)
         if "detach" in methods:
             value = value.detach()
-        # convert to float32, which represents every bf16 value, because NumPy lacks bf16
+        # NumPy lacks bf16, so convert to float32, which represents every bf16 value
         if "dtype" in methods and str(value.dtype) == "torch.bfloat16":
             value = value.float()
         array = (

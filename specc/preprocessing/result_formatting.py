@@ -95,7 +95,7 @@ MAX_PRINTED_ELEMENTS = 200  # arrays with more elements are abbreviated
 
 @dataclass(frozen=True, slots=True)
 class FormattedResults:
-    """The lines to print, and images as PNG files with suggested file names."""
+    """The lines to print, and the images as PNG files with suggested file names."""
 
     lines: tuple[str, ...] = ()
     images: tuple[tuple[str, bytes], ...] = ()
@@ -193,7 +193,7 @@ def _format_boxes(
     boxes: Array | None,
     sizes: Sequence[ImageSize],
 ) -> list[str]:
-    """Return a table of boxes per image, in pixels or, if image sizes are unknown, relative."""
+    """Return a table of boxes per image, in pixels or, if image sizes are unknown, as fractions."""
     expected = logits.shape[-1] - (config.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):
         _raise_unexpected_output(

@@ -20,7 +20,7 @@ MAX_TOKENS = 2**31 - 1
 
 @immutable_dataclass
 class TaskInput:
-    """An input of a task. A variadic input gets all remaining command-line arguments."""
+    """An input of a task. A variadic input receives all remaining command-line arguments."""
 
     name: str
     is_variadic: bool = False
@@ -121,7 +121,7 @@ class Task(JsonRecord):
     `text_input` names the text input. `score_function` converts logits to scores. If
     `uses_token_types` is true, the model has an input for token type ids. Every text is padded to
     `padded_length` tokens. Texts longer than `max_length` are truncated, at the beginning if
-    `truncates_left` is true. `prompts` are text prefixes by name, and `prompt` is the name of the
+    `truncates_left` is true. `prompts` maps names to text prefixes, and `prompt` is the name of the
     default prefix.
     """
 

@@ -61,9 +61,9 @@ def batch_sequences(
 ) -> dict[str, Array]:
     """Batch sequences of token ids or audio samples. Return the input `name` and its padding mask.
 
-    Sequences are zero-padded on the side that the mask declares. If the mask allows both sides, the
-    `generated_input` is padded on the left and other inputs on the right. Raise E0912 if sequences
-    have different lengths and there is no mask input.
+    Sequences are zero-padded on the side that the mask declares. If the mask allows padding on
+    either side, the `generated_input` is padded on the left and other inputs on the right. Raise
+    E0912 if sequences have different lengths and there is no mask input.
     """
     mask_input = find_mask_input(graph, name)
     if not mask_input:
@@ -125,8 +125,9 @@ TOKEN_TYPES = "token_type_ids"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedText:
-    """The tokens of a text or text pair. `type_ids` are segment ids, `offsets` are in characters,
-    `sequence_ids` are 0 or 1 (None for special tokens), and `word_ids` are word indices per text.
+    """The tokens of a text or text pair. `type_ids` are segment ids, and `offsets` are in
+    characters. `sequence_ids` are 0 or 1 (None for special tokens), and `word_ids` are word indices
+    within a text.
     """
 
     ids: tuple[int, ...]

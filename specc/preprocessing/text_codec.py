@@ -105,8 +105,8 @@ def _decode_bytes(ids: Sequence[int], tokenizer: ByteTokenizer) -> str:
 def strip_start_and_end_tokens(
     ids: Sequence[int] | NDArray[np.integer], tokenizer: TextConfig
 ) -> tuple[list[int], bool]:
-    """Return the ids before the first end token, without the start token, and a flag that is True
-    if there was an end token. Raise E0916 if an id is outside the vocabulary.
+    """Return the ids before the first end token, without the start token, and True if there is an
+    end token. Raise E0916 if an id is outside the vocabulary.
     """
     text_ids: list[int] = []
     max_id = MAX_ID if isinstance(tokenizer, HfTokenizer) else tokenizer.vocab_size - 1

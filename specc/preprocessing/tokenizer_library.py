@@ -117,8 +117,8 @@ MAX_LENGTH_WITHOUT_LIMIT = 256
 requires a thread, and starting a thread takes as long as a call with 256 characters.
 """
 TIMEOUT_SECONDS = 20
-"""Time limit of a call in seconds. The limit increases by 20 µs per character, of which typical
-tokenizers need 1 µs.
+"""Time limit of a call in seconds. The limit increases by 20 µs per character, while typical
+tokenizers need 1 µs per character.
 """
 MAX_OVERDUE_CALLS = 2
 """Maximum number of calls that are still running in threads after the time limit (E0941)."""

@@ -50,7 +50,7 @@ def find_unreachable_tokens(tokenizer: WordTokenizer) -> list[str]:
 
 
 def explain_unreachable_tokens(tokenizer: WordTokenizer, words: list[str]) -> Iterator[str]:
-    """Yield the reasons why no text is encoded to certain tokens: whitespace, uppercase letters."""
+    """Yield the reasons (e.g. whitespace) why no text is encoded to certain tokens."""
     if any(c.isspace() for word in words for c in word):
         yield "text is split at whitespace, so no token contains whitespace"
     if tokenizer.do_lower_case and any(word != word.lower() for word in words):

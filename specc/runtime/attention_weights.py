@@ -17,7 +17,9 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True)
 class AttentionNode:
-    """The attention weights `value` [… query, key] and their enclosing `loops`, outermost first."""
+    """The attention weights `value` [… query, key] and their enclosing `loops`, outermost loop
+    first.
+    """
 
     value: Value
     query_dim: Dim
@@ -44,7 +46,7 @@ def find_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the attention weights and the mask of a node, or None for a value it does not have."""
+    """Return the attention weights and the mask of a node; a value that the node lacks is None."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -159,7 +161,7 @@ def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
 
 
 NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
-"""Values by name. Values with their enclosing loops, outermost first."""
+"""Graph values by name, each with its enclosing loops, outermost loop first."""
 
 
 def _evaluate_values(

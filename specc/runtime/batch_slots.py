@@ -113,7 +113,7 @@ class _MergedBatch:
         return {s.name: copy_to_device(self._join_state(s)) for s in states}
 
     def _join_state(self, state: DecodeState) -> Array:
-        if state.batch_axis is None:  # a state without a batch axis counts the positions
+        if state.batch_axis is None:  # a state without a batch axis is a position count
             return np.array(self.padded_length, np.int64)
         arrays = [p.session.session.copy_to_host(p.session.states[state.name]) for p in self.parts]
         if state.time_axis is None:
@@ -264,8 +264,8 @@ def _collect_symbols_after_batch_axis(values: Iterable[Value]) -> set[str]:
 def concat_padded(
     arrays: Sequence[Array], batch_axis: int | None, left_padded_axes: Sequence[int]
 ) -> Array:
-    """Zero-pad arrays to a common shape, on the left for `left_padded_axes`, and concatenate them
-    along the batch axis. If `batch_axis` is None, return the largest array.
+    """Zero-pad arrays to a common shape and concatenate them along the batch axis. The axes
+    `left_padded_axes` are padded on the left. If `batch_axis` is None, return the largest array.
     """
     if batch_axis is None:
         return max(arrays, key=lambda a: a.size)

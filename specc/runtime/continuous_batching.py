@@ -50,7 +50,7 @@ EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | SpeccError]
 
 @dataclass(slots=True, kw_only=True)
 class BatchSlot(Generic[T]):
-    """An element of the decode batch: a sequence that is generated from the prompt `input`.
+    """An element of the decode batch, i.e. a sequence that is generated from the prompt `input`.
 
     `prompt_length` is the number of prompt tokens, and `tokens` are the generated tokens.
     `sequence` (all tokens) and `seen_token_mask` (bool [vocab]) are updated only if a logits

@@ -213,8 +213,8 @@ class KVCacheSession:
 
     def _collect_inputs(self, chunk: PerTokenInputs) -> dict[str, Array | DeviceTensor]:
         """Return the inputs other than states: the new tokens, and the new positions of inputs with
-        a time axis. Return all positions of an input if the step uses all positions (e.g. of a
-        padding mask).
+        a time axis. If the step uses all positions of an input (e.g. of a padding mask), return all
+        its positions.
         """
         first = chunk.tokens.shape[1] - chunk.new_position_count
         inputs: dict[str, Array | DeviceTensor] = {
@@ -283,7 +283,7 @@ def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int
     ]
     logits = np.concatenate([part.step(part.inputs.tokens) for part in slices])
     session.is_started, session.past_length = True, slices[0].past_length
-    # release the states of the slices one by one: at most one state is in memory twice
+    # release the states of the slices one by one, so that at most one state is in memory twice
     for part in slices:
         part.bound_session, part.bound_mappings = None, ()
     for state in session.metadata.states:

@@ -54,12 +54,12 @@ def find_text_tokenizer(
 @dataclass(kw_only=True)
 class GenerativeModel:
     """A generative model. `input_signature` describes the inputs of the model. `max_context` is the
-    maximum sequence length, which the position embedding `length_limiting_table` determines.
-    `create_decoder_session` starts a decode loop in Python, and `standalone_session` runs a
-    standalone generator, whose settings are `compiled_settings`. `logits_vocabulary_size` is the
-    number of logits per position. `allows_empty_prompt` is true if the first token can be sampled
-    without a prompt, e.g. from image embeddings. `continuous_batching_metadata` is set if a decode
-    batch may contain sequences of different lengths.
+    maximum sequence length, which is the size of the position embedding `length_limiting_table`.
+    `create_decoder_session` starts a decode loop in Python. `standalone_session` runs a standalone
+    generator with the settings `compiled_settings`. `logits_vocabulary_size` is the number of
+    logits per position. `allows_empty_prompt` is true if the first token can be sampled without a
+    prompt, e.g. from image embeddings. `continuous_batching_metadata` is set if a decode batch may
+    contain sequences of different lengths.
     """
 
     input_signature: ModelInputs
@@ -101,7 +101,7 @@ class GenerationRequest:
     """A request to generate at most `max_new_tokens` tokens for each sequence in the batch
     `prompt`, which has the padding mask `padding_mask`. If `starts_without_prompt` is true, the
     caller passed no prompt, and `prompt` is the start token or empty. `sample_indices` determine
-    the random numbers of each sequence. By default, they are the batch indices.
+    the random numbers of each sequence. By default, `sample_indices` are the batch indices.
     """
 
     model: GenerativeModel
@@ -158,8 +158,8 @@ def prepare_chat_inputs(
     inputs: Mapping[str, object] = NO_INPUTS,
     images: Sequence[object] = (),
 ) -> dict[str, object]:
-    """Return `inputs` with the chat as prompt ids and with the images of the chat. These are
-    `images` or, if empty, the image files in the messages. Raise E0424 if there is no chat
+    """Return `inputs` with the chat as prompt ids and with the images of the chat. The images are
+    `images` or, if it is empty, the image files in the messages. Raise E0424 if there is no chat
     template, E0910 if the model has no image input, and E0991 if the number of images differs from
     the number of image parts in the chat.
     """
@@ -191,7 +191,7 @@ def prepare_prompt_inputs(
     start: Sequence[int],
     allows_empty_prompt: bool = False,
 ) -> Arrays:
-    """Prepare arrays for every input. If the caller passes no prompts, start tokens are the
+    """Prepare arrays for every input. If the caller passes no prompts, the start tokens serve as
     prompts. Without start tokens, the prompt is empty if `allows_empty_prompt` is true.
     """
     sequence_input = input_signature.sequence_input

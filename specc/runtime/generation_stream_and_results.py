@@ -33,7 +33,7 @@ from specc.runtime.standalone_generator import (
 @dataclass(frozen=True, kw_only=True)
 class GenerationResult:
     """A generated sequence. `tokens` exclude the prompt and include the stop token. `text` is set
-    if the model has a tokenizer, `score` if beam search was used, and `log_probs` if requested.
+    if the model has a tokenizer. `score` is set after beam search, and `log_probs` if requested.
     `complete` is true if a stop token or stop string ended the sequence.
 
     For a model with `num_codebooks` codebooks, `tokens` and `log_probs` are flattened arrays [time,
@@ -317,10 +317,9 @@ def _run_beam_search(request: GenerationRequest) -> list[list[BeamHypothesis]]:
 def convert_results_to_arrays(
     stream: GenerationStream, results: list[list[GenerationResult]]
 ) -> Arrays:
-    """Return the tokens, and the scores if there are any. The tokens have the shape [batch,
-    num_return_sequences, longest], or [batch, longest] if there is one sequence per prompt. If the
-    model has several codebooks, tokens and log-probabilities have the shape [batch, codebooks,
-    longest].
+    """Return the tokens, and the scores if there are any. Tokens have the shape [batch,
+    num_return_sequences, longest], or [batch, longest] for one sequence per prompt. If the model
+    has several codebooks, tokens and log-probabilities have the shape [batch, codebooks, longest].
     """
     # all prompts have the same number of sequences, so the sequences form one array
     sequences = [result for row in results for result in row]

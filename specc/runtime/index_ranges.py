@@ -16,8 +16,8 @@ def find_valid_id_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, 
     lookups or gathers. `sizes` are the sizes of symbolic dimensions.
 
     For index expressions such as `x + 1` or `-x`, the range of `x` is exact. For other expressions
-    such as `embedding(max(ids, 0))`, the result is the index range of the smallest table. Loop
-    bodies are skipped, because scanned inputs have declared bounds.
+    such as `embedding(max(ids, 0))`, the range is that of the smallest table's indices. Loop bodies
+    are skipped, because scanned inputs have declared bounds.
     """
     integers = [v for v in graph.inputs.values() if _is_integer(v)]
     sources: dict[Value, set[Value]] = {v: {v} for v in integers}

@@ -323,7 +323,7 @@ def _raise_missing_model(path: Path) -> NoReturn:
 
 
 def _is_model(path: Path) -> bool:
-    """Return True for a path of a model file or package."""
+    """Return True if a path refers to a model file or package."""
     return path.suffix == ".onnx" or (path / INDEX_FILE).is_file()
 
 

@@ -58,7 +58,7 @@ class ModelInputs:
     """The inputs of `graph`, their `preprocessing`, and the graph `defaults` that computes omitted
     inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds of each
     symbolic dimension. The size of left padding must be a multiple of `padding_strides`. Masks in
-    `right_padded_masks` may only be padded on the right. `unused_inputs` have no consumer.
+    `right_padded_masks` can only be padded on the right. `unused_inputs` have no consumer.
     `spec_sources` are the spec files of the model, by name.
     """
 
@@ -287,7 +287,7 @@ class PerTokenInputs:
 
     @cached_property
     def _computed_inputs(self) -> dict[str, Graph | None]:
-        """The inputs to compute for generated tokens, with the graph if the default is token-wise.
+        """The inputs to compute for generated tokens. A token-wise default is given as a graph.
         Raise E0944 if an input has no default.
         """
         defaults, tokens = self.input_signature.defaults, self.input_signature.sequence_input

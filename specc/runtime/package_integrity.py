@@ -115,8 +115,8 @@ def open_package_files(directory: Path, *, verify_contents: bool = False) -> Pac
     not match the index.
     """
     index = read_package_index(directory)
-    # Another process may replace the package while the files are read. It writes the index last, so
-    # read all files again if the index has changed.
+    # Another process may replace the package while the files are read. That process writes the
+    # index last, so read all files again if the index has changed.
     while True:
         try:
             files = _open_files(directory, index, verify_contents)

@@ -273,8 +273,8 @@ class StepInputSampler:
         return self.metadata.chunk_config.step_length if self.metadata.chunk_config else 1
 
     def get_max_lengths(self, step: Graph) -> dict[str, int]:
-        """Return the maximum lengths. If a position embedding limits the sum of past and new
-        length, each of them gets half of the limit.
+        """Return the maximum lengths of symbolic dimensions. If a position embedding limits the sum
+        of past and new length, each of them gets half of the limit.
         """
         bounds = {n: b.high for n, b in self.metadata.length_bounds.items() if b.high is not None}
         if self.metadata.max_context is None:
@@ -282,7 +282,7 @@ class StepInputSampler:
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
         limit = self.metadata.max_context // self._chunk_size
-        # limit each length to half of the position embedding: both lengths can then vary
+        # limit each length to half of the position embedding, so that both lengths can vary
         return {**bounds, past: limit // 2, new: limit - limit // 2}
 
     def _find_new_symbol(self, step: Graph) -> str:

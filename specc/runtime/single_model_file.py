@@ -49,7 +49,7 @@ class KVBufferSession:
         return self.session.outputs
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Run the step. Process several sequences with past positions one position at a time."""
+        """Run the step. After the first step, process several sequences position by position."""
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
         batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
@@ -132,7 +132,9 @@ class LoadedModel:
         return self.input_signature.input_specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """Return the outputs by name for inputs by name. Raise E09xx if an input is invalid."""
+        """Run the model on inputs by name, and return its outputs by name. Raise E09xx if an input
+        is invalid.
+        """
         return self.session.run(self.prepare_inputs(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:

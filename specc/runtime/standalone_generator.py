@@ -77,7 +77,9 @@ def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
 def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> Arrays:
-    """Return the settings that are graph inputs. An input may have a suffix, as in `seed_2`."""
+    """Return the generation settings that are inputs of the graph. The name of such an input may
+    have a suffix, as in `seed_2`.
+    """
     values, scalars = asdict(settings), {}
     for name in SCALAR_SETTINGS:
         input_name = f"{name}_2" if name in prepared else name

@@ -265,7 +265,8 @@ class InputStream:
 
 def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths: Lengths) -> None:
     """Raise E0979 if the full forward pass produces outputs for positions after the last complete
-    chunk. `position_counts` are the numbers of positions in complete chunks and in total.
+    chunk. `position_counts` contains the number of positions in complete chunks and the total
+    number.
     """
     size, symbol = model.chunk_config.step_length, str(model.input_signature.sequence_length)
     for name, formula in model.chunk_config.output_lengths.items():
@@ -304,8 +305,8 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
 
 
 def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
-    """Slice an array along an axis, clipped to the axis size. Return an array unchanged if its rank
-    is too low.
+    """Slice an array along an axis, clipped to the axis size. Return the array unchanged if its
+    rank is too low for the axis.
     """
     if value.ndim <= axis:
         return value

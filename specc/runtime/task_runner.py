@@ -58,8 +58,8 @@ class Predictions(dict[str, Array]):
 
 @dataclass
 class _EncodedBatch:
-    """The encoded inputs of one run: encodings, the text index of each encoding, the task inputs as
-    lists, the number of truncated texts, and the number of prompt tokens.
+    """The encoded inputs of one run, with the text index of each encoding, the task inputs as
+    lists, and the numbers of truncated texts and prompt tokens.
     """
 
     encodings: list[TokenizedText]
@@ -362,4 +362,6 @@ BATCH_ENCODERS: Mapping[str, Callable[..., _EncodedBatch]] = {
     "multiple-choice": _read_choices,
     "zero-shot-image-classification": _read_images,
 }
-"""Functions that encode the inputs of a task, by task. `_read_texts` encodes all other tasks."""
+"""Functions that encode the inputs of a task, by task. `_read_texts` encodes the inputs of all
+other tasks.
+"""

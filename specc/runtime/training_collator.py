@@ -36,7 +36,7 @@ IGNORE_INDEX = -100
 def make_training_inputs(
     graph: Graph, preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
-    """Collate the values of one input into an array, with a mask if padded, or keep texts."""
+    """Collate the values of one input into an array, with a mask if it is padded. Keep texts."""
     config = preprocessing.get_input_config(name)
     if isinstance(config, TEXT_CONFIGS) and all(isinstance(v, str) for v in values):
         return {name: values}
@@ -104,7 +104,9 @@ def make_causal_lm_targets(
     generation: GenerateSection,
     values: list[object],
 ) -> tuple[dict[str, Array], Array]:
-    """Return the inputs and the shifted targets for values of the generated input."""
+    """Return the inputs and the shifted targets that are computed from the generated input's
+    values.
+    """
     name, settings = generation.sequence_input, merge_caller_settings(generation.settings)
     if codebooks := count_codebooks(graph.inputs[name].type):
         raise_error(
