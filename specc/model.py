@@ -84,9 +84,9 @@ class Model(InferenceModel):
     def run(self, **inputs: object) -> OutputArrays: ...
 
     def run(self, *batches: object, **inputs: object) -> OutputArrays | Iterator[OutputArrays]:
-        """Run the model on inputs (arrays, nested lists, strings, images) and return its outputs by
-        name. For an iterable of batches (mappings from input names to inputs), return an iterator
-        that lazily computes the outputs of each batch.
+        """Run the model on inputs (arrays, nested lists, strings, images) and return its outputs,
+        keyed by name. For an iterable of batches (mappings from input names to inputs), return an
+        iterator that lazily computes the outputs of each batch.
 
         >>> model = specc.load("xor.onnx")
         >>> model.run(x=[[0, 1], [1, 1]])["y"].tolist()
@@ -123,7 +123,7 @@ class Model(InferenceModel):
 
     def attention(self, **inputs: object) -> tuple[OutputArrays, AttentionWeights]:
         """Run the model. Return the outputs of the model by name, and the attention weights [batch,
-        heads, query, key] of each layer by scope.
+        heads, query, key] of each layer, keyed by scope.
         """
         return self.full_forward_model.attention(**inputs)
 

@@ -88,7 +88,7 @@ class GraphOutputColumns:
 
     @cached_property
     def attention_nodes(self) -> dict[str, AttentionNode]:
-        """The attention layers of the graph, by scope."""
+        """The attention layers of the graph, keyed by scope."""
         return find_attention_nodes(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
@@ -118,7 +118,7 @@ class GraphOutputColumns:
     def format_rows(
         self, outputs: Arrays, rows: Sequence[InputRow], padding: "BatchPadding"
     ) -> list[dict[str, object]]:
-        """Return the results of each row in a batch, by column name."""
+        """Return the results of each row in a batch, keyed by column name."""
         return [
             {
                 column: value

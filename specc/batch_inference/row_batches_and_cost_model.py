@@ -183,7 +183,7 @@ class RowConverter:
 
 
 def _find_unreadable_rows(table: ColumnValues) -> dict[int, Diagnostic]:
-    """Return an error for each row that cannot be read from the data file, by row index."""
+    """Return an error for each row that cannot be read from the data file, keyed by row index."""
     errors: dict[int, Diagnostic] = {}
     for values in table.values():
         for number, value in enumerate(values):

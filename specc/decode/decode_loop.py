@@ -200,8 +200,9 @@ class DelayedPrompt:
 def apply_delay_pattern(
     prompt: Ints, settings: GenerationSettings, padding_mask: Bools | None = None
 ) -> DelayedPrompt:
-    """Shift each codebook of a prompt, int64 [batch, n, codebooks], by its delay. The positions
-    before the first token contain the start token or, if there is none, the padding token.
+    """Shift each codebook of a prompt, int64 [batch, n, codebooks], by its delay. The
+    positions before the first token contain the start token or, if there is none, the padding
+    token.
     """
     delays = settings.delay_pattern or (0,) * prompt.shape[2]
     fill_token = settings.start[0] if settings.start else settings.padding_token

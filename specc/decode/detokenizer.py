@@ -139,7 +139,7 @@ class BatchDetokenizer:
         return stopped
 
     def pop_new_text(self) -> list[str]:
-        """Return the new text of each sequence since the previous call of this method."""
+        """Return the text that each sequence has gained since the previous call of this method."""
         new_texts, self._new_texts = self._new_texts, [""] * len(self._detokenizers)
         return new_texts
 

@@ -146,8 +146,8 @@ def merge_caller_settings(
     the caller names no strategy, an option such as `temperature` or `num_beams` selects the
     strategy that supports the option.
 
-    Raise all errors at once: E0731 if a name is unknown, E0732 if a value is out of range, E0733 if
-    settings conflict.
+    Raise all errors at once: E0731 for unknown names, E0732 for values out of range, and E0733 for
+    conflicting settings.
     """
     checked_settings = {k: v for k, v in caller_settings.items() if v is not None}
     if errors := [

@@ -273,7 +273,7 @@ OPTIONS_BY_NAME: Mapping[str, GenerationOption] = {o.name: o for o in GENERATION
 GENERAL_OPTIONS: Mapping[str, GenerationOption] = {
     o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and not o.strategies
 }
-"""Settings that apply to all strategies, by spec name."""
+"""Settings that apply to all strategies, keyed by spec name."""
 STRATEGY_OPTIONS: Mapping[str, Mapping[str, GenerationOption]] = {
     s: {o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and s in o.strategies}
     for s in STRATEGIES

@@ -257,7 +257,7 @@ class TokenCandidates:
 
 def find_top_k_indices(values: Floats, k: int) -> Ints:
     """Return the indices of the k largest values, int64 [batch, min(k, n)], in descending order of
-    value. Equal values are ordered by index.
+    value. Equal values are in ascending order of their indices.
     """
     k = min(k, values.shape[1])
     # If k is at least a quarter of n, a full sort is faster than a partial selection.

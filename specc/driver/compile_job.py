@@ -99,7 +99,7 @@ class CompileJob:
 
     @property
     def spec_sources(self) -> dict[str, str]:
-        """Return the source text of each spec file of the model, by file path."""
+        """Return the source text of each spec file of the model, keyed by file path."""
         modules = self.spec.library.modules.values()
         return {m.path: m.file.span.source.text for m in modules if m.file.span}
 

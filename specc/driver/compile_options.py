@@ -254,12 +254,12 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
     "force": Option(BOOLEAN_OPTION, "", FORCE_HELP),
     "no_load": Option(BOOLEAN_OPTION, "", "do not test that ONNX Runtime loads the compiled model"),
 }
-"""The options of `compile`, by name."""
+"""The options of `compile`, keyed by name."""
 ARGUMENT_TYPES: Mapping[str, OptionType] = {
     **dict.fromkeys(("spec", "output"), PATH_OPTION),
     **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},
 }
-"""The option type that validates each Python argument of `check` and `compile`, by name."""
+"""The option type that validates each Python argument of `check` and `compile`, keyed by name."""
 
 
 COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -269,7 +269,7 @@ COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
         *("graphs", "io_names", "target", "opset", "taps", "inline_defaults", "force", "no_load"),
     ),
 }
-"""The names of options in `COMPILE_OPTIONS`, by the option's group in the `--help` output."""
+"""The names of options in `COMPILE_OPTIONS`, keyed by the option's group in the `--help` output."""
 
 
 def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:

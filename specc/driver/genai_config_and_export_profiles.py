@@ -135,9 +135,9 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "hf": "new",
     "genai": "newest",
 }
-"""The positions for which the step graph returns logits, by profile. With the `hf` profile, the
-graph returns the logits of all new positions. With other profiles, the graph returns only the last
-position's logits.
+"""The positions for which the step graph returns logits, keyed by profile. With the `hf` profile,
+the graph returns the logits of all new positions. With other profiles, the graph returns only the
+last position's logits.
 """
 
 

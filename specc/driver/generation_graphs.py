@@ -241,7 +241,7 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 
 
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
-    """Return the size of each step output whose length depends on the input length, by name."""
+    """Return the sizes of the step outputs that depend on the input length, keyed by name."""
     symbol = find_time_symbol(graph, sequence_input)
     return {
         name: dims[0]
@@ -253,7 +253,7 @@ def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict
 
 @dataclass(frozen=True)
 class PackageContents:
-    """The contents of a package: graphs by role, extra files, and metadata for `specc.json`."""
+    """The contents of a package: its graphs, extra files, and metadata for `specc.json`."""
 
     graphs: Mapping[str, PackageGraph]
     extra_files: tuple[ExtraFile, ...] = ()

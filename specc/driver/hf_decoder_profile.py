@@ -32,7 +32,7 @@ class ExportedGraphs:
 
     `graphs` maps the stem of each model file, such as `decoder_model`, to its graph. `states` are
     the KV caches, with the names that the profile defines. `json_files` contains the JSON files to
-    write next to the graphs, by name.
+    write next to the graphs, keyed by name.
     """
 
     graphs: Mapping[str, Graph]
@@ -229,8 +229,9 @@ def _check_state(profile: str, state: DecodeState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The layout of a decode state relative to [batch, heads, positions, features]: the axes of the
-    state (None for an axis of size 1), and the ops that convert a KV cache to the state and back.
+    """The layout of a decode state relative to [batch, heads, positions, features]. `axes` are the
+    axes of the state (None for an axis of size 1). `import_op` converts a KV cache to the state,
+    and `export_op` converts the state to a KV cache.
     """
 
     axes: tuple[int | None, ...]
@@ -244,7 +245,7 @@ CACHE_LAYOUTS: Mapping[tuple[int, int | None, int | None], CacheLayout] = {
     (4, 1, 0): CacheLayout((0, 2, 1, 3), SWAP_HEADS, SWAP_HEADS),
     (3, 1, 0): CacheLayout((0, None, 1, 2), ops.Squeeze(1), ops.Insert(1)),
 }
-"""The cache layouts that profiles support, by rank, time axis and batch axis of the state."""
+"""The cache layouts that profiles support, keyed by rank, time axis and batch axis of the state."""
 
 
 def _format_state_name(state: DecodeState) -> str:
@@ -350,8 +351,8 @@ def _declare_other_input(
 def build_cache_outputs(
     copier: GraphCopier, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> dict[str, Value]:
-    """Return the present keys and values, including the new positions, by output name. `name` is a
-    format string with two fields: the layer index, and `key` or `value`.
+    """Return the present keys and values, including the new positions, keyed by output name. `name`
+    is a format string with two fields: the layer index, and `key` or `value`.
     """
     outputs = {}
     for index, layer in enumerate(layers):

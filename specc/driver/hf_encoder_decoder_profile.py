@@ -32,8 +32,8 @@ def find_encoder_output(
     encode: Graph, source: Value, loop_invariant_inputs: Iterable[Value]
 ) -> Value | None:
     """Return the last value [batch, positions, features] on every path from `source` to
-    `loop_invariant_inputs` (their common dominator), or None if there is none. Values that do not
-    depend on `source`, such as a mask computed from another input, are ignored.
+    `loop_invariant_inputs`, or None if there is no such value. Values that do not depend on
+    `source`, such as a mask computed from another input, are ignored.
     """
     dominators: dict[Value, Value | None] = {source: None}
     depth = {source: 0}
@@ -97,7 +97,7 @@ ENCODER_INPUT_NAMES = {
     ("f32", 4): "pixel_values",
     ("f32", 3): "input_features",
 }
-"""Names of the encoder input (tokens, images or audio), by element type and rank."""
+"""Names of the encoder input (tokens, images or audio), keyed by element type and rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,8 +318,8 @@ def _emit_presents(
     *,
     with_cross_attention: bool,
 ) -> dict[str, Value]:
-    """Return the self-attention cache and then the cross-attention cache of each layer, by output
-    name. Only `decoder_model` outputs the cross-attention cache, which is constant in later steps.
+    """Return each layer's self-attention cache and then its cross-attention cache, keyed by name.
+    Only `decoder_model` outputs the cross-attention cache, which is constant in later steps.
     """
     presents = build_cache_outputs(copier, step, layout.cache_layers, PRESENT_SELF_ATTENTION)
     outputs: dict[str, Value] = {}

@@ -130,7 +130,7 @@ def build_preprocessing_config(
 
 
 def _find_entry_spans(program: Program) -> dict[str, Span | None]:
-    """Return the source span of each `reading` entry, by the name of the input or output."""
+    """Return the source span of each `reading` entry, keyed by the name of the input or output."""
     items = (item for item, _ in program.iterate_items(ast.PreprocessingSection))
     return {entry.name: entry.span for item in items for entry in item.entries}
 
@@ -198,7 +198,7 @@ def _describe_text_files(
 
 
 def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> Iterator[str]:
-    """Yield remarks on the audio settings in use and on ignored keys of the settings file."""
+    """Yield remarks on the audio settings in use, and on ignored keys of the settings file."""
     entries: list[Any] = [*model.input_configs.values()]
     kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in AUDIO_TAGS]
     path, _ = read_preprocessor_config(paths) if kinds else (None, {})

@@ -31,10 +31,11 @@ from specc.weights.norm_folding_and_weight_range_checks import WeightRangeCheck
 def make_weight_range_checks(
     graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
 ) -> dict[str, WeightRangeCheck]:
-    """Return a range check for each float32 parameter that the graph casts to 16 bits, by name.
+    """Return a range check for each float32 parameter that the graph casts to 16 bits, keyed by
+    name.
 
-    For a weight that `plan` quantizes, the check applies to the scales, and `max_code` is the
-    largest absolute value of the codes.
+    If `plan` quantizes a weight, the check applies to the scales, and `max_code` is the largest
+    absolute value of the codes.
     """
     if half_dtype is None:
         return {}

@@ -193,8 +193,8 @@ def check_quantize_options(
 
 
 def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeSetting]:
-    """Return the `quantize` entries, by name. Entries of a derived spec override those of its base
-    spec. Raise E0201 for unknown names.
+    """Return the `quantize` entries, keyed by name. Entries of a derived spec override those of its
+    base spec. Raise E0201 for unknown names.
     """
     entries: dict[str, ast.QuantizeSetting] = {}
     for item, _ in reversed(list(program.iterate_items(ast.QuantizeSection))):

@@ -40,7 +40,7 @@ from specc.weights.checkpoint_files import open_checkpoint
 SCHEMA_FILE = "specc.schema.json"
 """Name of the JSON Schema file for YAML specs, which specc writes next to specs for editors."""
 SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
-"""Placeholder values, by type, for config fields without a default."""
+"""Placeholder values, keyed by type, for config fields without a default."""
 
 
 @dataclass(kw_only=True)
@@ -295,9 +295,9 @@ def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[
 def _find_differing_values(
     spec: LoadedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return two mappings of config values that differ from the base spec, as literals by path. The
-    first mapping contains the values that a derived spec can set. The second mapping contains all
-    other values.
+    """Return two mappings from paths to the config values, as literals, that differ from the base
+    spec. The first mapping contains the values that a derived spec can set. The second mapping
+    contains all other values.
     """
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base, values = spec.spec_name, dict(_flatten_config(model.config))

@@ -65,7 +65,8 @@ class LoadedSpec:
     quantization: "CheckpointQuantization | None" = None
     """The quantization of the checkpoint's weights according to its config.json."""
     graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
-    """Graphs built by `iterate_sibling_graphs`, by name. None marks a graph that cannot be built.
+    """Graphs built by `iterate_sibling_graphs`, keyed by name. None marks a graph that cannot be
+    built.
     """
 
 

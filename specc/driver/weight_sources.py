@@ -79,10 +79,10 @@ def count_parameters(weights: CheckpointWeights | RandomInitWeights) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
-    """The sources of parameter values: the checkpoint `weights`, merged with the LoRA weights in
-    the directory `adapter` (default: an adapter in the checkpoint directory), or the seed `init`
-    for all parameters. If neither a checkpoint nor a seed is given, the weights file of the spec is
-    loaded. A missing task head is initialized from the seed `init_missing`.
+    """The sources of parameter values: either the checkpoint `weights` or the seed `init` for all
+    parameters. LoRA weights in the directory `adapter` (by default, the checkpoint directory) are
+    merged into the checkpoint weights. If neither a checkpoint nor a seed is given, the weights
+    file of the spec is loaded. A missing task head is initialized from the seed `init_missing`.
     """
 
     weights: str = ""
@@ -195,7 +195,7 @@ def _check_only_seed(sources: WeightSources) -> None:
 
 
 def _map_initializers(graph: Graph) -> dict[str, str]:
-    """Return the initializers of a graph's parameters, by parameter name."""
+    """Return the initializers of a graph's parameters, keyed by parameter name."""
     return {name: facts.initializer for name, facts in graph.parameter_facts.items()}
 
 

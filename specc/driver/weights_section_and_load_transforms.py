@@ -348,7 +348,7 @@ WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
     "stack": _read_stack,
     "rearrange": _read_rearrange,
 }
-"""The transforms of checkpoint tensors that `load` rules may call, by name."""
+"""The transforms of checkpoint tensors that `load` rules may call, keyed by name."""
 
 
 def check_weight_rules(

@@ -14,7 +14,7 @@ from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax.parse import decode_spec
 
 Settings: TypeAlias = Mapping[str, object]
-"""A JSON object from a config file, or options of a spec, by key."""
+"""A JSON object from a config file, or the options of a spec."""
 MAX_FILE_BYTES = 16 * 2**20
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 MODULES_FILE = "modules.json"

@@ -62,7 +62,7 @@ SPECIAL_KEYS = {
     "the tokens that transcription starts with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
-"""Keys of generation configs that other specc functions read, by topic."""
+"""Keys of generation configs that other specc functions read, grouped by topic."""
 IGNORED_KEYS = {
     "metadata of the file": "_from_model_config transformers_version",
     "set by the prompt or another key": "prev_sot_token_id",
@@ -79,7 +79,7 @@ IGNORED_KEYS = {
     "a time limit": "max_time",
     "NaN scores do not occur": "remove_invalid_values",
 }
-"""Keys of generation configs that do not affect generation, by reason."""
+"""Keys of generation configs that do not affect generation, grouped by reason."""
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),

@@ -130,8 +130,8 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
 
 
 def _read_tokens(config: Settings, path: Path, span: Span | None) -> dict[str, str]:
-    """Read the special tokens, such as `bos_token`, by name. The config stores each token as a
-    string or an object.
+    """Read the special tokens, such as `bos_token`, keyed by name. The config stores each token as
+    a string or an object.
     """
     tokens = {k: get_token_text(v) for k, v in config.items() if k.endswith("_token")}
     special_tokens = {key: token for key, token in tokens.items() if token and key.isidentifier()}

@@ -17,7 +17,7 @@ from specc.io.safe_read import escape_text
 from specc.library.spec_file_lookup import load_config_json
 
 Options: TypeAlias = Mapping[str, object]
-"""Options of the preprocessing function `image(…)` in a spec, by name."""
+"""Options of the preprocessing function `image(…)` in a spec, keyed by name."""
 PROCESSOR_KEY = "image_processor"
 """The key of the image processor settings in a processor_config.json."""
 MIN_CROP_RATIO = 0.01

@@ -52,7 +52,7 @@ UNSUPPORTED_TYPES = {
     ),
     "musicgen_melody": "no spec supports the chroma features that precede its input; see musicgen",
 }
-"""The reason why a model type has no built-in spec, by model type."""
+"""The reason why a model type has no built-in spec, keyed by model type."""
 UNSUPPORTED_CLASSES = {
     **dict.fromkeys(
         ("SpeechT5ForTextToSpeech", "SpeechT5ForSpeechToSpeech"),
@@ -60,7 +60,7 @@ UNSUPPORTED_CLASSES = {
         "its inputs",
     )
 }
-"""The reason why a class of a supported model type has no graph, by class name."""
+"""The reason why a class of a supported model type has no graph, keyed by class name."""
 TIMM_TYPE, TIMM_ARCHITECTURE_KEY, TIMM_CONFIG_KEY = "timm_wrapper", "architecture", "pretrained_cfg"
 """The `model_type` of timm networks in specs, the config.json key with the name of the network, and
 a key that only timm's config.json files contain. These files have no `model_type`.

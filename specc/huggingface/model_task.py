@@ -233,7 +233,7 @@ def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
 
 
 def _find_special_ids(ids: Mapping[str, object], tokenizer_config: Config) -> Fields:
-    """Return the ids of a tokenizer's special tokens, by task field."""
+    """Return the ids of a tokenizer's special tokens, keyed by task field."""
     fields: Fields = {}
     for field, (key, *defaults) in SPECIAL_TOKENS_BY_FIELD.items():
         token = get_token_text(tokenizer_config.get(key))

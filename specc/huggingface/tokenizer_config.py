@@ -34,8 +34,8 @@ BERT_NORMALIZER = {
 }
 """Map keys of tokenizer_config.json to the BertNormalizer fields that they set."""
 ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""The keys of special tokens, by the keys that add these tokens at the beginning or end of
-texts."""
+"""Map each key that adds a special token at the beginning or end of texts to the key of this token.
+"""
 SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",

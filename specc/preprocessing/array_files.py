@@ -88,7 +88,9 @@ def _check_dtype(dtype: "np.dtype[np.generic]", name: str) -> None:
 
 
 def parse_npz(data: bytes, path: str) -> dict[str, Array]:
-    """Return the arrays of a .npz file by name. Raise E0905 (invalid file) or E0904 (too large)."""
+    """Return the arrays of a .npz file, keyed by name. Raise E0905 (invalid file) or E0904 (too
+    large).
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _read_members(archive, path)
@@ -98,7 +100,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
 
 
 def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
-    """Return the arrays of an archive by name. Check the declared sizes of the arrays before
+    """Return the arrays of an archive, keyed by name. Check the declared sizes of the arrays before
     unpacking the archive.
     """
     members = archive.infolist()
@@ -132,7 +134,9 @@ def raise_invalid_array_error(path: str, reason: str, fix: str) -> NoReturn:
 
 
 def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
-    """Return the arrays of a JSON document by name. The name of a number or nested list is ""."""
+    """Return the arrays of a JSON document, keyed by name. The name of a number or nested list is
+    "".
+    """
     value = load_strict_json(data, name)
     if isinstance(value, dict):
         return {
@@ -299,7 +303,9 @@ NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
 
 
 def read_arrays(path: str) -> dict[str, Array]:
-    """Read the arrays of a file by name. An array without a name (.npy, JSON list) is named ""."""
+    """Read the arrays of a file, keyed by name. An array without a name (.npy, JSON list) is named
+    "".
+    """
     if path.lower().endswith((".json", ".jsonl")):
         return parse_json_arrays(read_input_file(path, MAX_TEXT_BYTES), path)
     data = read_input_file(path, MAX_ARRAY_BYTES)

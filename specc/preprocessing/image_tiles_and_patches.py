@@ -317,7 +317,7 @@ SIZINGS: Mapping[str, Callable[[Array, ImageConfig], ResizedImage]] = {
     "anyres": _split_into_best_grid,
     "square": _pad_to_square,
 }
-"""Functions that resize an image, by the name of the rule in `image(sizing=…)`."""
+"""Functions that resize an image, keyed by the name of the rule in `image(sizing=…)`."""
 
 
 def _raise_aspect_ratio(sides: tuple[int, ...], reason: str) -> NoReturn:

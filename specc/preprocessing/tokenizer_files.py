@@ -101,7 +101,7 @@ def _raise_tokenizer_mismatch(title: str) -> NoReturn:
 
 
 def parse_tokenizer_entries(fields: JsonReader) -> dict[str, TokenizerFile]:
-    """Parse the tokenizer files in a manifest, by hash. Raise an error if a hash differs."""
+    """Parse the tokenizer files in a manifest, keyed by hash. Raise an error if a hash differs."""
     if len(fields.list_keys()) > MAX_FILES:
         fields.report_error(fields.path, "is too large")
     return {sha: _parse_file(sha, fields.read_object(sha)) for sha in fields.list_keys()}
@@ -193,11 +193,11 @@ class HfTokenizer(AliasedFieldRecord):
     If `adds_special_tokens` is True, the tokenizer adds its special tokens, such as [CLS] and
     [SEP]. Start and end tokens are added unless the tokenizer has already added them.
     `image_token_repetition` is the id of an image placeholder and the number of its repetitions in
-    the prompt. `placeholder_replacement` is a placeholder in texts and its replacement before
-    tokenization: one text, or the texts of a grid cell (with `$row` and `$column`), between rows,
-    after the last row, and of an image without a grid. `prompt_start_token_id` is the token after
-    the last placeholder. `prompt_end_text` is appended to a prompt without this token.
-    `chat_template` renders messages to a prompt.
+    the prompt. `placeholder_replacement` contains a placeholder and the text that replaces it
+    before tokenization. For a grid, it contains four texts: those of a grid cell (with `$row` and
+    `$column`), between rows, after the last row, and of an image without a grid.
+    `prompt_start_token_id` is the token after the last placeholder. `prompt_end_text` is appended
+    to a prompt that lacks this token. `chat_template` renders messages to a prompt.
     """
 
     tag = "tokenizer"

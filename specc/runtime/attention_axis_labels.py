@@ -37,9 +37,8 @@ class AttentionAxisLabeler:
     generated_tokens: Array | None = None
 
     def label_axis(self, dim: Dim | None, count: int) -> AttentionMapAxis:
-        """Label the `count` positions of an axis with tokens, audio times or image patches, or with
-        indices if none of these apply. `dim` is the symbolic size of the axis, or None if it is
-        unknown.
+        """Label the `count` positions of an axis with tokens, audio times or image patches, or else
+        with indices. `dim` is the symbolic size of the axis, or None if it is unknown.
         """
         return (
             self._label_text(dim, count)
@@ -106,7 +105,7 @@ class AttentionAxisLabeler:
         return None
 
     def _find_tokenizer(self, name: str) -> TextConfig | None:
-        """Return the tokenizer of an input. A generated input may use that of the output."""
+        """Return the tokenizer of an input. A generated input may use the output's tokenizer."""
         config = self.model.manifest.preprocessing.get_input_config(name)
         if isinstance(config, TEXT_CONFIGS):
             return config

@@ -128,9 +128,9 @@ def capture_attention(
 def capture_generation_attention(
     model: LoadedModel, stream: GenerationStream, result: GenerationResult, scope: str = ""
 ) -> AttentionCapture:
-    """Run a full forward pass over the prompt and the generated tokens of the first sequence, and
-    return the attention maps. The last generated token is not a query, because generation does not
-    run the model on it.
+    """Run a full forward pass on the first sequence (prompt and generated tokens), and return the
+    attention maps. The last generated token is not a query, because generation does not run the
+    model on it.
     """
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs

@@ -30,7 +30,7 @@ class AttentionNode:
 
 
 def find_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
-    """Return the attention nodes of a graph by scope, in graph order. If a scope has several
+    """Return the attention nodes of a graph, keyed by scope, in graph order. If a scope has several
     attention nodes, they are numbered: `self.attn`, `self.attn 2`.
     """
     locations: dict[str, AttentionNode] = {}
@@ -88,10 +88,10 @@ def _get_iteration_count(loop: Node) -> Dim:
 def compute_attention_weights(
     graph: Graph, inputs: Arrays, output_weights: Arrays, get_parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Compute the attention weights [batch, heads, query, key] of every layer, by scope. `inputs`
-    are prepared inputs, and `output_weights` are attention weights that the compiled model outputs.
-    `get_parameters` loads the parameters of the model. It is called only if `output_weights` lacks
-    attention weights that depend on parameters.
+    """Compute the attention weights [batch, heads, query, key] of every layer, keyed by scope.
+    `inputs` are prepared inputs, and `output_weights` are attention weights that the compiled model
+    outputs. `get_parameters` loads the parameters of the model. It is called only if
+    `output_weights` lacks attention weights that depend on parameters.
     """
     locations = find_attention_nodes(graph)
     weights_by_scope = {
@@ -234,7 +234,7 @@ def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str,
 
 
 class AttentionWeights(dict[str, Array]):
-    """Attention weights [batch, heads, query, key] by scope, in execution order."""
+    """Attention weights [batch, heads, query, key], keyed by scope, in execution order."""
 
     def __repr__(self) -> str:
         first = ", ".join(f"{scope} {list(x.shape)}" for scope, x in self.items())

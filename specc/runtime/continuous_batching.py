@@ -45,7 +45,7 @@ T = TypeVar("T")
 """The type of an unprepared prompt, e.g. a mapping of input names to values."""
 
 EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | SpeccError]
-"""The index of a sequence, with its results (best first) or its error."""
+"""The index of a sequence, with its results (best result first) or its error."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,7 +226,9 @@ class ContinuousBatch(Generic[T]):
     def _prefill_sequences(
         self, new_inputs: Sequence[T]
     ) -> tuple[KVCacheSession, GenerationStream, Floats]:
-        """Prefill new prompts. Return the session, stream and logits float32 [batch, vocab]."""
+        """Prefill new prompts. Return the session, the stream, and the logits, float32 [batch,
+        vocab].
+        """
         metadata = self.model.continuous_batching_metadata
         assert metadata is not None, "the step graph supports sequences of different lengths"
         input_signature, stream = self.model.input_signature, self.prepare(new_inputs)

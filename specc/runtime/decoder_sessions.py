@@ -31,7 +31,7 @@ NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "i8": np.dtype(np.int8),
     "bool": np.dtype(np.bool_),
 }
-"""NumPy dtypes of decode states and prompts, by element type."""
+"""NumPy dtypes of decode states and prompts, keyed by element type."""
 MIN_BUFFER_POSITIONS = 64
 """Minimum capacity of a KV buffer in positions. Every capacity is a multiple of this minimum."""
 MIN_FREE_POSITIONS = 32

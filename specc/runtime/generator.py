@@ -58,7 +58,7 @@ class Generator(GenerativeModel):
         )
 
     def generate(self, *values: object, **settings: object) -> GenerationStream:
-        """Start a generation from inputs by name, or in the order of the spec.
+        """Start a generation from inputs, which are passed by name or in the order of the spec.
 
         An input is an array, a nested list, a string or a list of strings. Other keyword arguments
         are settings (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`,
@@ -138,8 +138,8 @@ class Generator(GenerativeModel):
         )
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
-        """Return a generator whose maximum context excludes the positions that other inputs, e.g.
-        image embeddings, use in the position embedding.
+        """Return a generator whose maximum context excludes the positions that other inputs (e.g.
+        images) occupy in the position embedding.
         """
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_dim_sizes(self.input_signature.graph, prepared)
@@ -296,8 +296,8 @@ def _parse_strides(data: object) -> dict[str, int]:
 def _find_unused_inputs(
     graph: Graph, defaults: Graph | None, read_names: Iterable[str]
 ) -> frozenset[str]:
-    """Return the inputs without a consumer: inputs that are neither in `read_names` nor used by the
-    default of an input in `read_names`.
+    """Return the inputs that are neither in `read_names` nor used by the default of an input in
+    `read_names`.
     """
     pending, used_names = list(read_names), set[str]()
     while pending:

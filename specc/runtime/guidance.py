@@ -18,9 +18,9 @@ from specc.runtime.model_inputs import ModelInputs, find_axis_of_length
 @dataclass(frozen=True)
 class GuidedDecoderSession:
     """A decoder session for a batch of n sequences. `session` has 2 n batch elements: each sequence
-    with the condition, followed by the same sequence without the condition. If `uses_log_probs` is
-    True, the session extrapolates log-probabilities instead of logits. The two are not equivalent
-    if a repetition penalty is applied.
+    with the condition is followed by the same sequence without the condition. If `uses_log_probs`
+    is True, the session extrapolates log-probabilities instead of logits. The tokens may differ
+    from those of extrapolated logits if a repetition penalty is applied.
     """
 
     session: DecoderSession

@@ -30,7 +30,7 @@ from specc.runtime.streaming_inference import StreamingModel, open_streaming_mod
 class InferenceModel(Closeable):
     """A model file or package at `path`. Graphs are opened on `provider` on first use.
 
-    `graph` restricts a package to one graph. If `graph` is "", each method uses its default graph.
+    `graph` restricts a package to one graph. If `graph` is "", each method selects a default graph.
     If `verify_contents` is True, the hashes of all files are verified.
     """
 
@@ -110,7 +110,7 @@ class InferenceModel(Closeable):
         return self.full_forward_model.manifest
 
     def weights(self) -> dict[str, Array]:
-        """Return the dequantized parameters by name, in the layout that the graph uses.
+        """Return the dequantized parameters, keyed by name, in the layout that the graph uses.
 
         Matrices may have the layout [in, out] of the checkpoint.
         """

@@ -59,7 +59,7 @@ class ModelInputs:
     inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds of each
     symbolic dimension. The size of left padding must be a multiple of `padding_strides`. Masks in
     `right_padded_masks` can only be padded on the right. `unused_inputs` have no consumer.
-    `spec_sources` are the spec files of the model, by name.
+    `spec_sources` are the spec files of the model, keyed by name.
     """
 
     graph: Graph

@@ -50,8 +50,8 @@ def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, in
 def choose_dim_sizes(
     graph: Graph, round_index: int, max_lengths: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Choose a size for every symbolic dimension: the minimum in the first round, and distinct
-    primes in later rounds. With distinct sizes, tests detect swapped axes.
+    """Choose a size for every symbolic dimension. Sizes are minimal in the first round, and
+    distinct primes in later rounds. With distinct sizes, tests detect swapped axes.
 
     Sizes do not exceed the size of position embeddings or `max_lengths`. If the graph is not
     defined for the chosen sizes, the nearest valid sizes are returned.
@@ -92,7 +92,7 @@ def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
-    """Return an axis size that a strided op reduces to `rows` positions. The op reduces an axis of
+    """Return an axis size that a strided op reduces to the size `rows`. The op reduces an axis of
     size `length` to one position. In every second round, the size is not a multiple of the stride.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0

@@ -139,7 +139,7 @@ class LoadedModel:
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
         """Run the model. Return the outputs, and the attention weights [batch, heads, query, key]
-        of every layer by scope.
+        of every layer, keyed by scope.
 
         If attention runs in a loop, each iteration is a query position. If an iteration has several
         queries, each iteration has a separate entry such as `self.attn turn 1`.

@@ -14,8 +14,8 @@ from specc.runtime.single_model_file import LoadedModel
 def specialize_to_static_shapes(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
     """Specialize a model to static sizes of its symbolic dimensions, such as `{"batch": 1}`.
 
-    Raise E0981 unless each symbolic dimension has an integer size, and E0832 if the model is a
-    standalone generator, whose output sizes are dynamic.
+    Raise E0981 unless each symbolic dimension has an integer size. Raise E0832 for a standalone
+    generator, because its output sizes are dynamic.
     """
     if model.manifest.decoding is not None:
         raise_error("E0832", "a standalone generator does not support static shapes")

@@ -362,6 +362,6 @@ BATCH_ENCODERS: Mapping[str, Callable[..., _EncodedBatch]] = {
     "multiple-choice": _read_choices,
     "zero-shot-image-classification": _read_images,
 }
-"""Functions that encode the inputs of a task, by task. `_read_texts` encodes the inputs of all
-other tasks.
+"""Functions that encode the inputs of a task, keyed by task. `_read_texts` encodes the inputs of
+all other tasks.
 """

@@ -190,7 +190,7 @@ TrainingExample = Mapping[str, object]
 
 
 class TrainingBatch(NamedTuple):
-    """The inputs and targets of a batch, by name."""
+    """The inputs and targets of a batch, keyed by name."""
 
     inputs: dict[str, Array]
     targets: dict[str, Array]
