@@ -1,11 +1,13 @@
 """The preprocessing record round-trips through JSON, and untrusted JSON is validated."""
 
 import json
+from pathlib import Path
 
 import pytest
 from support.preprocessing_records import parse_input_record
 
 from specc.diagnostics.diagnostic import SpeccError
+from specc.driver.preprocessing_section import find_tokenizer_directories
 from specc.preprocessing.preprocessing_config import (
     PreprocessingConfig,
     adapt_output_format_to_rank,
@@ -168,3 +170,11 @@ def test_labels_depend_on_the_rank():
         (places, 3),
     ):
         assert adapt_output_format_to_rank(record, rank) is record
+
+
+def test_directory_of_a_config_file_can_contain_the_tokenizer(tmp_path: Path) -> None:
+    """`--config DIR/config.json` finds the same tokenizer as `--config DIR`."""
+    (tmp_path / "config.json").touch()
+    for path in (tmp_path, tmp_path / "config.json"):
+        assert find_tokenizer_directories("", str(path)) == (tmp_path,)
+    assert find_tokenizer_directories(str(tmp_path / "model.safetensors")) == ()
