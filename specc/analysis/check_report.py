@@ -248,7 +248,7 @@ def analyze_graph(
 
 
 def _find_padding_masks(graph: Graph) -> dict[str, str]:
-    """Return the padding side of every padding mask over a dynamic axis, by input name."""
+    """Return the padding side of every padding mask over a dynamic axis, keyed by input name."""
     return {
         name: facts.padding_side
         for name, facts in graph.input_facts.items()

@@ -235,7 +235,7 @@ def find_context_length_limit(node: Node) -> PositionEmbeddingLimit | None:
 def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
 ) -> PositionEmbeddingLimit | None:
-    """Return the limit that a lookup of `ids` in a position embedding imposes, None if unknown."""
+    """Return the limit that looking up `ids` in a position embedding imposes, or None."""
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None

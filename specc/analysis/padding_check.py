@@ -174,7 +174,7 @@ def _choose_clean_side(violation: PaddingViolation, fix: str) -> str:
 
 
 def _is_side_clean(violation: PaddingViolation, side: PaddingSide) -> bool:
-    """Return True if padding on `side` does not affect valid positions via the violating op."""
+    """Return True if padding on `side` does not affect valid positions through the violating op."""
     graph, name = violation.graph, violation.mask_name
     facts = replace(graph.input_facts[name], padding_side=side)
     changed_graph = replace(graph, input_facts={**graph.input_facts, name: facts})

@@ -48,10 +48,10 @@ class PaddingFacts:
     `padding_count` is the amount that earlier padded positions add to the value. `rotary_embedding`
     is the rotation of the value's features by angles that depend on the number of padded positions.
     If `is_valid_index` is True, the value contains indices of valid positions. `padding_values` are
-    the constants at padded positions, by axis. `fill_values` are those constants that positions
-    added by `pad` or `concat` also hold. `zero_padded_sides` maps an axis to the sides (`left`,
-    `right`) on which padding is zero. Along `repeated_axes`, padded positions repeat the last valid
-    position. `sorted_axes` are the axes in sorted order, with padded positions last.
+    the constants at padded positions, keyed by axis. `fill_values` are those constants that
+    positions added by `pad` or `concat` also hold. `zero_padded_sides` maps an axis to the sides
+    (`left`, `right`) on which padding is zero. Along `repeated_axes`, padded positions repeat the
+    last valid position. `sorted_axes` are the axes in sorted order, with padded positions last.
     `reversed_axes` are the axes that `flip` reversed, including their padding. `rolled_axes` maps
     each axis that `roll` rotated, including its padding, to the source to report if a later op
     depends on the order of positions. `infinity_mask` is the condition of the `where` that inserted
@@ -252,8 +252,8 @@ def attach_loop_body(
 
 @immutable_dataclass(kw_only=True)
 class PaddedUse:
-    """An op's use of an operand with padding: a dependence through which a result may read padded
-    positions, with the padding facts of the operands and the side of the padding.
+    """An op's use of a padded operand: the dependence through which a result may read padded
+    positions, the padding facts of the operands, and the side of the padding.
 
     If `has_interior_padding` is True, padding lies between always-valid and other valid positions
     of the operand, with `valid_end_counts` positions before and after the padding.

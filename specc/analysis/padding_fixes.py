@@ -173,7 +173,7 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
     ops.Conv: "add `keep={}`",
     ops.Last: "use `last_token(x, {})`",
 }
-"""Format strings of the help texts that suggest a padding mask argument, by op class."""
+"""Format strings of the help texts that suggest a padding mask argument, keyed by op class."""
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),

@@ -368,8 +368,8 @@ def _has_static_start(node: Node, axis: int, length: Dim) -> bool:
 
 
 def find_padding_mask_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride (mask positions per position after all strides) of each padding mask
-    whose total stride exceeds 1, by input name.
+    """Return the total stride of each padding mask whose total stride exceeds 1, keyed by input
+    name. The total stride is the number of mask positions per position after all strides.
     """
     strides = {
         name: _find_largest_stride(graph, graph.inputs[name])

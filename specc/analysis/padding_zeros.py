@@ -117,7 +117,7 @@ def infer_padding_facts(result: PaddedOpResult) -> PaddingFacts:
 
 
 def _find_zero_pad_axes(result: PaddedOpResult, constants: Mapping[int, float]) -> set[int]:
-    """Return the axes with zeros at padded positions, given the `constants` by axis."""
+    """Return the axes whose padded positions hold zero, given the `constants` keyed by axis."""
     zero_axes = {a for a in result.find_inherited_padded_axes() if is_zero_at_padding(result, a)}
     if is_zero_everywhere(result.value):
         zero_axes |= result.find_padded_axes()

@@ -245,7 +245,8 @@ MAX_CODE = 127
 
 def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
     """Run the step graph of a generative package on the calibration samples. Return each KV cache's
-    scales, float32 [heads, 1, head_dim], by state name. Raise E0859 if a cache entry is not finite.
+    scales, float32 [heads, 1, head_dim], keyed by state name. Raise E0859 if a cache entry is not
+    finite.
     """
     max_by_state: dict[str, Array] = {}
     generator = open_compiled_model(str(package)).generator

@@ -258,7 +258,7 @@ class _FactorFiles:
 
 
 Sample: TypeAlias = Mapping[str, Array]
-"""The input arrays of one model run, by input name."""
+"""The input arrays of one model run, keyed by input name."""
 GetSamples: TypeAlias = Callable[[], Iterable[Sample]]
 """A function that returns a new iterator over the calibration samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Executable]]

@@ -264,7 +264,7 @@ def _finish_body(
 ) -> Graph:
     """Build the body graph, with inputs in the order of `Scan`: scanned elements (including
     states), loop-carried values, captures. `output_positions` are the requested positions of each
-    body output, by axis.
+    body output, keyed by axis.
     """
     rewriter, outputs = builder.rewriter, dict[str, Value]()
     for (name, value), axes in zip(loop.body.outputs.items(), output_positions, strict=True):

@@ -304,9 +304,9 @@ def _find_recompute_sources(
 def select_encoder_outputs(
     graph: Graph, flow: TimeDataflow, used_values: Iterable[Value]
 ) -> list[Value]:
-    """Return the time-independent values that the encoder graph passes to the step. With these
-    values, the step can compute all `used_values` at minimum cost. Values that depend only on
-    weights and constants are not passed.
+    """Return the time-independent values that the encoder graph passes to the step. The
+    step computes all `used_values` from the passed values at minimum cost. Values that depend only
+    on weights and constants are not passed to the step.
     """
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reachable_values = set(inputs)

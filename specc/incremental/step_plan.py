@@ -346,7 +346,7 @@ class StepGraphRewriter:
     def slice_operands(
         self, node: Node, demand: DemandedPositions, excluded: Collection[int] = ()
     ) -> list[Value | None]:
-        """Return a node's operands, sliced to the needed positions unless they are `excluded`."""
+        """Return a node's operands sliced to the needed positions, and None for `excluded` ones."""
         operands: list[Value | None] = []
         for n, (value, axes) in enumerate(zip(node.args, demand.operand_axes, strict=True)):
             if value is None or n in excluded:

@@ -170,7 +170,7 @@ def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
 
 
 POSITIONS_BEYOND_THRESHOLD = 9
-"""Number of positions by which axis sizes in a long round exceed their thresholds."""
+"""Long rounds exceed the axis size thresholds by this number of positions."""
 SHORT_AXIS_LENGTH = 2
 """Size of the axes that are short in a long round."""
 

@@ -66,7 +66,7 @@ def verify_graph(
     """Compare a model with the reference on random inputs. Yield the result of each round. Raise
     E0930 at the first output that differs by more than the tolerance.
 
-    A model with quantized weights is compared with a reference with dequantized weights. This
+    A model with quantized weights is compared with a reference that has dequantized weights. This
     comparison does not quantize activations. Each quantized MatMul is compared with integer
     arithmetic (E0855). Additional rounds execute branches and loop bodies that no earlier round
     executed. The last entry lists the subgraphs that no round executed, and the axis sizes that
