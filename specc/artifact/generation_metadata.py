@@ -1,5 +1,6 @@
-"""Generation metadata in `specc.json`, which the runtime uses to run the step graph of a generative
-or streaming package: spec inputs, decode states, bounds of symbolic dimensions, and chunk size.
+"""Generation metadata in `specc.json`: spec inputs, decode states, bounds of symbolic dimensions,
+and chunk size. The runtime uses this metadata to run the step graph of a generative or streaming
+package.
 """
 
 from collections.abc import Collection, Mapping

@@ -163,9 +163,9 @@ class Manifest:
     `sources` are the spec files, keyed by name. `weights` describes where the weights come from
     (`seed`, or the checkpoint's metadata, and `random_init` for a randomly initialized task head).
     `initializers` maps each parameter to its initializer in the model file. In a standalone
-    generator, `decoding` contains the generation settings, `graph` has only the inputs of the spec,
-    and `scoring_graph` computes the logits. `precision` describes quantized weights as
-    JSON-compatible values, and `quantized` is its parsed form. `graph` uses the dequantized
+    generator, `decoding` contains the generation settings, and `scoring_graph` computes the logits.
+    The inputs of `graph` are then only those of the spec. `precision` describes quantized weights
+    as JSON-compatible values, and `quantized` is its parsed form. `graph` uses the dequantized
     weights. `attentions` locates the attention weights of each layer (`attention_weight_locations`
     in `specc.backend`).
     """

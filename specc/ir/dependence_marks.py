@@ -2,7 +2,7 @@
 
 A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name, and optionally a mark, to each
 operand axis. An operand axis corresponds to the result axis of the same name. The mark of an
-operand axis determines which of its positions each result position reads.
+operand axis determines which positions of the axis each result position reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -85,7 +85,7 @@ class Dim:
         return cls({((name, 1),): 1}, origin)
 
     def with_origin(self, origin: Origin | None) -> "Dim":
-        """Return this dimension with another origin."""
+        """Return a copy of the dimension with another origin."""
         if origin is None:
             return self
         copy = object.__new__(Dim)

@@ -90,9 +90,9 @@ class Node:
 
 @immutable_dataclass(kw_only=True)
 class Parameter:
-    """A weight of the model, with its full name, type, initializer and source location, and the
-    built-in function that declares it. `tied_to` is the weight to which the parameter is tied, or
-    "" for an untied parameter.
+    """A weight of the model: full name, type, initializer, source location, and the built-in
+    function that declares the weight. `tied_to` is the weight to which the parameter is tied, or ""
+    for an untied parameter.
     """
 
     name: str
@@ -105,8 +105,8 @@ class Parameter:
 
 @immutable_dataclass
 class Input:
-    """A graph input: its type, the padding side of a padding mask ("" for other inputs), and the
-    exclusive upper bound of ids (None for other inputs).
+    """A graph input and its type. A padding mask also has a padding side ("" for other inputs), and
+    ids have an exclusive upper bound (None for other inputs).
     """
 
     type: Type

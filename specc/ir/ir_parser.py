@@ -1,8 +1,8 @@
 """Parse graphs from the textual IR.
 
-The text is untrusted, so the parser limits its size and nesting, builds only known ops with
-attributes of the declared types, checks all nodes with shape rules, and executes nothing. The
-parser raises E0927 if the version or the size is not supported, and E0928 if a line is invalid.
+The text is untrusted, so the parser limits its size and nesting, and executes nothing. The parser
+builds only known ops with attributes of the declared types, and checks all nodes with shape rules.
+The parser raises E0927 if the version or the size is not supported, and E0928 if a line is invalid.
 """
 
 from collections.abc import Iterator, Mapping

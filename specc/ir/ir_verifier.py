@@ -120,8 +120,8 @@ def _iterate_body_errors(body: Graph) -> Iterator[str]:
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
-    """Return the dimensions of `node` that must be non-negative. If one of these dimensions is
-    negative, the node reads an invalid position.
+    """Return the dimensions of `node` that must be non-negative. If one of the returned dimensions
+    is negative, the node reads an invalid position.
     """
     if not node.args or node.args[0] is None:
         return ()

@@ -171,14 +171,15 @@ class KVBufferGraph:
 class DecodingConfig:
     """Generation settings that are compiled into a standalone generator.
 
-    Each sequence starts with `start_token_ids` (empty if the caller passes a prompt), ends with one
-    of `stop_token_ids`, and is padded with `pad_token_id`. Beam search keeps `num_beams`
-    hypotheses. A finished hypothesis has the score `sum(log_probs) / length ** length_penalty`. If
-    `early_stopping` is True, the search stops as soon as `num_beams` hypotheses are finished. If
-    `early_stopping` is "never", the search stops when no better hypothesis is possible.
-    `min_length` includes the prompt, `min_tokens` does not. `first_token_choices` contains the
-    allowed tokens of each of the first positions. If `has_repetition_penalty` is True, the penalty
-    is an input of the graph. All other settings have the same meaning as in transformers.
+    Each sequence starts with `start_token_ids`, which is empty if the caller passes a prompt. A
+    sequence ends with one of `stop_token_ids`, and is padded with `pad_token_id`. Beam search keeps
+    `num_beams` hypotheses. A finished hypothesis has the score `sum(log_probs) / length **
+    length_penalty`. If `early_stopping` is True, the search stops as soon as `num_beams` hypotheses
+    are finished. If `early_stopping` is "never", the search stops when no better hypothesis is
+    possible. `min_length` includes the prompt, `min_tokens` does not. `first_token_choices`
+    contains the allowed tokens of each of the first positions. If `has_repetition_penalty` is True,
+    the penalty is an input of the graph. All other settings have the same meaning as in
+    transformers.
     """
 
     logits_output: str

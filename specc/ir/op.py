@@ -165,9 +165,9 @@ class OptionalOperand:
     index: int
 
     def __call__(self, node: "Node") -> "Value | None":
-        """Return the value of this operand in `node`, or None if the operand is absent."""
+        """Return the value of the operand in `node`, or None if the operand is absent."""
         return self.get_entry(node.args)
 
     def get_entry(self, entries: Sequence[T | None]) -> T | None:
-        """Return this operand's entry in a per-operand list, or None if the operand is omitted."""
+        """Return the operand's entry in a per-operand list, or None if the operand is omitted."""
         return entries[self.index] if self.index < len(entries) else None

@@ -90,8 +90,8 @@ class NamedArg(SpannedNode):
 
 
 class WeightPath(SpannedNode):
-    """The weight path of a call, such as `@ encoder.layers.{i}`. `text` is the path with its
-    placeholders `{…}`.
+    """The weight path of a call, such as `@ encoder.layers.{i}`. `text` is the weight path,
+    including its placeholders `{…}`.
     """
 
     text: str

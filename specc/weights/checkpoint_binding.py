@@ -41,8 +41,8 @@ from specc.weights.weight_rules_and_initializers import (
 )
 
 _ExpressionAndRule: TypeAlias = tuple[Expr, Span | None]
-"""The expression that computes a parameter, with the tensor names of the spec, and the span of its
-`load` rule.
+"""The expression that computes a parameter, with the tensor names of the spec, and the span of the
+parameter's `load` rule.
 """
 
 
@@ -120,8 +120,8 @@ def _initialize_head(
     checkpoint: Checkpoint,
 ) -> tuple[RandomInitWeights | None, dict[str, str] | None]:
     """Return the values of the missing parameters that form a new task head. Also map every other
-    missing parameter to the reason why it is not part of the head. The first result is None if no
-    parameter belongs to a new task head or if there is no seed. Both results are None if
+    missing parameter to the reason why it does not belong to the head. The first result is None if
+    no parameter belongs to a new task head or if there is no seed. Both results are None if
     initialization was not requested.
     """
     if initialization is None:
@@ -148,8 +148,8 @@ def _explain_uninitialized_parameters(
     present: Set[str],
 ) -> dict[str, str]:
     """Map each missing parameter that is not part of a new task head to the reason.
-    `bound_parameters` are the parameters that the checkpoint contains, `present` are the names of
-    its tensors, and `exprs` maps parameters to their expressions.
+    `bound_parameters` are the parameters that the checkpoint contains. `present` are the names of
+    the checkpoint's tensors. `exprs` maps parameters to their expressions.
     """
     names_by_skeleton = {split_name_at_numbers(w.name): w.name for w in bound_parameters}
     names_by_call = {_get_call_key(w): w.name for w in bound_parameters}
@@ -194,7 +194,7 @@ def _find_naming(
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
     """Infer the mapping from the spec's parameter names to the file's tensor names. Tied parameters
-    are ignored, because the file may lack them.
+    are ignored, because the file may lack tensors for them.
     """
     exprs = [expr for name, (expr, _) in sources.items() if name not in ties]
     # names without alternatives are more reliable, because only one of the names in a
@@ -303,7 +303,7 @@ def _list_mismatches(
 
 def get_dtype_family(dtype: str) -> str:
     """Return the family of `dtype`: floats or integers. Dtypes of one family can be converted to
-    each other. A dtype that is neither float nor integer forms its own family.
+    each other. A dtype that is neither float nor integer forms a separate family.
     """
     if dtype in CONVERTIBLE_FLOATS:
         return "float"
@@ -332,8 +332,8 @@ def _choose_dtypes(
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[Diagnostic]]:
     """Return the bound parameters with their dtypes, and warnings. If the stored values of a tied
-    parameter differ from those of its source, the parameter keeps its own values and a warning is
-    added.
+    parameter differ from those of its source, the parameter keeps its stored values and a warning
+    is added.
     """
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
     bound = {

@@ -46,7 +46,7 @@ class BoundParameter:
 
 
 CheckedRange: TypeAlias = tuple[TensorByteRange, str, str]
-"""A byte range whose values must be checked, the dtype of the values, and a description of them."""
+"""A byte range whose values must be checked, with the dtype and a description of the values."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ MAX_INLINE = (1 << 31) - (1 << 24)
 
 @dataclass(frozen=True, slots=True)
 class ExternalTensor:
-    """A tensor to store. `byte_range` is its location if an existing file contains it, or None."""
+    """A tensor to store. `byte_range` is its location in an existing file, or None."""
 
     name: str
     dtype: str

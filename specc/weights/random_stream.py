@@ -68,8 +68,8 @@ def generate_uniform_samples(key: int, start: int, count: int) -> Floats:
 
 
 def generate_normal_samples(key: int, start: int, count: int) -> Floats:
-    """Return the normal random numbers `start` to `start + count` of the stream `key`: float32 with
-    mean 0 and variance 1, sums of `UNIFORMS_PER_NORMAL` uniform numbers.
+    """Return the normal random numbers `start` to `start + count` of the stream `key`, in float32.
+    Each number is a sum of `UNIFORMS_PER_NORMAL` uniform numbers, with mean 0 and variance 1.
     """
     base = np.arange(start, start + count, dtype=np.uint64)
     base *= np.uint64(UNIFORMS_PER_NORMAL * SPLITMIX_GAMMA & UINT64_MASK)

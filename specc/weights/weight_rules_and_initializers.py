@@ -98,7 +98,7 @@ class WeightRules:
         return WeightRules(tuple(ties), tuple(loads), tuple(ignores), (path,) if path else ())
 
     def add_fallback_rules(self, fallback_rules: "WeightRules") -> "WeightRules":
-        """Return these rules, followed by `fallback_rules`."""
+        """Return the combined rules, in which `fallback_rules` come last."""
         return WeightRules(
             self.ties + fallback_rules.ties,
             self.loads + fallback_rules.loads,

@@ -202,11 +202,11 @@ class Conv(
 class ConvTranspose(
     PaddedWindowOp, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", is_compute_intensive=True
 ):
-    """Transposed convolution: every position adds a kernel to the result, `stride` positions after
-    the kernel of the previous position (arXiv:1603.07285, sec. 4). The weight is [in, out / groups,
-    kernel …].
+    """Transposed convolution (arXiv:1603.07285, sec. 4): every position adds a scaled kernel to the
+    result. The kernel starts `stride` positions after the kernel of the previous position. The
+    weight is [in, out / groups, kernel …].
 
-    `pads` is the number of positions cropped at each end. A negative number extends the axis at
+    `pads` is the number of positions cropped at each end. A negative padding extends the axis at
     this end. The length `n` becomes `(n - 1) · stride + (kernel - 1) · dilation + 1 - before -
     after`.
     """

@@ -42,19 +42,19 @@ class LoopOperands(Generic[_T]):
 class Scan(Op, sig="a[*s]... -> a[*t]", is_compute_intensive=True):
     """A loop over one axis, with loop-carried values.
 
-    The operands are `keep` (bool [b, t]) if `has_mask` is True, the scanned tensors (the loop runs
-    along their axis `axis`), the initial loop-carried values, and captured values. The body's
-    inputs are the current slice of each scanned tensor, the loop-carried values and the captures.
-    The body's outputs are the next loop-carried values and the scan outputs. The results are the
-    final loop-carried values, and the scan outputs stacked along axis `axis`. Where `keep` is
-    false, the loop-carried values are unchanged and the scan outputs are zero. If `reverse` is
-    True, the loop starts at the last position. If `end_condition_index` is not -1, the loop-carried
-    value with that index is a boolean end condition. The loop ends as soon as all elements of the
-    end condition are true, possibly before the first iteration, and scan outputs of the remaining
-    iterations are zero. For a batch element whose end condition is true, the body must not change
-    loop-carried values and must output zeros. Therefore, the results do not depend on the number of
-    iterations. The last `unfrozen_output_count` scan outputs are exceptions: they are computed in
-    every iteration, because later positions use them.
+    The operands are `keep` (bool [b, t]) if `has_mask` is True, the scanned tensors, the initial
+    loop-carried values, and the captured values. The loop runs along axis `axis` of the scanned
+    tensors. The body's inputs are the current slice of each scanned tensor, the loop-carried values
+    and the captures. The body's outputs are the next loop-carried values and the scan outputs. The
+    results are the final loop-carried values, and the scan outputs stacked along axis `axis`. Where
+    `keep` is false, the loop-carried values are unchanged and the scan outputs are zero. If
+    `reverse` is True, the loop starts at the last position. If `end_condition_index` is not -1, the
+    loop-carried value with that index is a boolean end condition. The loop ends as soon as all
+    elements of the end condition are true, possibly before the first iteration. Scan outputs of the
+    remaining iterations are zero. For a batch element whose end condition is true, the body must
+    not change loop-carried values and must output zeros. Therefore, the results do not depend on
+    the number of iterations. The last `unfrozen_output_count` scan outputs are exceptions: they are
+    computed in every iteration, because later positions use these outputs.
     """
 
     body: "Graph"

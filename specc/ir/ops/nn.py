@@ -105,7 +105,7 @@ class Attend(
     heads (grouped-query attention, arXiv:2305.13245). `cap > 0` enables logit soft-capping: a score
     s becomes `cap · tanh(s / cap)` before the bias (arXiv:2408.00118). An attention sink is an
     additional score per head without a value vector. Without a mask, no key is masked. If all keys
-    of a query are masked, its output is zero.
+    of a query are masked, the query's output is zero.
     """
 
     scale: float

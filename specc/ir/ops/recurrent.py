@@ -103,9 +103,9 @@ class Gru(
     final state.
 
     The operands are those of `rnn`. `reset` determines whether the reset gate is applied before the
-    recurrent projection, as in arXiv:1406.1078, or after the projection and the addition of its
-    bias. `update` is the state that an update gate of 1 selects: `old` as in PyTorch, or `new` as
-    in arXiv:1409.0473.
+    recurrent projection, as in arXiv:1406.1078, or after the projection and the addition of the
+    projection's bias. `update` is the state that an update gate of 1 selects: `old` as in PyTorch,
+    or `new` as in arXiv:1409.0473.
     """
 
     reset: Literal["before", "after"]

@@ -88,8 +88,9 @@ FIRST_TERMINALS = ITEM_TERMINALS | {"MODEL", "EXTENDS"}
 
 
 def _select_lexer_errors(lexer_result: LexerResult, start_symbol: str) -> list[Diagnostic]:
-    """Return the first 20 errors, or only the first error of a file that is probably not a spec.
-    Such a file has no version line, does not begin with an item, and its suffix is not `.specc`.
+    """Return the first 20 errors, or only the first error of a file that is probably not a spec. A
+    file that is probably not a spec has no version line, no item at the start, and no suffix
+    `.specc`.
     """
     errors = truncate_diagnostics(lexer_result.errors)
     kinds = [token.kind for token in lexer_result.tokens[:2]]

@@ -285,7 +285,7 @@ def format_statement_header(node: ast.RepeatLoop | ast.ScanLoop | ast.Block) -> 
 
 
 def format_block_header(node: ast.Block) -> Pieces:
-    """Format a block header. Line breaks are possible between its parts."""
+    """Format a block header. Line breaks are possible between the parts of the header."""
     results: Pieces = ["(", *join_parts(node.results), ")"]
     # a single unnamed result is printed without parentheses
     if len(node.results) == 1 and not node.results[0].name:

@@ -38,7 +38,7 @@ Pieces = list[str | SoftLineBreak]
 
 @immutable_dataclass
 class LineBreakCandidate:
-    """A possible line break: its piece index, its score, and the columns of open brackets."""
+    """A possible line break: the piece index, the score, and the columns of open brackets."""
 
     index: int
     score: int

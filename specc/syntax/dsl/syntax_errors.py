@@ -217,7 +217,7 @@ def explain_incomplete_line(error: UnexpectedToken) -> Diagnostic | None:
         x = a +
         y = b
 
-    In this example, the unexpected token is the `=`, but the mistake is the `+`.
+    In this example, the unexpected token is the second `=`, but the mistake is the `+`.
     """
     if error.index < 2:
         return None

@@ -94,7 +94,7 @@ def _remove_value_terminals(terminals: set[str]) -> list[str]:
         terminals -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
         return ["a value"]
     if OPERATOR_TERMINALS & terminals and terminals - OPERATOR_TERMINALS:
-        # if a closing token is expected, omit operators, because they may follow any value
+        # if a closing token is expected, omit operators, because operators may follow any value
         terminals -= OPERATOR_TERMINALS
     return []
 

@@ -114,7 +114,9 @@ def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlScalar:
-    """A YAML scalar. `style` is its quote or block indicator (`'`, `"`, `|` or `>`), or ""."""
+    """A YAML scalar. `style` is the scalar's quote or block indicator (`'`, `"`, `|` or `>`), or
+    "".
+    """
 
     value: str
     style: str
@@ -123,7 +125,7 @@ class YamlScalar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlSequence:
-    """A YAML list. `column` is the 0-based column of its entries."""
+    """A YAML list. `column` is the 0-based column of the list's entries."""
 
     items: "list[YamlNode]"
     span: Span
@@ -153,7 +155,7 @@ class YamlEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class YamlMapping:
-    """A YAML map with unique keys. `column` is the 0-based column of its keys."""
+    """A YAML map with unique keys. `column` is the 0-based column of the map's keys."""
 
     entries: list[YamlEntry]
     span: Span
@@ -352,7 +354,7 @@ def find_yaml_comments(source: Source, scalars: list[Span]) -> list[Comment]:
     index = position = 0
     while match := COMMENT_PATTERN.search(source.text, position):
         start = match.start()
-        # scalars and comments are in source order, so skip the scalars before this comment
+        # scalars and comments are in source order, so skip the scalars before the comment
         while index < len(scalars) and scalars[index].end <= start:
             index += 1
         if index < len(scalars) and scalars[index].start <= start:

@@ -113,7 +113,7 @@ FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
 
 
 FP4_DOUBLED = np.concatenate([FP4_VALUES, -FP4_VALUES])
-"""Twice the value of each FP4 (E2M1) code, because these multiples are integers."""
+"""Twice the value of each FP4 (E2M1) code, because the doubled values are integers."""
 
 
 def _infer_block_shape(shape: Shape, grid: Shape, block: tuple[int, int] | None) -> tuple[int, int]:

@@ -33,8 +33,9 @@ from specc.weights.formats.safetensors import (
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES, TensorEntry
 
 TensorChange: TypeAlias = Literal["heads", "kv_heads", "offset"]
-"""A change that llama.cpp makes to the values of a tensor: `heads` and `kv_heads` interleave the
-RoPE rows of each query or key head, and `offset` adds 1 to norm weights."""
+"""A change that llama.cpp makes to the values of a tensor. `heads` and `kv_heads` interleave the
+RoPE rows of each query or key head. `offset` adds 1 to norm weights.
+"""
 
 _OUTER_NAMES = {
     "token_embd": "model.embed_tokens",

@@ -86,7 +86,7 @@ detect changed files.
 class QuantizationSettings:
     """The settings of a quantization config. `block_shape` is the shape of blocks that share one
     scale. If `block_shape` is None, the shape is inferred from the tensors. `bits` is the number of
-    bits per code. The `group_size` is 0 if it is not set, and -1 for per-channel scales.
+    bits per code. The `group_size` is 0 if the config sets none, and -1 for per-channel scales.
     `zero_offset` is added to stored zero points.
     """
 
@@ -185,8 +185,8 @@ def infer_bits_per_code(
     code_count: int, word_count: int, candidates: Sequence[int], bits: int
 ) -> int:
     """Return the first number of bits in `candidates` for which `code_count` codes fill exactly
-    `word_count` 32-bit words. If `bits`, the number of bits in the config, is not 0, it is the only
-    candidate. Raise QuantizedLayoutError if no candidate fits.
+    `word_count` 32-bit words. If the config specifies a number of bits (`bits` is not 0), this
+    number is the only candidate. Raise QuantizedLayoutError if no candidate fits.
     """
     matching_bits = [
         b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)
