@@ -44,7 +44,7 @@ def _merge_choices(choices: Sequence[CompletionCandidates]) -> CompletionCandida
 
 
 def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, CommandCompletion]:
-    """Return the completions of each command, by command name."""
+    """Return the completions of each command, keyed by command name."""
     completions = {}
     for name, parser in commands.items():
         options = {

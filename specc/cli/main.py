@@ -316,7 +316,7 @@ def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:
 
 
 def _discard_output() -> None:
-    """Discard buffered output that cannot be written, because Python would retry at exit."""
+    """Discard buffered output that cannot be written. Otherwise, Python would retry at exit."""
     with suppress(OSError):  # the stream may not have a file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -70,7 +70,7 @@ def execute_new_command(args: Namespace) -> int:
     """Write the new spec, and print the command to run next."""
     *names, path = args.words
     _check_argument_count(len(names), args.directory)
-    # first check that the output can be written
+    # first check whether the output can be written
     resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)
     is_yaml = not path.lower().endswith(".specc")
     name = sanitize_spec_name(Path(path).stem)

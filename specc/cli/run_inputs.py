@@ -70,7 +70,7 @@ ArgumentValue = Array | _BatchElements
 
 @dataclass
 class _InputCollector:
-    """A collector of command-line inputs: values by input name, files read, image sizes."""
+    """A collector of command-line inputs: values by input name, files read, and image sizes."""
 
     model: ModelInputs
     values_by_input: dict[str, list["ArgumentValue"]] = field(default_factory=dict)
@@ -263,8 +263,8 @@ def _list_elements(values: Sequence[ArgumentValue]) -> list[object]:
 
 
 def _split_name(argument: str, names: Sequence[str], has_text: bool) -> tuple[str, str]:
-    """Split `name=value` into name and value. Raise E0910 if an input name is misspelled or, for a
-    model without text inputs, unknown.
+    """Split `name=value` into name and value. Raise E0910 if an input name is misspelled, or if it
+    is unknown and the model has no text inputs.
     """
     name, equals, value = argument.partition("=")
     if equals and name in names:
@@ -301,7 +301,7 @@ def _batch_values(
         return batch_sequences(model.graph, name, sequences, generated_input=model.sequence_input)
     shapes = sorted({a.shape[1:] for a in arrays})
     if elements or (len(arrays) > 1 and (len(shapes) > 1 or not all(a.ndim for a in arrays))):
-        # arrays are mixed with text, differ in shape, or have no batch axis
+        # arrays are mixed with text, differ in shape, or lack a batch axis
         shape_texts = " and ".join(str(list(shape)) for shape in shapes[:4])
         raise_error(
             "E0912",
@@ -366,7 +366,7 @@ def add_prompt_images(
     model: ModelInputs, images: Sequence[str], arguments: Sequence[str], chat: str | None
 ) -> tuple[list[str], str | None]:
     """Return the input arguments, including the images of `--image` by name, and the chat message.
-    A prompt without image placeholders becomes the chat message if the model has a chat template.
+    If the model has a chat template, a prompt without image placeholders becomes the chat message.
     If the model has no chat template, image placeholders are inserted before the prompt. Raise
     E0910 if the model has no image input.
     """

@@ -41,7 +41,7 @@ MAX_NUMBERS = 100_000
 def array_to_json(array: Array) -> dict[str, object]:
     """Convert an array to a JSON object. Omit `values` for more than MAX_NUMBERS elements."""
     is_small = array.size <= MAX_NUMBERS
-    # low-precision floats become float64, because JSON encoders do not support other floats
+    # convert low-precision floats to float64, because JSON encoders support no other floats
     array_to_convert = array.astype("float64") if array.dtype.kind not in "biufU" else array
     return {
         "dtype": str(array.dtype),

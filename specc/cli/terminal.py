@@ -61,7 +61,7 @@ MACHINE_FORMATS = ("json", "sarif")
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """The name of a command and its output options: `--format` and `--quiet`."""
+    """The name of the running command and its output options, `--format` and `--quiet`."""
 
     format: str = "full"
     is_quiet: bool = False

@@ -126,7 +126,7 @@ def execute_verify_command(args: Namespace) -> int:
     model = _open_model(args, args.model, verify_contents=True)
     results = VerificationResults()
     try:
-        # open the baseline before the rounds to report a wrong path early
+        # open the baseline before the first round, so that a wrong path is reported early
         baseline = _open_model(args, args.baseline) if args.baseline else None
         _compare_rounds(args, model, results)
         if args.strict:

@@ -307,7 +307,7 @@ def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
 
 
 def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
-    """Merge diagnostics that differ only in location, but never merge syntax errors."""
+    """Merge diagnostics that differ only in location. Syntax errors are never merged."""
     merged: dict[object, Diagnostic] = {}
     for diagnostic in diagnostics:
         label = diagnostic.primary.text if diagnostic.primary else ""

@@ -22,7 +22,7 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
             # a transposition counts as one edit, as in `lenght`
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
                 row[j] = min(row[j], older_row[j - 2] + 1)
-        # the minimum of the rows never decreases, so the distance exceeds the limit
+        # the minimum of each row never decreases, so the distance exceeds the limit
         if min(row) > limit:
             return limit + 1
     return row[-1]

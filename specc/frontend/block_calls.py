@@ -43,7 +43,7 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
-"""A parameter, with the value and the source expression of the argument bound to it."""
+"""A parameter, together with the value and the source expression of its argument."""
 
 
 def broadcast_batch_arguments(
@@ -160,8 +160,8 @@ def _get_block_config(
     call: UnevaluatedFunctionCall,
     config_env: LexicalScope | None,
 ) -> Mapping[str, SpecValue]:
-    """Return the config of the block's file: the call's option `config` if it is set, otherwise the
-    config of the scope `config_env`.
+    """Return the config of the block's file: the `config` option of the call if it is set,
+    otherwise the config of the scope `config_env`.
     """
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None and config_env is not None:
@@ -174,8 +174,8 @@ def _get_block_config(
 
 
 def _collect_arguments(target: BlockFunction, call: UnevaluatedFunctionCall) -> BoundArguments:
-    """Return the argument that is passed for each parameter. Call arguments override options that
-    were bound when the block was passed as a value. Raise E0201, E0211 or E0212 for invalid
+    """Return the argument that is passed for each parameter. Arguments of the call override options
+    that were bound when the block was passed as a value. Raise E0201, E0211 or E0212 for invalid
     arguments.
     """
     block = target.block

@@ -75,7 +75,7 @@ def evaluate_argument(
         value = get_first_result(evaluate_function_value(expr, env))
     else:
         value = env.evaluate_value(expr)
-    # the error behind ERROR_VALUE has already been reported, so raise no further diagnostic
+    # the error behind ERROR_VALUE has already been reported, so do not report another one
     if value is ERROR_VALUE:
         raise SpeccError
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
@@ -154,7 +154,8 @@ def _evaluate_arguments(
 ) -> list[SpecValue]:
     """Evaluate all arguments. Add named arguments to `values`, and return variadic arguments.
 
-    All arguments are evaluated before an error is raised, to report all errors of a call at once.
+    All arguments are evaluated before an error is raised, so that all errors of a call are reported
+    at once.
     """
     errors = ErrorCollectorContext()
     variadic_arguments: list[SpecValue] = []

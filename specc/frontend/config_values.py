@@ -383,7 +383,7 @@ def _raise_missing_value(entry: ast.ConfigField, path: str, reader: ConfigReadOp
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.StringLiteral)]
     title, notes = f"`{path}` has no value", list[str]()
-    # without a config file, suggest to pass a file that contains the value
+    # without a config file, suggest passing a file that contains the value
     if entry.sources and reader.config_file is None:
         helps.append("a config file can provide it: `--config DIR`")
     elif keys and reader.config_file is not None:

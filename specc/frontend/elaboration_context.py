@@ -78,7 +78,7 @@ class ValueFacts:
     """Facts about the values of the graph that is being built.
 
     `constant_values` contains values that depend neither on inputs nor on weights. `position_ids`
-    contains the position ids of masks, keyed by role and by the numbers of queries and keys.
+    caches the position ids of masks, keyed by role and by the numbers of queries and keys.
     `sorted_lengths` contains the sizes of sorted axes. The indices that a sort returns may be used
     as position ids of these axes.
     """
@@ -372,5 +372,5 @@ class UnevaluatedFunctionCall:
 
     @property
     def explicit_weight_scope(self) -> str:
-        """The weight scope if the call or the applied function has a weight path, otherwise ""."""
+        """The weight scope of a call or applied function that has a weight path, otherwise ""."""
         return self.inner_env.scope if self.target.weight_path or self.expr.weights else ""

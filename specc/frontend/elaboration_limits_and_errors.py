@@ -1,4 +1,4 @@
-"""The limits on steps and recursion (E0223, E0110), and the errors that an elaboration reports."""
+"""Limits on steps and recursion (E0223, E0110), and the errors that an elaboration reports."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -46,7 +46,7 @@ NAMES_PER_STEP = 64
 def evaluate_expression(expr: ast.Expr, env: LexicalScope) -> EvalResult:
     """Evaluate an expression. Raise SpeccError, or AlreadyReportedError for a reported error."""
     env.context.consume_steps(expr.span)
-    # the parser creates only these node classes, so a KeyError is a bug in specc
+    # the parser creates only these node classes, so a KeyError indicates a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](expr, env)
     if value is ERROR_VALUE:
         raise AlreadyReportedError
@@ -166,7 +166,7 @@ def _evaluate_comparison(expr: ast.Compare, env: LexicalScope) -> SpecValue:
 def _evaluate_comparison_operand(
     expr: ast.Expr, operands: tuple[ast.Expr, ...], env: LexicalScope
 ) -> SpecValue:
-    """Evaluate an operand of a comparison. Next to a choice operand, a name is a choice value."""
+    """Evaluate an operand of a comparison. A name is a choice value if the other operand is one."""
     # for a field `kind: choice(gru | lstm)`, the name `gru` in `kind == gru` is a choice value
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
@@ -216,7 +216,7 @@ def _evaluate_comprehension(expr: ast.ListComprehension, env: LexicalScope) -> S
     values: list[SpecValue] = []
     env.context.charge_list_items(count, expr.iterable.span)  # count items before they are created
     for item in items:
-        # each iteration copies all names in scope, so count steps for many names
+        # each iteration copies all names in scope, so many names cost additional steps
         env.context.consume_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner_env = replace(env, names={**env.names, expr.variable: item})
         with env.context.weights.sharing.enter_call(expr):

@@ -72,7 +72,7 @@ def expression_to_json(expr: ast.Expr, env: LexicalScope) -> object:
     mapping with the name, inputs and options of the call.
 
     An undefined name becomes a string, as in `resize=bilinear`. Numbers in `reading` and `generate`
-    are not dimensions, so the quotient of integers may be a float, as in `scale=1 / 255`.
+    are not dimensions, so a quotient of integers may be a float, as in `scale=1 / 255`.
     """
     match expr:
         case ast.Call():
@@ -126,7 +126,7 @@ def evaluate_generation_settings(
     codebooks: int | None = None,
 ) -> tuple[dict[str, object], tuple[Diagnostic, ...]]:
     """Return the settings of a `generate` section, and the warnings about them. Raise all errors
-    E0731, E0732 and E0733 together. `codebooks` is the number of codebooks, or None if it is
+    E0731, E0732 and E0733 at once. `codebooks` is the number of codebooks, or None if it is
     unknown.
     """
     settings: dict[str, object] = {}
@@ -181,7 +181,7 @@ def find_generate_section(program: Program, block: ast.Block) -> ast.GenerateSec
     """Return the `generate` section of the spec if it applies to the graph `block`, or None."""
     for item, _ in program.iterate_items(ast.GenerateSection):
         graphs = list_graph_blocks(program)
-        # in a spec with several task heads, possibly only one graph is generative
+        # in a spec with several task heads, it is possible that only one graph is generative
         is_other = not _is_generated_by(block, item) and any(
             _is_generated_by(graph, item) for graph in graphs
         )
@@ -310,7 +310,7 @@ def _check_names(block: ast.Block, item: ast.GenerateSection | ast.StreamSection
 def _check_name(
     block: ast.Block, role: str, name: str, names: Sequence[str], span: Span | None
 ) -> None:
-    """Raise E0221 if `name` is not in `names`, the names of a graph's inputs or results."""
+    """Raise E0221 if `name` is not in `names`, the names of the inputs or results of a graph."""
     if name not in names:
         helps = suggest_similar_name(name, names, f"expected one of {', '.join(names)}")
         title = f"the graph `{block.name}` has no {role} `{name}`"

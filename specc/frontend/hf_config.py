@@ -61,7 +61,8 @@ def _read_source(
             return read_rope_config(
                 source, entry, data, default if isinstance(default, Rope) else None
             )
-        # `len("id2label")` counts classes, and `repeated("attention_types")` expands repetitions
+        # `len("id2label")` returns the number of classes, and `repeated("attention_types")` expands
+        # repetitions
         case (
             ast.StringLiteral(value=path)
             | ast.Call(
@@ -186,7 +187,7 @@ class _MemberReader:
             case "int" if isinstance(scalar, int) and not isinstance(scalar, bool):
                 return Dim.from_value(scalar).with_origin(self.member.get_source_location())
             case "float" if isinstance(scalar, int | float) and not isinstance(scalar, bool):
-                # infinity is allowed, for example to disable a bound of `clip`
+                # infinity is allowed, because it disables a bound of `clip`, for example
                 return scalar if math.isinf(scalar) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type_error(value, type, scalar)
 
@@ -240,7 +241,7 @@ def resolve_hf_activation(name: str, env: LexicalScope, span: Span | None) -> Sp
     try:
         value = env.evaluate(spec_name)
     except SpeccError as failed:
-        # suggest activation names that occur in config.json files
+        # suggest activation names that can occur in config.json files
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise
         activation_names = sorted(KNOWN_ACTIVATIONS)

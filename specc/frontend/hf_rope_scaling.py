@@ -22,7 +22,7 @@ from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
 
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
-"""The scaling kind for each former `rope_type`. The frequencies of `mrope` are unscaled."""
+"""The scaling kind for each former `rope_type`. The frequencies of `mrope` are not scaled."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
 """A tuple (name, key, kind) states that a table with `rope_type` equal to `name` and a key `key`
 has the scaling kind `kind`. The first Phi-3 files call `longrope` "yarn", and Hunyuan's files call
@@ -114,8 +114,8 @@ def read_rope_config(
     """Read RoPE settings from `rope_parameters`, or from `rope_theta` and `rope_scaling`. Raise
     E0403 if `rope_parameters` contradicts the older keys.
 
-    The options of `source` provide defaults for missing numbers. If the file has no scaling kind,
-    the scaling kind of `default` applies.
+    The options of `source` provide defaults for numbers that are missing. If the file has no
+    scaling kind, the scaling kind of `default` applies.
     """
     defaults = parse_rope_config_options(source)
     return _RopeReader(entry, defaults.find_rope_settings(data), defaults).read_rope(default)
@@ -196,7 +196,7 @@ class _RopeReader:
 
     def _select_layer_type(self, table: JsonObject | None) -> JsonObject | None:
         """If a table has settings per layer type, select those of one layer type, otherwise return
-        the table unchanged. Raise E0403 if only the spec or only the table distinguishes layer
+        the table unchanged. Raise E0403 if only one of the spec and the table distinguishes layer
         types.
         """
         if table is None:
@@ -261,7 +261,7 @@ class _ScalingTable:
     kind: str
 
     def read_parameters(self) -> tuple[tuple[str, RopeNumber], ...]:
-        """Return the parameters of the scaling kind, by the option names of `rope`."""
+        """Return the parameters of the scaling kind, keyed by the option names of `rope`."""
         return tuple(PARAMETER_READERS[self.kind](self).items())
 
     def read_linear(self) -> dict[str, RopeNumber]:

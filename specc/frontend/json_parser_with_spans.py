@@ -41,7 +41,7 @@ class JsonArray:
 
 
 WHOLE_OBJECT = "."
-"""The path of the root object, with which a used spec reads the whole config file."""
+"""The path of the root object, by which a used spec reads the whole config file."""
 
 
 @immutable_dataclass
@@ -167,7 +167,7 @@ _STRING_ERRORS = {
     "Invalid control": ("unescaped control character", "write line breaks as \\n"),
     "Invalid \\": ("unknown escape sequence", "write a backslash as \\\\"),
 }
-"""The message and help for each error in a string, by the start of the decoder's message."""
+"""The message and help for each error in a string, keyed by the start of the decoder's message."""
 _LITERAL_VALUES: dict[str, bool | float | None] = {
     "true": True,
     "false": False,

@@ -127,7 +127,7 @@ def _find_reachable_nodes(
 
 
 def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Value]:
-    """Sort values in graph order: unregistered values, inputs, parameters, then node results."""
+    """Sort values in graph order: unregistered values, then inputs, parameters and node results."""
     leaves = (*builder.inputs.values(), *builder.parameters.values())
     indices = {value: n for n, value in enumerate(leaves)}
 
@@ -172,7 +172,7 @@ def _has_length(value: Value, length: str) -> bool:
 
 
 ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i32": 0}
-"""The value of a scan output in a skipped iteration, by element type (0.0 for other types)."""
+"""A scan output's value in a skipped iteration, keyed by element type (0.0 for other types)."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class EarlyExit:
         previous_carries: Sequence[Value],
         scan_outputs: Mapping[str, Value],
     ) -> dict[str, Value]:
-        """Return the scan outputs, with zeros for batch elements that finished in an earlier
+        """Return the scan outputs, which are zero for batch elements that finished in an earlier
         iteration. Raise E0730 if a scan output lacks the leading axes of the flag.
         """
         finished_flags = previous_carries[self.carry_index]

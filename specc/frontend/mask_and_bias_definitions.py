@@ -262,7 +262,7 @@ def expand_definition(
 
 
 def _get_definition_config(function: AttentionFunction) -> Mapping[str, SpecValue]:
-    """Return the config for evaluating a definition, empty if the definition is in another file."""
+    """Return the config for evaluating a definition. It is empty if another file defines it."""
     env = function.env
     return env.config if env and env.module.root is function.module.root else EMPTY_NAMES
 

@@ -94,7 +94,7 @@ def resolve_name(name: ast.Name, env: LexicalScope, missing_ok: bool = False) ->
 
 
 def _has_used_item(value: EvalResult, name: str) -> bool:
-    """Return True if a value is the config of a used spec with a block or definition `name`."""
+    """Return True if a value is a used spec's config and the spec defines an item `name`."""
     return (
         isinstance(value, Record)
         and value.used_spec is not None

@@ -49,7 +49,7 @@ def check_weight_size(
     if any(d.number is None for d in shape):
         return
     count = prod(d.number or 0 for d in shape)
-    # sizes are recorded by weight name, so a shared weight counts only once
+    # sizes are recorded by weight name, so that a shared weight is counted only once
     context.resources.weight_element_count += count - context.resources.weight_sizes.get(name, 0)
     context.resources.weight_sizes[name] = count
     if count >= MAX_DIM_INTEGER:
@@ -68,7 +68,7 @@ def check_weight_size(
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
     """Raise E0224 if a constant has too many elements. Dynamic dimensions are counted as 1."""
-    # compute the number of elements with the value 1 for every symbol
+    # compute the number of elements under the assumption that every symbol is 1
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if minimum > MAX_CONSTANT_ELEMENTS:
         shape_text = " × ".join(str(d) for d in shape)
@@ -186,7 +186,7 @@ def try_fuse_log_sigmoid(builder: NodeBuilder, operand: Tensor) -> Tensor | None
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150
-"""The smallest number that rounds to infinity in float32, and the largest one that rounds to 0."""
+"""The smallest number that float32 rounds to infinity, and the largest one that it rounds to 0."""
 
 
 def check_float32_range(value: float, span: Span | None) -> None:

@@ -46,7 +46,7 @@ INTEGER_OPERATORS: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 
 TENSOR_OPERATORS = {sign: name for name, (sign, _) in runtime_scalars.BINARY_OPERATORS.items()}
-"""The IR op for each arithmetic operator, by sign."""
+"""The IR op for each arithmetic operator, keyed by operator sign."""
 COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     "==": ("eq", operator.eq),
     "!=": ("ne", operator.ne),

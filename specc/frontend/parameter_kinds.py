@@ -226,7 +226,7 @@ def convert_to_parameter_kind(
             return converted
     choice_names = list_choice_values(kinds)
     if choice_names and isinstance(first, str | StringChoice):
-        # the user probably means a choice value, so the message lists the allowed values
+        # the user probably means a choice value, so list the allowed values in the message
         word = first if isinstance(first, str) else first.value
         helps = suggest_similar_name(
             word, choice_names, f"expected one of {', '.join(choice_names)}"

@@ -35,7 +35,7 @@ def _assume_divisibility(
     """Replace the symbol `dividend` in a config with a symbolic multiple of `divisor`."""
     # for `side = image / patch`, the condition `side % window == 0` replaces the symbol `image`
     symbol, factor = _split_quotient(dividend) or (dividend, Dim.from_value(1))
-    # `d % d == 0` is ignored, because it would replace `d` by an expression that contains `d`
+    # ignore `d % d == 0`, because it would replace `d` with an expression that contains `d`
     if not symbol.name or symbol.name in (factor * divisor).symbols():
         return config
     quotient = Dim.symbol(str(DimFunction("/", (dividend, divisor))), symbol.origin)
@@ -102,7 +102,7 @@ def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
 
 
 def _split_conjunction(condition: ast.BinaryOp) -> list[ast.Expr]:
-    """Return the operands, possibly thousands, of a conjunction `a & b & c`."""
+    """Return the operands of a conjunction `a & b & c`, of which there may be thousands."""
     parts: list[ast.Expr] = []
     left: ast.Expr = condition
     while isinstance(left, ast.BinaryOp) and left.op == "&":
@@ -153,7 +153,7 @@ def _substitute_in_mask(mask: MaskExpression, values: dict[str, Dim]) -> MaskExp
 
 
 def evaluate_dim_equations(block: ast.Block, env: LexicalScope) -> dict[str, Dim]:
-    """Return the values of the dimensions that `where` equations of a block define."""
+    """Return the values of the dimensions defined by a block's `where` equations."""
     lengths: dict[str, Dim] = {}
     for equation in block.where:
         value = env.evaluate_value(equation.value)
@@ -271,10 +271,10 @@ def _make_requirement_labels(
     values: Mapping[str, EvalResult],
     assignment_spans: Mapping[str, Span | None],
 ) -> tuple[Label | None, list[Label]]:
-    """Return the primary label and the related labels of a requirement.
+    """Return the primary label and the related labels for a violated requirement.
 
-    The condition is the primary label, unless the condition is in another file, such as a built-in
-    spec, and the user has set a value.
+    The primary label is at the condition, unless the condition is in another file, such as a
+    built-in spec, and the user has set a value.
     """
     labels = [*_label_values(values, assignment_spans)]
     if condition.span is None:  # syntax trees that were not parsed from source code have no spans

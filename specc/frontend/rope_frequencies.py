@@ -1,4 +1,4 @@
-"""Compute RoPE frequencies with linear, dynamic, llama3, yarn, longrope and other scaling."""
+"""Compute RoPE frequencies with scaling, such as linear, dynamic, llama3, yarn and longrope."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ SCALING_DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """The default parameters of each scaling kind, as in transformers."""
 
 MAX_STRETCH = 1e30
-"""The maximum factor by which theta is scaled. Larger factors make rotations negligible."""
+"""The maximum factor by which theta is scaled. Larger factors make the rotations negligible."""
 
 
 def _explain_not_positive(rope: Rope) -> str:
@@ -193,7 +193,7 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
 
 
 def _scale_llama3(frequency: float, numbers: Mapping[str, float]) -> float:
-    """Divide low frequencies by the factor, keep high frequencies, and interpolate in between."""
+    """Divide low frequencies by the factor, keep high ones, and interpolate between the two."""
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original"]

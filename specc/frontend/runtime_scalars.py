@@ -103,8 +103,8 @@ def truncate_to_integer(builder: NodeBuilder, x: RuntimeScalar) -> Number:
 
 
 def apply_binary_function(builder: NodeBuilder, fn: str, left: Number, right: Number) -> Number:
-    """Apply an operator to two numbers, unless both are integers known at compile time. Raise
-    ValueError, OverflowError or ZeroDivisionError if the result is undefined.
+    """Apply an operator to two numbers, of which at least one is not an integer known at compile
+    time. Raise ValueError, OverflowError or ZeroDivisionError if the result is undefined.
     """
     a, b = get_static_float(left), get_static_float(right)
     if a is not None and b is not None:
@@ -245,7 +245,7 @@ def _format_formula(fn: str, args: list[Number]) -> str:
 
 
 def _format_operand(value: Number, *, is_single: bool) -> str:
-    """Format the formula of an operand. A sum is in parentheses unless it is the only operand."""
+    """Format the formula of an operand. A sum is parenthesized unless it is the only operand."""
     if isinstance(value, RuntimeScalar):
         return value.text
     text = str(value)

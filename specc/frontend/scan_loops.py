@@ -114,7 +114,7 @@ def evaluate_scan_mask(statement: ast.ScanLoop, env: LexicalScope, length: Dim) 
 
 
 NODES_PER_STEP = 16
-"""The number of graph nodes that may be visited at the cost of one elaboration step."""
+"""The number of graph nodes that may be visited for one elaboration step."""
 
 
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
@@ -212,7 +212,7 @@ def _build_scan_body(
         returned = run_body(statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
-    # `names` now has the values of all names at the end of an iteration
+    # `names` now contains the values of all names at the end of the iteration
     values_before = iter(carries.values())
     next_carries = [
         value
@@ -340,7 +340,7 @@ def _check_loop_carried_tensor(
 
 
 def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
-    """Return the index of the axis of size 1 that the body broadcasts, and the resulting size."""
+    """Return the index of the axis of size 1 that the body broadcasts, and its new size."""
     if before.dtype != after.dtype or len(before.shape) != len(after.shape):
         return None
     changed_axes = [n for n, d in enumerate(before.shape) if d != after.shape[n]]

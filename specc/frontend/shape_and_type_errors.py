@@ -242,7 +242,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
 
 
 def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
-    """Return the indices of new axes that make `small` match `large`, or [] if no axes do."""
+    """Return the indices of axes to insert so that `small` matches `large`, or [] if none do."""
     index, axes = 0, []
     for axis, length in enumerate(large):
         if index < len(small) and small[index] == length:

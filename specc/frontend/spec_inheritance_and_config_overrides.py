@@ -140,14 +140,14 @@ def _check_overridden_inputs(overrides: Iterable[ast.InputDecl], base: ast.File)
 
 
 def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
-    """Return a help message that suggests setting a field's value, or renaming a definition."""
+    """Return a help message that suggests either setting a field or renaming a definition."""
     if isinstance(item, ast.ConfigSection):
         return f"set its value without a type: `{name} = …`, in YAML `{name}: …`"
     return f"rename it, for example to `{name}_here`, and use that name in `config`"
 
 
 def reject_untyped_config_values(module: SpecNamespace) -> None:
-    """Raise E0220 for a config value without a type in a file that does not extend a spec."""
+    """Raise E0220 if a file that does not extend a spec contains a config value without a type."""
     for entry in iterate_config_entries(module.file, ast.ConfigOverride):
         helps = [
             f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",

@@ -68,7 +68,8 @@ class Program:
     ) -> dict[str, ast.ConfigField]:
         """Return every config field by dotted path. The paths of a used spec's fields begin with
         its alias. A used spec with several alternatives has a choice field and the fields of the
-        selected alternative. With `include_alternatives`, it has the fields of all alternatives.
+        selected alternative. With `include_alternatives`, the result contains the fields of all
+        alternatives.
         """
         fields: dict[str, ast.ConfigField] = {}
         for used_spec in self.used_specs:
@@ -243,8 +244,8 @@ def _reject_path_pattern(use: ast.UseStatement) -> None:
 
 
 def _select_used_specs(program: Program) -> Program:
-    """Select the used specs' alternatives that assigned values name. Raise E0203 if a value is
-    invalid.
+    """Select those alternatives of used specs that are named by assigned values. Raise E0203 if a
+    value is invalid.
     """
     used_specs: list[SubmodelSpec] = []
     assignments = dict(program.assignments)

@@ -174,7 +174,7 @@ def evaluate_and_check_config(
         try:
             with context.errors.collect_errors():
                 check_requirement(item, env, assignment_spans)
-        # a requirement that depends on symbols is assumed to hold
+        # assume that a requirement which depends on symbols holds
         except UnresolvedValueError:
             _merge_values(config, substitute_requirement_equalities(item.condition, config, env))
     if context.errors.diagnostics:

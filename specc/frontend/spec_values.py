@@ -35,7 +35,7 @@ class UnresolvedValueError(Exception):
 
 @immutable_dataclass
 class Tensor:
-    """A graph value, and the source location of the last expression that refers to the value."""
+    """A graph value, together with the source location of the last expression that refers to it."""
 
     value: Value
     source_span: Span | None = None
@@ -221,7 +221,7 @@ class AlreadyReportedError(Exception):
 MaskLike: TypeAlias = (
     BlockFunction | AttentionFunction | BuiltinFunction | MaskExpression | bool | Tensor
 )
-"""An operand of the mask operators `&`, `|` and `not`."""
+"""An operand of a mask operator: `&`, `|` or `not`."""
 
 
 @immutable_dataclass

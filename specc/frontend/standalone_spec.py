@@ -109,7 +109,7 @@ def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, 
 
 
 def _list_inlinable_names(library: SpecLoader) -> set[str]:
-    """Return the names of the std items that do not have the name of a built-in function."""
+    """Return the names of the std items, except those that are also names of built-in functions."""
     return {*library.list_std_names()} - BUILTINS.keys()
 
 

@@ -35,8 +35,8 @@ Returned: TypeAlias = tuple[ast.ReturnStatement, tuple[EvalResult, ...]]
 def run_statements(body: Sequence[ast.Statement], env: LexicalScope) -> Returned | None:
     """Run statements in order. Return the executed `return` statement with its values, or None.
 
-    If a statement fails, its names are bound to ERROR_VALUE, and later statements are still
-    checked.
+    If a statement fails, the names that it assigns are bound to ERROR_VALUE, and later statements
+    are still checked.
     """
     # a `return` inside `when` ends the whole body, not only the branch
     for statement in body:
@@ -180,8 +180,8 @@ def _run_scan(statement: ast.ScanLoop, env: LexicalScope) -> None:
 
 
 StatementRunner: TypeAlias = Callable[[Any, LexicalScope], Returned | None]
-"""A function that runs a statement of one class. The parameter type is Any, because the class is
-the key of the function in a table.
+"""A function that runs a statement of one class. The parameter has the type Any, because its class
+is the key of the function in a table.
 """
 
 STATEMENT_RUNNERS: dict[type, StatementRunner] = {

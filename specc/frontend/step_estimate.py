@@ -73,7 +73,7 @@ class StepEstimator:
             )
         finally:
             self.active_items.pop()
-        # a cache entry keeps the item and the config alive, so that no object reuses the key
+        # a cache entry keeps the item and the config alive, so that no other object reuses the key
         self.estimates[key] = step_count, item, config
         return step_count
 
@@ -98,7 +98,7 @@ class _ItemStepEstimator:
         return self.module.find_definition(name) or self.estimator.library.find_std_item(name)
 
     def _estimate_used_item(self, item_and_module: tuple[SpecItem, SpecNamespace]) -> int:
-        """Return the estimated number of steps of a block or definition that the item uses."""
+        """Return the estimated number of steps of a block or definition used by the item."""
         item, module = item_and_module
         config = self.config if module.root is self.module.root else EMPTY_NAMES
         return self.estimator.estimate_item_steps(item, module, config)

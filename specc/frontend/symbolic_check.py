@@ -88,7 +88,8 @@ def _run_check(program: Program, graph: str, *, has_config_file: bool) -> list[S
     try:
         return _check_free_then_derived(program, graph)
     except SpeccError as failed:
-        # an assigned size may match only the config file, so check again with default sizes
+        # the assigned size may be consistent only with the config file, so check again with default
+        # sizes
         is_size_error = all(
             _is_requirement_error(d) or d.code.startswith("E03") for d in failed.diagnostics
         )
@@ -101,7 +102,7 @@ def _run_check(program: Program, graph: str, *, has_config_file: bool) -> list[S
 def _check_without_overrides(
     program: Program, graph: str, error: SpeccError
 ) -> list[SymbolicElaboration]:
-    """Repeat the check without the assigned values that equal the computed defaults of their
+    """Repeat the check without those assigned values that equal the computed defaults of their
     fields. For example, the value `side = 8` equals the default `image / patch` = 32 / 4. Raise the
     error `error` again if the repeated check fails or an assigned value differs from the default.
     """
@@ -263,7 +264,7 @@ class _TrialRunner:
     ) -> ModelDefinition:
         """Elaborate with the value `value` of the field `path`. If a `require` statement rejects a
         choice value in combination with the sizes in `fixed_values`, use default sizes. Add a note
-        on `value` to errors.
+        on the trial value `value` to errors.
         """
         # another alternative of a used spec may have different fields
         other_values = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
@@ -385,7 +386,7 @@ def iterate_candidate_values(
 ) -> Iterator[tuple[str, SpecValue]]:
     """Yield (path, value) pairs: each value of a bool or choice, and 1 and 2 for fixed integers."""
     for path, entry in program.map_fields_by_path().items():
-        # the values set for one alternative of a used spec do not apply to the other alternatives
+        # values set for one alternative of a used spec do not apply to its other alternatives
         if any(p == path or p.startswith(f"{path}.") for p in program.assignments):
             continue
         match entry.type.name:

@@ -242,7 +242,7 @@ def _find_reachable_items(
     """Return the items that graphs and other sections use, directly or through other items."""
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
     roots = {p.partition(".")[0] for p in section_names}
-    # all items of a file without a graph are reachable, because other files may use them
+    # all items of a file without a graph are considered used, because other files may use them
     stack = [*graphs, *(roots & items.keys())] if graphs else [*items]
     reachable: set[str] = set()
     while stack:

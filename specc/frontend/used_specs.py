@@ -17,7 +17,7 @@ from specc.syntax import ast
 
 @contextmanager
 def add_use_label_to_errors(use: ast.UseStatement) -> Iterator[None]:
-    """Return a context manager that adds a label at the `use` statement to errors."""
+    """Return a context manager that adds a label at the `use` statement to any error."""
     try:
         yield
     except SpeccError as failed:
@@ -96,7 +96,7 @@ def _raise_missing_section(
 
 
 def select_spec_alternatives(program: Program, data: JsonObject) -> Program:
-    """Select an alternative of each used spec by the config file, or raise E0228."""
+    """Select an alternative of each used spec according to the config file, or raise E0228."""
     used_specs: list[SubmodelSpec] = []
     for used_spec in program.used_specs:
         section = get_config_section(used_spec, data)

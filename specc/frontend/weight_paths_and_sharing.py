@@ -146,8 +146,8 @@ CallStack: TypeAlias = tuple[CallFrame, ...]
 @dataclass(frozen=True, slots=True)
 class ActiveWeightSharingRule:
     """A `share PATH` rule that is in effect. `path` is the path pattern, `scope` is the weight
-    scope of the spec file, and `depth` is the length of the call path at which the rule was
-    declared. `is_from_used_spec` is True if the rule comes from a used spec.
+    scope of the spec file, and `depth` is the length of the call path where the rule was declared.
+    `is_from_used_spec` is True if the rule comes from a used spec.
     """
 
     path: NamePattern
@@ -221,7 +221,7 @@ class WeightSharingTracker:
         scopes = _collect_scopes(first_use[divergence:]) & _collect_scopes(
             call_path[divergence:]
         ) | {name}
-        # a rule that is declared after the divergence covers only one of the two call paths
+        # a rule that is declared after the divergence covers only one of the call paths
         rules = [
             r for r in self._rules if r.depth <= divergence and any(map(r.is_applicable_to, scopes))
         ]
@@ -235,7 +235,7 @@ class WeightSharingTracker:
 
 
 def _find_divergence(first: CallStack, second: CallStack) -> int | None:
-    """Return the index at which two call paths diverge, or None if they are in one definition."""
+    """Return the index at which two call paths diverge, or None if they share a definition."""
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
         if first_step is not second_step:
             is_same_definition = first_step.source is second_step.source and not isinstance(
@@ -273,7 +273,7 @@ def explain_unshared_weight(name: str, first: CallStack, second: CallStack) -> D
 
 
 def _suggest_share_rule(first: CallStack, second: CallStack) -> str:
-    """Return a `share` rule for a scope that both calls enter, or for the weight itself."""
+    """Return a `share` rule for a scope entered by both calls, or for the weight itself."""
     call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
     if call.scope not in _collect_scopes(first):
         return "`weights { share name }` next to `@ name`"

@@ -111,8 +111,8 @@ class OutputDirectory:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """Return a context manager that removes the files of this run after an error, and raises
-        E0810 to E0815 for operating system errors.
+        """Return a context manager that removes the files of this run after an error, and converts
+        operating system errors to E0810 to E0815.
         """
         try:
             yield
@@ -129,8 +129,8 @@ class OutputDirectory:
             missing_directories.append(directory_path)
             directory_path = directory_path.parent
         for directory in reversed(missing_directories):
-            # the directory exists if another thread created it, or if the path is an alias of a
-            # parent
+            # the directory may exist because another thread created it, or because the path is an
+            # alias of a parent
             with suppress(FileExistsError):
                 os.mkdir(directory)
                 self._new_directories.append(directory)
@@ -220,8 +220,8 @@ class OutputDirectory:
         if self._content_addressed_files:
             platform_and_signals.fsync_directory(self.path)
         self._publish_entries()
-        # Keep files of the new package, and files outside the directory even if the old index lists
-        # them.
+        # Keep files of the new package, and keep files outside the directory even if the old index
+        # lists them.
         for name in self._superseded:
             is_file_name = name == os.path.basename(name)
             if is_file_name and name not in {*self._content_addressed_files, *self._entries}:
@@ -254,7 +254,7 @@ class OutputDirectory:
         self._published = []
 
     def _publish_single_entry(self, entry: tuple[str, Path]) -> None:
-        """Publish a single entry by one atomic rename, without a backup of the previous entry."""
+        """Publish a single entry with one atomic rename, without a backup of the previous entry."""
         name, temporary = entry
         published, self._published = self._published, []
         try:
@@ -274,7 +274,7 @@ class OutputDirectory:
 
 
 REPLACE_ATTEMPTS = 5
-"""Maximum number of attempts to rename a file that another program has open."""
+"""Maximum number of attempts to rename a file while another program has it open."""
 RETRY_SECONDS = 0.2
 """Number of seconds between two attempts to rename a file."""
 
@@ -337,7 +337,7 @@ def _remove_stale_files(directory: Path) -> None:
 STALE_SECONDS = 3600
 """Age in seconds at which a temporary file of another host or container is considered stale."""
 _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
-"""Pattern of temporary file names. Earlier versions omitted the hash of the host."""
+"""Pattern of temporary file names. Names by earlier versions lack the hash of the host."""
 
 
 @cache

@@ -249,7 +249,7 @@ class JsonReader:
         return value
 
     def read_choice(self, key: str, options: Sequence[Option]) -> Option:
-        """Return the value of a field that must be one of the strings `options`."""
+        """Return the value of a field that must contain one of the strings `options`."""
         value = self.get_required(key)
         for option in options:
             if option == value:

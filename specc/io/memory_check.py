@@ -52,17 +52,17 @@ def _get_cgroup_memory(
         cached_bytes = dict(line.split(" ", 1) for line in lines).get(cached_key, "0")
         return max(limit_bytes - used_bytes + int(cached_bytes), 0)
     except (OSError, ValueError):
-        return None  # a file does not exist, or contains the word `max`, which means no limit
+        return None  # no such file, or `max`, which means no limit
 
 
 def _find_insufficient_memory(needed_bytes: int) -> int | None:
-    """Return the free memory in bytes if it is insufficient for `needed_bytes`, otherwise None."""
+    """Return the number of free bytes in memory if it is below `needed_bytes`, otherwise None."""
     free = get_free_memory()
     return free if free is not None and needed_bytes > free else None
 
 
 def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_count: int) -> None:
-    """Raise E0804 if the weights of the model `name` do not fit into free memory. The
+    """Raise E0804 if the weights of the model `name` do not fit into free memory. The model's
     `weight_count` parameters occupy `needed_bytes` in memory and `stored_bytes` on disk.
     """
     if (free := _find_insufficient_memory(needed_bytes)) is None:

@@ -53,7 +53,7 @@ NEW_SPEC_OUTPUT = OutputFileType("a spec", (".yaml", ".specc", ".yml"))
 TRAINED_WEIGHTS_OUTPUT = OutputFileType(
     "weights", (".safetensors",), file_type_detection.is_specc_safetensors
 )
-"""Outputs with a positional path argument: a new spec on the command line, weights in Python."""
+"""Outputs whose path is a positional argument: specs on the command line, weights in Python."""
 VOCABULARY_OUTPUT = OutputFileType("a vocabulary", (".vocab",))
 _KINDS_WITHOUT_OPTION = (
     *(IMAGE_OUTPUT, ATTENTION_PLOT_OUTPUT, DRAWING_OUTPUT, HTML_OUTPUT),
@@ -71,8 +71,8 @@ def resolve_output_path(
     content: bytes = b"",
 ) -> Path:
     """Return the path of the file to write for `path`, after resolving symbolic links. An existing
-    file with the content `content` is allowed. Raise E0811 (not a file), E0814 (an input), E0816
-    (wrong suffix) or E0833 (a file of another program).
+    file with the content `content` is allowed. Raise E0811 for a path that is not a file, E0814 for
+    an input, E0816 for a wrong suffix, or E0833 for a file of another program.
     """
     if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
         # the path has a trailing slash, which `Path` would drop
@@ -91,7 +91,7 @@ def resolve_output_path(
                 f"use the name `{escape_text(suggested_path)}`{_explain_suffix(path, file_type)}"
                 if file_type in _KINDS_WITHOUT_OPTION
                 else f"write `-o {escape_text(suggested_path)}`",
-                # without a suffix, the path was probably meant as a directory
+                # a path without a suffix was probably meant as a directory
                 *(
                     [file_type.directory_help]
                     if file_type.directory_help and not path.suffix

@@ -162,7 +162,7 @@ class ProcessTerminatedError(KeyboardInterrupt):
 
 
 def install_termination_handlers() -> None:
-    """Install handlers that raise ProcessTerminatedError, but not for ignored signals (nohup)."""
+    """Install handlers that raise ProcessTerminatedError. Keep ignored signals ignored (nohup)."""
     for name in SIGNAL_NAMES:
         # Windows does not define SIGHUP
         signum = vars(signal).get(name)

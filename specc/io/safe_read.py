@@ -87,7 +87,7 @@ def has_lone_surrogate(text: str) -> bool:
 def open_regular_file(path: str | os.PathLike[str]) -> int:
     """Open a regular file and return its descriptor. Raise UnreadableFileError on failure."""
     try:
-        # `get_file_read_flags` includes O_NONBLOCK, so opening a FIFO without a writer does not
+        # `get_file_read_flags` includes O_NONBLOCK, so opening a FIFO that has no writer does not
         # block
         fd = os.open(path, get_file_read_flags())
     except FileNotFoundError as error:

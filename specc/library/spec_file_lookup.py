@@ -129,7 +129,7 @@ def suggest_sentence_transformers_directory(directory: str) -> str:
 
 
 def _raise_missing_config(directory: str) -> NoReturn:
-    """Raise E0222 for a directory without a config.json."""
+    """Raise E0222 if a directory has no config.json."""
     cache_help = (
         _suggest_gguf_file(directory)
         or _suggest_base_model(directory)
@@ -173,7 +173,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     list_help = f"`specc list specs` lists the {len([*models])} built-in specs"
     helps = suggest_similar_name(spec, models, list_help)
     if len(Path(spec).parts) > 1:
-        # names of built-in specs do not contain these characters, so `spec` is a path
+        # names of built-in specs do not contain these characters, so `spec` must be a path
         helps = ["check the path, which is relative to the working directory"]
     if not find_similar_name(spec, models):
         helps = safe_read.suggest_similar_path(Path(spec), _is_spec_path) or helps

@@ -69,8 +69,8 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
     """A mapping from the names of std blocks and definitions to their modules. A std file is parsed
-    when one of its names is first accessed. `table_path` is the file with the generated syntax
-    trees.
+    when one of its names is accessed for the first time. `table_path` is the file with the
+    generated syntax trees.
     """
 
     directory: Path
@@ -121,7 +121,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
         }
 
     def _load_module(self, name: str) -> SpecNamespace:
-        """Return the module of the std file `name`, from the table if the file is unchanged."""
+        """Return the module of the std file `name`. An unchanged file is taken from the table."""
         if name not in self.modules:
             source = self._sources[name]
             entry = self._trees.get(name)
@@ -146,7 +146,7 @@ def serialize_syntax_tree(file: ast.File) -> dict[str, Any]:
     nodes: list[list[Any]] = []
     node_numbers: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
-    # use a loop instead of recursion, because the tree of a long text can be deep
+    # use a loop instead of recursion, because the syntax tree of a long text can be deep
     while stack:
         node, is_visited = stack.pop()
         # a node such as the shared empty `Comments` may have several parents

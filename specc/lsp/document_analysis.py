@@ -133,7 +133,7 @@ def analyze_incrementally(
     path: Path, text: str, unsaved_texts: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
     """Analyze the document at `path`, one graph at a time. Yield the analysis after each graph, the
-    default graph first. `unsaved_texts` are the texts of other open documents by resolved path.
+    default graph first. `unsaved_texts` maps resolved paths to the texts of other open documents.
     Errors in a document are diagnostics, not exceptions.
     """
     library = SpecLibrary(unsaved_texts={**(unsaved_texts or {}), path.resolve(): text})

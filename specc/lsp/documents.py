@@ -1,4 +1,4 @@
-"""The open documents of an editor, the positions in them, and the thread that analyzes them."""
+"""The open documents of an editor, positions in them, and the thread that analyzes them."""
 
 import re
 import threading

@@ -92,7 +92,7 @@ class RequestHandlers:
     async def handle_completion(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
         document = self.documents.get_document(params.text_document.uri)
-        # a document over the size limit has only the diagnostic E0109, and no completions
+        # a document over the size limit gets only the diagnostic E0109, and no completions
         if document is None or len(document.text) > dsl_lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
         # wait only if no version has been analyzed yet, because otherwise the names of the last

@@ -132,7 +132,7 @@ def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
 
 
 def _iterate_value_schemas(schema: Schema, text: str) -> Iterator[Schema]:
-    """Yield the schemas of the alternatives, references and items of a schema."""
+    """Yield the alternatives, references and items of a schema, which are schemas themselves."""
     reference = schema.get("$ref")
     if isinstance(reference, str):
         target = load_schema()["definitions"]

@@ -190,7 +190,7 @@ def _is_normalizer(normalize: Normalizer, normalizer_name: str) -> bool:
 
 
 def _raise_noise_error(ctx: CallContext, noise: Tensor | None) -> NoReturn:
-    """Raise E0606 if `normalize=sampled` has no noise, or if another normalizer has noise."""
+    """Raise E0606 if `normalize=sampled` lacks noise, or if another normalizer is given noise."""
     if noise is None:
         title = "`normalize=sampled` needs `noise`; without it every run selects the same keys"
         helps = [
@@ -279,7 +279,8 @@ def compute_attention_scores(
     ctx: CallContext, score: Score, q: Tensor, k: Tensor, index_variables: IndexVariables
 ) -> Tensor:
     """Compute the scores [batch, (heads,) q, k] of all query-key pairs."""
-    # a score function of two vectors broadcasts over queries [… q, 1, d] and keys [… 1, k, d]
+    # a score function of two vectors is computed for all pairs by broadcasting queries [… q, 1, d]
+    # and keys [… 1, k, d]
     query = ctx.insert_axis(q, len(q.shape) - 1)
     key = ctx.insert_axis(k, len(k.shape) - 2)
     with report_width_mismatch(ctx, score.name, q, k):

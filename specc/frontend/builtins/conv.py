@@ -39,7 +39,7 @@ def conv(
     `groups` is the number of channel groups, which are convolved independently. `padding` is the
     number of zeros: a number for both ends of each axis, `[height, width]`, `[2, 0]` for start and
     end of the time axis, or `[[2, 0], [1, 1]]` for start and end of each axis. `padding=same` keeps
-    the length. If it adds an odd number of zeros, the additional zero is at the end.
+    the length. If the number of zeros is odd, the end has one zero more than the start.
     `padding=causal` pads only at the start, so that no output depends on later positions. If `keep`
     [batch, time] is set, masked-out positions are treated as zeros, and the results are (out,
     keep), where `keep` masks the output positions. Weights: `weight` [out, channels / groups,
@@ -229,7 +229,7 @@ def _make_kernel(
 
 
 def _raise_missing_option(ctx: CallContext, option: str) -> NoReturn:
-    """Raise E0211 for a call that has neither the option `option` nor `weight`."""
+    """Raise E0211 if a call has neither the option `option` nor `weight`."""
     function_name = ctx.expr.function.path
     helps = [f"pass `{option}=`, or pass a tensor as `weight=`"]
     ctx.raise_error("E0211", f"missing option `{option}` of `{function_name}`", helps=helps)

@@ -62,7 +62,7 @@ FUNCTION_DOCS = {
     "sqrt": "Return the square root of each element.",
     "tanh": "Return the hyperbolic tangent of each element.",
 }
-"""The documentation of the elementwise unary functions, by name."""
+"""The documentation of each elementwise unary function, keyed by name."""
 
 NUMBER_FUNCTIONS = runtime_scalars.UNARY_FUNCTIONS.keys() - {"neg"}
 """The elementwise functions that also accept a compile-time number."""
@@ -132,8 +132,8 @@ def clip(ctx: CallContext, x: Tensor, *, low: Anything = None, high: Anything = 
 @register_builtin()
 def in_same_group(ctx: CallContext, x: Tensor, y: Tensor) -> Tensor:
     """Test elementwise whether two group ids are equal and positive. The id 0 marks positions
-    without a group. All positions of a group, such as an image in a prompt, are processed in one
-    decode step. The mask `same_group` is therefore considered causal.
+    without a group. In a decode step, all positions of a group, such as the image in a prompt, are
+    processed together. Therefore, the mask `same_group` is considered causal.
     """
     return ctx.add_op(ops.Compare("same_group"), x, y)
 

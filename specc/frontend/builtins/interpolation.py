@@ -35,9 +35,9 @@ def resize(
     mode=bilinear)` resizes the last two axes of an image [batch, channels, height, width].
 
     `axis` is the first resized axis (default 2), as in `size=[n], axis=1` for [batch, time,
-    features]. With `factor` instead of `size`, the length of every axis from `axis` on is
-    multiplied by `factor`. `antialias` applies a low-pass filter before downsampling and requires
-    static sizes.
+    features]. If `factor` is given instead of `size`, the length of every axis from `axis` on is
+    multiplied by it. `antialias` applies a low-pass filter before downsampling and requires static
+    sizes.
     """
     axis_index, count = _find_resized_axes(ctx, x, mode, size, factor, axis)
     if align_corners and mode.startswith("nearest"):

@@ -256,7 +256,7 @@ def einsum(ctx: CallContext, equation: str, *operands: Tensor) -> Tensor:
     """Multiply the operands and sum over the axes that are missing in the output: `einsum("b i d, b
     j d -> b i j", x, y)`.
     """
-    # the op checks the axis labels, so only the arrow and the commas are checked here
+    # the op checks the axis labels later, so only the arrow and the commas are checked here
     if equation.count("->") != 1 or equation.count(",") != len(operands) - 1:
         ctx.raise_error(
             "E0306",

@@ -32,7 +32,7 @@ def positions(
     unpadded position before it, or 0. For any other tensor, the result is an int[n] tensor with the
     indices 0, 1, … along `axis`. `offset` is added to all position ids.
     """
-    # position ids are the cumulative sum of the mask, minus 1, and 0 at left-padded positions
+    # position ids are the cumulative sum of the mask minus 1, and 0 at left-padded positions
     if x.type.dtype == "bool":
         count = ctx.add_op(ops.CumSum(ctx.resolve_axis(x, axis)), ctx.add_op(ops.Cast("i64"), x))
         index = ctx.add_binary_op("sub", count, ctx.add_constant(1, "i64"))

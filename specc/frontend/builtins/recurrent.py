@@ -181,7 +181,7 @@ class _LayerStack:
         initial_states: Sequence[Tensor | None],
         result_names: tuple[str, ...],
     ) -> ResultTuple:
-        """Add the layers. Return the outputs of the last layer and all final states."""
+        """Add the layers. Return the last layer's outputs and all layers' final states."""
         ctx, directions = self.ctx, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
         # each layer has separate weights, so the number of layers must be static
@@ -220,7 +220,7 @@ class _LayerStack:
     def _list_operands(
         self, x: Tensor, suffix: str, states: list[Tensor | None]
     ) -> list[Tensor | None]:
-        """Return the operands for one direction of one layer. `suffix` is the suffix of the weight
+        """Return the operands for one direction of a layer. `suffix` is the suffix of the weight
         names, such as `_l0_reverse`.
         """
 

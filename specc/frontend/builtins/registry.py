@@ -103,7 +103,7 @@ def register_builtin(*, name: str = "", has_weights: bool = False) -> Callable[[
     def register(function: F) -> F:
         builtin_name = name or function.__name__.rstrip("_")
         assert builtin_name not in BUILTINS, f"two built-in functions are called {builtin_name}"
-        # the first parameter of a Python function is the call context, which specs do not pass
+        # the first parameter of the Python function is the call context, which specs do not pass
         parameters = tuple(
             BuiltinParameter(
                 p.name,

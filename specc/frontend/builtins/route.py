@@ -143,7 +143,7 @@ def route(
     are [… k].
 
     `to` is the block that computes one expert. The experts' weights are stored with a leading axis
-    of length `experts`. Tokens masked out by `keep` […] are not routed, and their output is zeros.
+    of length `experts`. Tokens that `keep` […] masks out are not routed, and their output is zero.
     Experts without tokens are skipped.
     """
     _check_routed_operands(ctx, x, ids, gates, keep)
