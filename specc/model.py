@@ -223,8 +223,8 @@ def run_batches(
     model: LoadedModel, args: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
     """Run the model on each batch, and yield the outputs lazily. Raise E0910 unless `args` is an
-    iterable of mappings: a list or tuple is checked immediately, other iterables during iteration.
-    Error messages contain the index of the batch.
+    iterable of mappings. A list or tuple is checked immediately, and other iterables are checked
+    during iteration. Error messages contain the index of the batch.
     """
     batches: Any = args[0]
     is_single_argument = len(args) == 1 and not inputs

@@ -60,8 +60,8 @@ class DelayPattern:
     def get_tokens(
         self, step: int, new_tokens: Ints, has_ended: Bools, padding_token: int
     ) -> tuple[Ints, Bools]:
-        """Return the tokens of a step, int64 [batch], and a bool array [batch], which is true if
-        the token is one of `new_tokens` rather than a delayed or padding token.
+        """Return the tokens of a step, int64 [batch], and a bool array [batch], which is true for
+        tokens from `new_tokens` and false for delayed and padding tokens.
         """
         is_chosen = (step >= self.starts) & (step < self.ends) & ~has_ended
         tokens = np.where(is_chosen, new_tokens, padding_token)

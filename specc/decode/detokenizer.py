@@ -11,8 +11,8 @@ Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 WINDOW, CONTEXT = 48, 16
-"""Maximum number of context tokens that are decoded together with a new token, and the number of
-context tokens that are kept when the maximum is exceeded.
+"""Maximum number of context tokens that are decoded together with a new token. If the maximum is
+exceeded, `CONTEXT` tokens are kept.
 """
 
 

@@ -156,7 +156,7 @@ def _find_banned_tokens(
     shape: tuple[int, ...], settings: GenerationSettings, position: LogitsProcessorInputs
 ) -> Bools | None:
     """Return a bool array [batch, vocab], which is true for disallowed tokens (e.g. stop tokens
-    before the minimum length, repeated n-grams), or None if all tokens are allowed.
+    before the minimum length), or None if all tokens are allowed.
     """
     is_early = position.prompt_lengths + position.step < settings.min_length
     is_early |= position.step < settings.min_tokens
@@ -201,8 +201,8 @@ def _find_banned_completions(
 def make_repetition_penalty_mask(
     prompt: Ints, vocab: int, penalty: float, padding_mask: Bools | None
 ) -> Bools | None:
-    """Return a bool array [batch, vocab], which is true for the prompt tokens, because the
-    repetition penalty applies to them. Return None if the penalty is 1.
+    """Return a bool array [batch, vocab], which is true for the prompt tokens, to which the
+    repetition penalty applies. Return None if the penalty is 1.
     """
     return None if penalty == 1 else make_prompt_vocab_mask(prompt, vocab, padding_mask)
 

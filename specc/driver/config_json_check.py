@@ -25,8 +25,8 @@ from specc.weights.parameter_name_patterns import split_name_at_numbers
 
 
 def check_model_type(program: Program, data: JsonObject, *, is_type_checked: bool = True) -> bool:
-    """Return True if the spec declares a model_type. Raise E0405 if the config has a different
-    model_type, or if the part of the config that a used spec reads has one.
+    """Return True if the spec declares a model_type. Raise E0405 if the config, or the part of the
+    config that a used spec reads, has a different model_type.
     """
     expected = [e for e in list_config_entries(program) if isinstance(e, ast.ExpectedConfigValues)]
     checked = [e for e in expected if is_type_checked or e.key != MODEL_TYPE_KEY]

@@ -355,7 +355,7 @@ def find_non_time_axis_bounds(job: CompileJob, graph: Graph) -> dict[str, Length
 
 def build_generator_metadata(job: CompileJob, generator: StandaloneGenerator) -> dict[str, object]:
     """Return the metadata of a standalone generator: its generation settings, maximum length and
-    vocabulary size, and whether an empty prompt is allowed (`begins`).
+    vocabulary size. `begins` is true if an empty prompt is allowed.
     """
     generation, graph = get_generate_section(job.model), generator.graph
     limit = find_context_length_limit(job, graph)

@@ -150,8 +150,8 @@ def check_preprocessing_section(program: Program, model: ModelDefinition) -> lis
 
 
 def find_tokenizer_directories(*paths: str) -> tuple[Path, ...]:
-    """Return the paths that may contain a tokenizer: directories, also those of a config.json, and
-    GGUF files.
+    """Return the paths that may contain a tokenizer: GGUF files, and directories, including that of
+    a config.json.
     """
     directories = []
     for path in dict.fromkeys(p.removesuffix("/config.json") for p in paths if p):

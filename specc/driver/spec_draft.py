@@ -328,8 +328,8 @@ def _select_differing(
 def _select_accepted_literals(
     base: str, chosen_specs: Mapping[str, str], literals: dict[str, str]
 ) -> dict[str, str]:
-    """Return all literals if a derived spec accepts all of them together, otherwise the literals
-    that it accepts individually.
+    """Return all literals if a derived spec accepts them together, or else the literals that it
+    accepts individually.
     """
     if _evaluate_derived_config(base, {**chosen_specs, **literals}) is not None:
         return literals

@@ -158,8 +158,8 @@ def _find_checkpoint_directory(spec: str | Source) -> str:
 
 def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
     """Return the spec with the values of a config.json and warnings about unused keys."""
-    # import here, because weight formats import NumPy, and a spec without a config.json does not
-    # need NumPy
+    # import lazily, because weight formats import NumPy, which a spec without a config.json does
+    # not need
     from specc.huggingface.quantization_config import read_quantization_config
 
     family = check_model_type(spec.program, data)

@@ -177,7 +177,7 @@ def apply_generation_config(
 
 
 def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | None:
-    """Open generation_config.json or, without such a file, the generation settings in config.json,
+    """Open generation_config.json or, if it does not exist, the generation settings in config.json,
     as transformers does. Return None if config.json is missing or sets only token ids.
     """
     if path := find_repository_file(directories, GENERATION_CONFIG_FILE):
@@ -233,8 +233,8 @@ def _read_general_settings(file: GenerationConfigFile) -> None:
 
 
 def _read_forced_eos_token(file: GenerationConfigFile) -> None:
-    """Read `forced_eos_token_id`. If it is a list, use the lowest id that is not suppressed, like
-    greedy search in transformers, where all tokens of the list get the same score.
+    """Read `forced_eos_token_id`. If the value is a list, use the lowest id that is not suppressed,
+    because greedy search in transformers gives all tokens of the list the same score.
     """
     forced_tokens = {
         key: _convert_to_token_list(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)

@@ -47,9 +47,9 @@ _IGNORED_KEYS = frozenset(
 def read_image_options(
     spec_options: Options, directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
-    """Read the options of image preprocessing: `spec_options`, overridden by the config file in the
-    first of `directories` that has one. Raise E0422 if the file is not supported, or if the image
-    sizes of file and model differ.
+    """Read the options of image preprocessing. The first config file in `directories` overrides
+    `spec_options`. Raise E0422 if the file is not supported, or if the image sizes of file and
+    model differ.
     """
     file = _find_file(directories)
     if file is None:

@@ -219,7 +219,7 @@ def map_model_types_to_specs() -> dict[str, str]:
 
 def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     """Return the supported model type that is most similar to an unsupported config.json, or "" if
-    no spec reads any of its keys.
+    no spec reads a key of this config.json.
 
     Prefer a type with a similar name if its spec reads nearly as many keys as the best spec.
     """

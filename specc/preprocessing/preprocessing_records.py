@@ -205,8 +205,7 @@ class WaveformConfig(AliasedFieldRecord):
 
 @immutable_dataclass(slots=True, kw_only=True)
 class LogMelConfig(AliasedFieldRecord):
-    """A log-mel spectrogram, float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
-    2.2).
+    """A log-mel spectrogram, float32 [bins, frames], for Whisper (arXiv:2212.04356, sec. 2.2).
 
     Audio shorter than `num_samples` is padded with silence. Longer audio raises an error unless
     `do_truncate` is True. `window_length` and `hop_length` are in samples.
@@ -233,8 +232,8 @@ class LogMelConfig(AliasedFieldRecord):
 
 @immutable_dataclass(slots=True, kw_only=True)
 class FilterBankConfig(AliasedFieldRecord):
-    """Kaldi log filter banks, float32 [frames, bins], with a window of 400 and a hop of 160
-    samples, the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
+    """Kaldi log filter banks, float32 [frames, bins], for the Audio Spectrogram Transformer
+    (arXiv:2104.01778, sec. 2.1). The window has 400 samples, and the hop 160.
 
     Shorter audio is zero-padded. Longer audio is truncated if `do_truncate` is True, and an error
     otherwise. If `do_normalize` is True, each value is normalized to `(x - mean) / (2 * std)`.

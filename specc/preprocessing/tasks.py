@@ -29,9 +29,9 @@ class TaskInput:
 
 @immutable_dataclass(slots=True, kw_only=True)
 class TaskDefinition:
-    """A type of task: its inputs, its options with defaults, and the class names of transformers
-    and the output names that identify a graph with this task. If `needs_tokenizer` is True, the
-    task requires token offsets, i.e. a tokenizer.json.
+    """A type of task, with its inputs and its options with defaults. The class names of
+    transformers and the output names identify a graph with this task. If `needs_tokenizer` is True,
+    the task requires token offsets, i.e. a tokenizer.json.
     """
 
     inputs: tuple[TaskInput, ...]

@@ -138,7 +138,8 @@ def capture_generation_attention(
     if result.num_codebooks:
         # the graph expects tokens [batch, time, codebooks] with each codebook shifted by its delay
         tokens = np.array([[step.tokens[0] for step in stream.logged_steps]], np.int64)
-    # pass only inputs without a time axis, because all others are recomputed for the whole sequence
+    # pass only inputs without a time axis, because all other inputs are recomputed for the whole
+    # sequence
     inputs_of_first: dict[str, object] = {
         name: value[:1] if inputs[name].shape[:1] == (signature.batch_size,) else value
         for name, value in stream.prepared_inputs.items()

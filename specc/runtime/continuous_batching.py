@@ -243,8 +243,8 @@ class ContinuousBatch(Generic[T]):
         return session, stream, self._feed_tokens(session, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
-        """Add the number of encoder input tokens to `processed_tokens`, and the number of those
-        that are not padding to `valid_tokens`.
+        """Add the number of encoder input tokens to `processed_tokens`, and the number of valid
+        (not padding) encoder tokens to `valid_tokens`.
         """
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
         for name, value in stream.prepared_inputs.items():

@@ -78,8 +78,8 @@ def describe_file_mismatch(
 def describe_out_of_bounds_tensor(
     tensor_ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]
 ) -> str:
-    """Describe the first external tensor that is not in a recorded file or extends past the end of
-    its file. Return "" if there is no such tensor. `tensor_ends` contains the file and the end
+    """Describe the first external tensor that is outside the recorded files or extends past the end
+    of its file. Return "" if there is no such tensor. `tensor_ends` contains the file and the end
     offset of each tensor, and `sizes` maps recorded files to their sizes in bytes.
     """
     for location, end in tensor_ends:

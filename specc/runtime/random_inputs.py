@@ -31,8 +31,9 @@ MAX_PLAIN_INT = 10
 PLAIN_INT_BOUNDS = (3, MAX_PLAIN_INT)
 """Exclusive upper bounds of random integers that are not used as indices."""
 SPECIAL_ID_SHARE = 0.3
-"""Fraction of ids that are sampled from the constants with which the graph compares ids, e.g. image
-tokens."""
+"""Fraction of ids that are sampled from the constants (e.g. image token ids) to which the graph
+compares ids.
+"""
 DEFAULT_DENSITY = 0.7
 """Default probability of True in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
@@ -107,8 +108,8 @@ def make_random_inputs(
     rng: np.random.Generator,
     density: float = DEFAULT_DENSITY,
 ) -> dict[str, Array]:
-    """Generate random inputs: ids within the embedding table, padding on the declared side, floats
-    around zero, and booleans that are true with probability `density`.
+    """Generate random inputs. Ids are within the embedding table, padding is on the declared side,
+    floats are around zero, and booleans are true with probability `density`.
 
     `density` also applies to padding masks: 1 means no padding, and a value near 0 means mostly
     padding.

@@ -288,8 +288,8 @@ def load_parsed_model_file(
 ) -> LoadedModel:
     """Open a parsed model file with its manifest and external data.
 
-    Raise E0804 if the weights do not fit in memory (checked before allocation), E0921 or E0922 if
-    the provider is not available, and E0942 if the tokenizer does not match the model.
+    Raise E0804 if the weights do not fit in memory, E0921 or E0922 if the provider is not
+    available, and E0942 if the tokenizer does not match the model.
     """
     manifest = replace(
         manifest, preprocessing=manifest.preprocessing.load_tokenizer_files(file.path.parent)

@@ -55,8 +55,8 @@ def run_standalone_generator(
     names = list(session.outputs)
     results = session.run_interruptibly(inputs)
     tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
-    # beam search returns [batch, sequences, length] and scores; other strategies return [batch,
-    # length] and log-probabilities
+    # beam search returns tokens [batch, sequences, length] and scores; other strategies return
+    # tokens [batch, length] and log-probabilities
     if tokens.ndim == 3:
         return StandaloneGeneratorOutput(tokens, other, None)
     return StandaloneGeneratorOutput(tokens[:, None], None, other)

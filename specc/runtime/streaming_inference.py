@@ -113,10 +113,10 @@ class StreamingModel(StepSessions):
 @dataclass(kw_only=True)
 class InputStream:
     """The state of a stream. `position_count` is the number of positions so far, and `has_ended` is
-    true after the last chunk. `past_inputs` contains the past positions of each input of which all
-    positions are used by the step or by the default of an omitted input. `lengths` are the sizes of
-    all symbolic dimensions except the time axis, inferred from the first chunk. `states` are the
-    states after the last step.
+    true after the last chunk. `past_inputs` contains the past positions of the inputs that the
+    step, or the default of an omitted input, uses in full. `lengths` are the sizes of all symbolic
+    dimensions except the time axis, inferred from the first chunk. `states` are the states after
+    the last step.
     """
 
     model: StreamingModel
