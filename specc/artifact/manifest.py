@@ -160,14 +160,14 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 class Manifest:
     """The manifest of a compiled model.
 
-    `sources` are the spec files, keyed by name. `weights` describes where the weights come from
-    (`seed`, or the checkpoint's metadata, and `random_init` for a randomly initialized task head).
-    `initializers` maps each parameter to its initializer in the model file. In a standalone
-    generator, `decoding` contains the generation settings, and `scoring_graph` computes the logits.
-    The inputs of `graph` are then only those of the spec. `precision` describes quantized weights
-    as JSON-compatible values, and `quantized` is its parsed form. `graph` uses the dequantized
-    weights. `attentions` locates the attention weights of each layer (`attention_weight_locations`
-    in `specc.backend`).
+    `sources` are the spec files, keyed by name. `weights` describes the origin of the weights:
+    `seed`, or the checkpoint's metadata. The key `random_init` describes a randomly initialized
+    task head. `initializers` maps each parameter to its initializer in the model file. In a
+    standalone generator, `decoding` contains the generation settings, and `scoring_graph` computes
+    the logits. The inputs of `graph` are then only those of the spec. `precision` describes
+    quantized weights as JSON-compatible values, and `quantized` is its parsed form. `graph` uses
+    the dequantized weights. `attentions` locates the attention weights of each layer
+    (`attention_weight_locations` in `specc.backend`).
     """
 
     name: str

@@ -49,8 +49,9 @@ Float64Array = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterDelta:
     """An adapter's change to one tensor. The tensor is first replaced by the adapter tensor
-    `replacement`, if there is one. Then `scale` × `vector`, or `scale` × the product of
-    `lora_b` and `lora_a` (transposed if `is_transposed`), is added to the tensor.
+    `replacement`, if there is one. Then either `scale` × `vector`, or `scale` × the product of
+    `lora_b` and `lora_a`, is added to the tensor. The product is transposed if `is_transposed` is
+    True.
     """
 
     replacement: str = ""

@@ -221,7 +221,7 @@ class _ScaleView(DequantizedCheckpoint):
         return view
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return the scales of the rows `rows` of a weight, broadcast to the shape of the rows."""
+        """Return the scales of the weight rows `rows`, broadcast to the shape of the rows."""
         codes, scales = self.read_codes(name, rows)
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 

@@ -25,8 +25,8 @@ MAX_NESTING = 64
 
 MAX_EXPRESSION_DEPTH = 256
 """The maximum nesting depth of operators without brackets, such as `- - - x` (E0110). A
-left-associative chain such as `a + b + c` has depth 1: tree walks iterate over the left operands
-(`specc.syntax.ast.flatten_binary_chain`). Tree walks may recurse into all other nodes.
+left-associative chain such as `a + b + c` has depth 1, because tree walks iterate over the left
+operands (`specc.syntax.ast.flatten_binary_chain`). Tree walks may recurse into all other nodes.
 """
 
 MAX_EXPRESSION_TOKENS = 10_000

@@ -244,7 +244,7 @@ def _count_heads(metadata: Metadata, kind: str) -> int:
 
 
 def open_gguf(path: str | Path) -> GGUFFile:
-    """Open and check a GGUF file. Raise E0419, E0502, E0506, E0508, E0518 or E0802."""
+    """Open and check a GGUF file. Raise E0419, E0502, E0506, E0508, E0518 or E0802 on failure."""
     path = Path(path)
     fd = open_weights_file(path)
     try:
